@@ -38,6 +38,39 @@ def test_a_dearer_machine_of_the_same_provider_is_no_way_to_a_share() -> None:
     assert free.usd == 150
 
 
+@pytest.mark.parametrize(
+    "where", [{"region": "s"}, {"marketplace": True}, {"software": "rocm"}], ids=["region", "marketplace", "vendor"]
+)
+def test_a_share_that_holds_without_a_market_holds_with_it(where: dict[str, Any]) -> None:
+    """100 on a, 100 on b: half and half. That b sells it for 40 in another market too takes nothing of that away.
+
+    A dearer machine in either market, at 60 or at 120, would still be waste.
+    """
+    usual = [option(0, "a", 100), option(1, "b", 100), option(1, "b", 120, instance="b.dear")]
+    more = [option(1, "b", 40, **where), option(1, "b", 60, instance="b.dear", **where)]
+    demands = [demand("s"), demand("t")]
+    for options in (usual, usual + more):
+        assert allocate(options, demands, HALVES).by_provider == {"a": 100, "b": 100}
+    thirds = replace(HALVES, providers={"a": 0.7, "b": 0.3})
+    assert allocate(usual + more, demands, thirds).by_provider == {"a": 100, "b": 40}
+    only = [option(0, "a", 100), *more]
+    with pytest.raises(InfeasibleError, match=r"(71\.4|28\.6) % is the nearest"):
+        allocate(only, demands, replace(HALVES, share_tolerance=0.12))
+
+
+def test_a_market_is_left_out_for_all_workloads_or_for_none() -> None:
+    """100 on a. b does t in r alone for 20, u for 20 in s or for 80 in r: dear in r only if nothing runs in s.
+
+    t needs r. u in r at 80 makes half of b with s left out; v, which b does in s alone, keeps s open, and u worth 20.
+    """
+    options = [option(0, "a", 100), option(1, "b", 20), option(2, "b", 80), option(2, "b", 20, region="s")]
+    demands = [demand("s"), demand("t"), demand("u")]
+    assert allocate(options, demands, HALVES).by_provider == {"a": 100, "b": 100}
+    options.append(option(3, "b", 10, region="s"))
+    with pytest.raises(InfeasibleError, match=r"(66\.7|33\.3) % is the nearest"):
+        allocate(options, [*demands, demand("v")], HALVES)
+
+
 @pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])
 def test_on_demand_holds_a_share_whether_or_not_spot_is_limited(limit: float) -> None:
     """100 on a; b at 40 on spot or at 100 on demand. With spot a has 71 %, on demand half, whatever limits spot.

@@ -52,6 +52,10 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
+FEW = 100
+"""Up to so many options markets are left out of an allocation where that is cheaper; else where nothing else holds."""
+CENT_FRAC = 1e-6
+"""Of a bill: what is less by no more is the same."""
 ROUNDS = 4
 """Solutions with redundant machines after which no workload may have one."""
 HALF = 0.5
@@ -88,7 +92,8 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
 
 def _without_waste(problem: AllocationProblem) -> AllocationProblem:
     """The problem without options that only waste money."""
-    kept = Waste(problem.options, problem.demands, problem.rules).worthwhile_options
+    waste = Waste(problem.options, problem.demands, problem.rules, by_market=problem.closing)
+    kept = waste.worthwhile_options
     names = set(map(id, kept))
     dropped = tuple(option for option in problem.options if id(option) not in names)
     return replace(problem, options=kept, dropped=(*problem.dropped, *dropped))
@@ -134,6 +139,8 @@ def allocate(
     made, solution = _lean_solution(made, gap, seconds, columns if fits else None)
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
         made, solution = _lean_solution(ThriftyProgram(problem, without), gap, seconds)
+    if made.has_shares and (solution.columns is None or len(problem.options) <= FEW):
+        made, solution = _with_closed_markets(problem, made, solution, gap, seconds)
     if solution.columns is None:
         made, columns = _nearest(made, seconds * STEP_FRAC)
         made, solution = _lean_solution(made, gap, seconds * LATER_FRAC, columns)
@@ -143,6 +150,26 @@ def allocate(
     if bound and len(made.options) < len(problem.options):
         return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
     return found
+
+
+def _with_closed_markets(
+    problem: AllocationProblem, made: ThriftyProgram, solution: Solution, gap: float, seconds: float
+) -> tuple[ThriftyProgram, Solution]:
+    """The program and its solution, or cheaper ones that leave markets of a provider out for all workloads together.
+
+    So that shares that hold under policies that leave these markets out hold with them, too.
+    """
+    options = (*problem.options, *problem.dropped)
+    places = {(o.provider, o.market) for o in options if is_rented(o.purchase)}
+    if len(places) == len({provider for provider, _ in places}):
+        return made, solution
+    wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
+    trial, other = _lean_solution(ThriftyProgram(wider, made.without), gap, seconds * LATER_FRAC)
+    if other.columns is None:
+        return made, solution
+    if solution.columns is not None and other.objective >= solution.objective * (1.0 - max(gap, CENT_FRAC)):
+        return made, solution
+    return trial, other
 
 
 def _lean_solution(

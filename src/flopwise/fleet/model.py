@@ -182,6 +182,10 @@ class Platform:
 
 # Machines for a month
 
+Market = tuple[str, bool, str]
+"""A region, whether its hosts are those of third parties, and the software that its devices need: of a provider, what
+policies on regions, on the marketplace and on vendors allow or do not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPool:
@@ -248,6 +252,11 @@ class MonthlyOption:
     def region(self) -> str:
         """Where they stand."""
         return self.offer.region
+
+    @property
+    def market(self) -> Market:
+        """What they are compared within where money that buys nothing is left out."""
+        return self.region, self.offer.marketplace, self.software
 
     @property
     def instance(self) -> str:

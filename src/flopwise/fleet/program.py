@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, Self
 
 import numpy as np
@@ -174,6 +173,7 @@ class AllocationProblem:
     `risen`: providers whose prices are so many times those at which shares of the bill, spot too, are to be held.
     `bounds`: least and largest share of a provider that are others than the policies'. `dropped`: options that only
     waste money, left out before. `minimal`: workloads of which no machine may be taken that the others make redundant.
+    `closing`: markets of a provider may be left out for all workloads together.
     """
 
     options: tuple[MonthlyOption, ...]
@@ -185,6 +185,7 @@ class AllocationProblem:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     dropped: tuple[MonthlyOption, ...] = ()
     minimal: frozenset[int] = frozenset()
+    closing: bool = False
 
     def share_bounds(self, policy: ProviderShare | SpotLimit) -> tuple[float, float]:
         """The least and the largest share of the bill that a provider, or spot, may have."""
@@ -236,9 +237,6 @@ class AllocationProgram:
         self.pools: dict[Machine, int] = {}
         self.owned: dict[Machine, ProgramRow] = {}  # of own machines, over all pools of them
         self.spare: dict[int, int] = {}
-        self.losses: dict[int, list[ProgramRow]] = defaultdict(
-            list
-        )  # by workload: what the others carry if one is lost
         self.volumes: dict[tuple[int, str], int] = {}
         self.on: dict[int, list[int]] = {}  # of machines that come and go: the columns of those on at each level
         self._add_options()
@@ -449,7 +447,7 @@ class AllocationProgram:
         What one provider has to carry is what the others do not, so that machines that are left over ask for nothing.
         Only machines with the same software stand in for one another.
         """
-        share, policy = self.rules.backup.share, SecondProvider()
+        share = self.rules.backup.share
         for number, demand in enumerate(self.demands):
             if not demand.backup:
                 continue
@@ -457,26 +455,26 @@ class AllocationProgram:
             for i in (i for mine in by_provider.values() for i in mine if self.options[i].purchase == "on_demand"):
                 most = float(-(-round(share * self.options[i].instances * 1e6) // 10**6))
                 self.spare[i] = self._units_column(backup_usd(self.options[i], self.rules), most, self.options[i])
-            kinds = {self.options[i].software for mine in by_provider.values() for i in mine}
-            for lost, software in product(by_provider, kinds):
-                others = [
-                    i
-                    for provider, mine in by_provider.items()
-                    for i in mine
-                    if provider != lost and self.options[i].software == software
-                ]
-                terms = {self.spare[i]: 1.0 / self.options[i].instances for i in others if i in self.spare}
-                if demand.splittable and len(kinds) == 1:
-                    terms |= {self.own[i]: (1.0 + share) * self.part[i] for i in others}
-                elif len(kinds) > 1:  # what stands by runs what it stands by for
-                    terms |= {self.own[i]: self.part[i] for i in others if demand.splittable}
-                    mine = (i for i in by_provider[lost] if self.options[i].software == software)
-                    terms |= {self.own[i]: -share * self.part[i] for i in mine}
-                else:
-                    terms |= {self.own[i]: -share * self.part[i] for i in by_provider[lost]}
-                least = share if demand.splittable and len(kinds) == 1 else 0.0
-                self.program.row(terms, least, np.inf, policy)
-                self.losses[number].append(self.program.rows[-1])
+            for lost, mine in by_provider.items():
+                others = [i for provider, rest in by_provider.items() if provider != lost for i in rest]
+                self._hold_loss(mine, others, splittable=demand.splittable)
+
+    def _hold_loss(self, mine: Sequence[int], others: Sequence[int], *, splittable: bool) -> None:
+        """The others have a share of what they do not carry themselves, of each software what the lost one had."""
+        share, policy = self.rules.backup.share, SecondProvider()
+        kinds = sorted({self.options[i].software for i in (*mine, *others)})
+        lacking: dict[int, float] = {}
+        for software in kinds:
+            alike = [i for i in others if self.options[i].software == software]
+            terms = {self.spare[i]: 1.0 / self.options[i].instances for i in alike if i in self.spare}
+            if splittable:
+                terms |= {self.own[i]: self.part[i] for i in alike}
+            lack = self.program.column(0.0, 1.0, whole=False)
+            had = {self.own[i]: -self.part[i] for i in mine if self.options[i].software == software}
+            self.program.at_most({lack: 1.0} | had, 0.0)
+            self.program.row(terms | {lack: -share}, 0.0, np.inf, policy)
+            lacking[lack] = 1.0
+        self.program.row(lacking | {self.own[i]: self.part[i] for i in others}, 1.0, np.inf)
 
     def usd_terms(
         self, counts: Callable[[PaidColumn], bool] = lambda _: True, *, agreed: bool = False

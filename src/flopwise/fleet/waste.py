@@ -2,6 +2,9 @@
 
 Without shares of the bill nobody would take them. With shares they would be a way to raise a provider's part, or to
 lower that of others, for nothing in return; so they are left out, or allowed only where what is cheaper cannot be had.
+A market of a provider (a region, its own hosts or those of third parties, devices for one software) may be left out
+for all workloads together, as policies could leave it out: what it sells cheaper then is no measure. So a policy that
+allows one more leaves allowed what was.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 from flopwise.fleet.model import (
     VOLUMES,
     Machine,
+    Market,
     MonthlyOption,
     Policy,
     ProviderShare,
@@ -50,11 +54,16 @@ class Waste:
     Assumes: an option costs what its machines cost alone; with other workloads on them it would cost less.
     """
 
-    def __init__(self, options: Sequence[MonthlyOption], demands: Sequence[WorkloadDemand], rules: Policies) -> None:
+    def __init__(
+        self, options: Sequence[MonthlyOption], demands: Sequence[WorkloadDemand], rules: Policies, *,
+        by_market: bool = False,
+    ) -> None:  # fmt: skip
+        """`by_market`: an option may take the place of others in the same market alone."""
         self.options, self.demands = options, demands
         quotas = [quota for quota in dict.fromkeys(rules.quotas) if _may_bind(quota, options)]
         apart = bool(rules.shares) or rules.max_spot_share < 1
         spot = SpotLimit(rules.max_spot_share) if apart else None
+        self.by_market = by_market
         by_type = {
             key: frozenset[Policy](q for q in quotas if q.counts(*key))
             for key in dict.fromkeys((o.provider, o.instance) for o in options)
@@ -68,11 +77,15 @@ class Waste:
 
     @property
     def groups(self) -> Iterable[list[int]]:
-        """Numbers of the options of each workload with one provider, the cheapest first; rented machines only."""
-        found: dict[tuple[int, str], list[int]] = defaultdict(list)
+        """Numbers of the options of each workload with one provider, the cheapest first; rented machines only.
+
+        `by_market`: in one market of it.
+        """
+        found: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, option in enumerate(self.options):
             if option.own is None and option.purchase != API:
-                found[option.workload, option.provider].append(number)
+                market = option.market if self.by_market else None
+                found[option.workload, option.provider, market].append(number)
         for numbers in found.values():
             yield sorted(numbers, key=lambda n: (self.usd[n] * self.options[n].instances, self.options[n].instances, n))
 
@@ -155,10 +168,12 @@ def _may_bind(quota: Quota, options: Sequence[MonthlyOption]) -> bool:
 SPOT, RENTED = "spot", "rented"
 Seller = tuple[str, str]
 """A provider, and what it is paid for: machines, storage and traffic, an API."""
+Ladder = list[tuple[float, Market]]
+"""What all of some work costs at least in each market of a provider, the cheapest first."""
 AS_PAID = frozenset({OWNED, VOLUMES})
 """What counts as what is paid for it: there is no other way."""
-Carried = tuple[Seller, float, dict[int, float]]
-"""Who has work of a workload, what all of it is worth there, and the part of it that each column carries."""
+Carried = tuple[Seller, Ladder, dict[int, float]]
+"""Who has work of a workload, what all of it is worth in each market there, and the part that each column carries."""
 
 
 class ThriftyProgram(AllocationProgram):
@@ -166,8 +181,9 @@ class ThriftyProgram(AllocationProgram):
 
     The work that a provider has of a workload is worth its part of the cheapest way to do all of it there, whichever
     machines are taken and whatever the other workloads run on. What is paid beyond that neither raises the provider's
-    share nor lowers that of others. What work is worth follows from no policy (but for machines of which a quota
-    allows none), so that looser policies allow whatever stricter ones do.
+    share nor lowers that of others. The cheapest way is that of all markets of the provider that are open; one is
+    closed for all workloads, and sells nothing then. What work is worth follows from no other policy (but for machines
+    of which a quota allows none), so that looser policies allow whatever stricter ones do.
 
     Of the workloads in `minimal` no machine is taken beside others that carry all of it, where the bill is less
     without it: a part of the load on it would count as that provider's work.
@@ -178,20 +194,23 @@ class ThriftyProgram(AllocationProgram):
 
     def _hold_policies(self) -> None:
         self.worth: dict[Seller, dict[int, float]] = {}
-        if self._has_shares:
+        self.open: dict[tuple[str, Market], int] = {}
+        if self.has_shares:
+            if self.problem.closing:
+                self._add_markets()
             self._add_worth()
         super()._hold_policies()
         for number in sorted(self.problem.minimal & self.of.keys()):
             self._forbid_redundant(number)
 
     @property
-    def _has_shares(self) -> bool:
+    def has_shares(self) -> bool:
         """Whether a policy is on parts of the bill, so that waste could hold it."""
         return bool(self.rules.shares) or self.rules.max_spot_share < 1
 
     def redundant(self, columns: Array) -> frozenset[int]:
         """Workloads of which a machine is taken without which the others carry all, for less."""
-        if not self._has_shares:
+        if not self.has_shares:
             return frozenset()
         counts, found = np.rint(columns[self.own]), set[int]()
         for number, mine in self.of.items():
@@ -242,7 +261,7 @@ class ThriftyProgram(AllocationProgram):
             ready = (
                 o
                 for o in (self.options[i] for i in self.of[option.workload])
-                if (o.provider, o.software, o.purchase) == (option.provider, option.software, "on_demand")
+                if (o.provider, o.market, o.purchase) == (option.provider, option.market, "on_demand")
                 and not any(quota.counts(o.provider, o.instance) for quota in self.rules.quotas)
             )
             part = min((1.0 + share) * part, share)
@@ -261,6 +280,22 @@ class ThriftyProgram(AllocationProgram):
         paid = {column: usd for column, usd in whole.items() if column not in part}
         return (own, paid | own), (part, others | part)
 
+    def _add_markets(self) -> None:
+        """Of providers that sell in several markets each is open or closed: closed ones sell nothing."""
+        sold = defaultdict[str, set[Market]](set)
+        rented = [i for i, option in enumerate(self.options) if is_rented(option.purchase)]
+        for i in rented:
+            sold[self.options[i].provider].add(self.options[i].market)
+        for i in rented:
+            option = self.options[i]
+            if len(sold[option.provider]) == 1:
+                continue
+            place = option.provider, option.market
+            if place not in self.open:
+                self.open[place] = self.program.column(0.0, 1)
+            for column in (self.own[i], *([self.spare[i]] if i in self.spare else [])):
+                self.program.at_most({column: 1.0, self.open[place]: -self.program.upper[column]}, 0.0)
+
     def _add_worth(self) -> None:
         """What each seller's work counts for: no more than is paid for it, nor than it costs at least."""
         least: dict[Seller, dict[int, float]] = {self._seller(p.provider, p.purchase): {} for p in self.paid}
@@ -274,12 +309,12 @@ class ThriftyProgram(AllocationProgram):
             carried, standing = list[Carried](), list[Carried]()
             for (seller, _), group in alike.items():
                 usd = {i: o.instances * (o.usd_each + o.usd_running) for i, o in ((i, self.options[i]) for i in group)}
-                carried.append((seller, self._least_usd(usd), {self.own[i]: self.part[i] for i in group}))
+                carried.append((seller, self._ladder(usd), {self.own[i]: self.part[i] for i in group}))
                 spare = {i: self.spare[i] for i in group if i in self.spare}
                 if spare:
                     usd = {i: self.program.upper[c] * backup_usd(self.options[i], self.rules) for i, c in spare.items()}
                     parts = {c: 1.0 / (share * self.options[i].instances) for i, c in spare.items()}
-                    standing.append((seller, self._least_usd(usd), parts))
+                    standing.append((seller, self._ladder(usd), parts))
             self._count(carried, least, 1.0)
             self._count(standing, least, 0.0)
         for seller, terms in least.items():
@@ -305,23 +340,38 @@ class ThriftyProgram(AllocationProgram):
         return self._seller(paid.provider, paid.purchase) == seller
 
     def _count(self, parts: Sequence[Carried], least: dict[Seller, dict[int, float]], low: float) -> None:
-        """Add what parts of a workload cost at least: each is no more than is carried there, all together are 1."""
+        """Add what parts of a workload cost at least: each is no more than is carried there, all together are 1.
+
+        On a ladder nothing counts at a step above that of an open market.
+        """
         whole: dict[int, float] = {}
-        for seller, usd, carried in parts:
-            column = self.program.column(0.0, 1.0, whole=False)
-            self.program.at_most({column: 1.0} | {other: -part for other, part in carried.items()}, 0.0)
-            least[seller][column], whole[column] = usd, 1.0
+        for seller, ladder, carried in parts:
+            columns = [self.program.column(0.0, 1.0, whole=False) for _ in ladder]
+            self.program.at_most(dict.fromkeys(columns, 1.0) | {other: -part for other, part in carried.items()}, 0.0)
+            for column, (usd, _) in zip(columns, ladder, strict=True):
+                least[seller][column], whole[column] = usd, 1.0
+            for step, (_, market) in enumerate(ladder[:-1], start=1):
+                self.program.at_most(dict.fromkeys(columns[step:], 1.0) | {self.open[seller[0], market]: 1.0}, 1.0)
         if whole:
             self.program.row(whole, low, 1.0)
 
-    def _least_usd(self, whole: Mapping[int, float]) -> float:
-        """USD of the cheapest of some options, whose price for all of the work is given; at prices as agreed.
+    def _ladder(self, whole: Mapping[int, float]) -> Ladder:
+        """What all of the work costs at least in each market, the cheapest first, of options that do it for `whole`.
 
-        Of machines that may be taken at all, and with the weight on carbon, as machines are chosen.
+        At prices as agreed, of machines that may be taken at all, and in the order of prices with the weight on carbon,
+        as machines are chosen. What nothing closes, as an API, is the last step.
         """
         none = [quota for quota in self.rules.quotas if quota.most == 0]
-        options = {i: self.options[i] for i in whole}
-        able = [i for i, o in options.items() if not any(quota.counts(o.provider, o.instance) for quota in none)]
-        kg_usd = {i: self.rules.carbon_usd_per_kg * o.kg_each * o.instances for i, o in options.items()}
-        best = min(able or whole, key=lambda i: whole[i] + kg_usd[i])
-        return whole[best] / self.problem.risen.get(options[best].provider, 1.0)
+        able = [i for i in whole if not any(q.counts(self.options[i].provider, self.options[i].instance) for q in none)]
+        ladder: Ladder = []
+        for i in sorted(able or whole, key=lambda i: whole[i] + self._kg_usd(self.options[i])):
+            option = self.options[i]
+            place = option.provider, option.market
+            if all(market != option.market for _, market in ladder):
+                ladder.append((whole[i] / self.problem.risen.get(option.provider, 1.0), option.market))
+            if place not in self.open:  # the only market, or one that nothing closes
+                break
+        return ladder
+
+    def _kg_usd(self, option: MonthlyOption) -> float:
+        return self.rules.carbon_usd_per_kg * option.kg_each * option.instances
