@@ -145,9 +145,14 @@ def _vector_s(rates: Rates, m: Ints, n: Ints, k: Ints, *, unpacked: bool) -> Flo
     Assumes: half of the fp32 rate; four operations to unpack a weight.
     """
     peak = rates.peak.get("fp32")
-    if not peak:
+    if peak is None or _is_zero(peak):
         return np.inf
     return (2.0 * m + VECTOR_UNPACK * unpacked) * n * k / (VECTOR_FRAC * peak)
+
+
+def _is_zero(figure: Floats) -> bool:
+    """Whether a figure of `Rates` is 0; those of several devices together are so on all of them, or on none."""
+    return not isinstance(figure, np.ndarray) and not figure
 
 
 def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
@@ -156,7 +161,7 @@ def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
     Source: calibrated fraction of the datasheet's bandwidth. Assumes: large consecutive accesses.
     """
     seconds = nbytes / rates.read_bytes_per_s
-    if cold or not rates.l2_bytes:
+    if cold or _is_zero(rates.l2_bytes):
         return seconds
     return np.where(nbytes <= rates.l2_bytes, seconds / rates.value["l2_speedup"], seconds)
 
@@ -252,7 +257,7 @@ def _product_timing(
     Assumes: a library packs anew each time, as it does for weights that it was not given to keep.
     """
     compute_s, weights, moved = product
-    if not way.packing:
+    if _is_zero(way.packing):
         return overlap_timing(rates, compute_s, read_s(rates, weights + moved, cold=cold), fixed_s)
     packing_s = np.maximum(weights / way.packing, read_s(rates, weights, cold=cold))
     timing = overlap_timing(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s)

@@ -7,8 +7,10 @@ vendor's or the general value, and `Rates.assumptions` says which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
-from typing import TYPE_CHECKING
+from dataclasses import field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT, Precision
 from flopwise.errors import MissingFactError, SpecError
@@ -69,6 +71,12 @@ class Rates:
     _key: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
 
     @property
+    def form(self) -> tuple[object, ...]:
+        """The same of devices that the same formulas hold for: which figures they have, and which of these are 0."""
+        figures = (frozenset((name, bool(value)) for name, value in each.items()) for each in (self.peak, self.value))
+        return (self.is_host, self.compiles, self.matrix_unit_dim, bool(self.l2_bytes), *figures)
+
+    @property
     def key(self) -> tuple[object, ...]:
         """The same of devices that compute alike: of those with more memory, too, but not of a share of one."""
         if not self._key:
@@ -115,6 +123,29 @@ class Rates:
     def read_bytes_per_s(self) -> float:
         """Sustained DRAM bandwidth of a large streaming read."""
         return self.hbm_bytes_per_s * self.value["dram_frac"]
+
+
+def together(several: Sequence[Rates]) -> Rates:
+    """Devices of one `form` as one whose figures are columns, (devices, 1): times of kernels come with a row of each.
+
+    Figures that are the same on all stay numbers, but for the number of cores.
+
+    Source: the formulas of `cost.kernels` go element by element. Assumes: nobody asks it for a single number.
+    """
+    first = several[0]
+
+    def column(figures: Sequence[float]) -> Any:
+        return figures[0] if len(set(figures)) == 1 else np.array(figures, dtype=float)[:, None]
+
+    def columns(each: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+        return {name: column([one[name] for one in each]) for name in each[0]}
+
+    cores: Any = np.array([one.num_sms for one in several])[:, None] if len(several) > 1 else first.num_sms
+    return replace(
+        first, num_sms=cores, peak=columns([one.peak for one in several]), value=columns([one.value for one in several]),
+        l2_bytes=column([one.l2_bytes for one in several]),
+        hbm_bytes_per_s=column([one.hbm_bytes_per_s for one in several]),
+    )  # fmt: skip
 
 
 def precision(dtype: str) -> Precision:

@@ -358,6 +358,7 @@ def _options(
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
         away = Offloads(job)
+        kept.tables.clusters = [node.cluster for node in nodes]
         margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             if advance is not None:
@@ -385,7 +386,7 @@ class KeptLayouts:
     """The layouts of a recipe, with what workloads share that differ in tokens, deadline, budget or offers alone."""
 
     search: LayoutSearch
-    tables: StepTables = field(default_factory=dict)
+    tables: StepTables = field(default_factory=StepTables)
     known: dict[Hashable, tuple[tuple[LayoutSearch, TimedLayouts], ...]] = field(default_factory=dict)
 
     @property

@@ -67,6 +67,11 @@ class Kernels:
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
 
+    def of_device(self, row: int) -> Kernels:
+        """Those of one device, where several were evaluated together; a single one's are in no row."""
+        columns = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        return Kernels(**{name: each[row] if each.ndim > 1 else each for name, each in columns.items()})
+
     def recomputed_part(self, unit: str, selective: str) -> Floats:
         """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
 
@@ -195,13 +200,13 @@ class BlockContext:
 
 
 def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> Kernels:
-    """Kernels of one block; shape of the inner columns in `context`.
+    """Kernels of one block; shape of the inner columns in `context`, a row of each device where rates are columns.
 
     Source: sum over its operations (`flopwise.cost.kernels`).
     Assumes: operations run one after the other on one stream; weights are cold.
     """
-    split = context.split
-    zero = np.zeros(np.broadcast(context.shape.batch, split.tp, split.cp, split.ep).shape)
+    split, devices = context.split, context.rates.num_sms
+    zero = np.zeros(np.broadcast(devices, context.shape.batch, split.tp, split.cp, split.ep).shape)
     total = {f.name: zero.copy() for f in fields(Kernels)}
     for kernel in kernels_of(items, context, in_layers=in_layers):
         work = kernel.work
