@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.cost.precisions import Precision
-from flopwise.cost.rates import Rates, precision
+from flopwise.cost.rates import Rates, is_zero, precision
 from flopwise.ops.types import Floats, Ints, ceil_div
 
 if TYPE_CHECKING:
@@ -145,14 +145,9 @@ def _vector_s(rates: Rates, m: Ints, n: Ints, k: Ints, *, unpacked: bool) -> Flo
     Assumes: half of the fp32 rate; four operations to unpack a weight.
     """
     peak = rates.peak.get("fp32")
-    if peak is None or _is_zero(peak):
+    if peak is None or is_zero(peak):
         return np.inf
     return (2.0 * m + VECTOR_UNPACK * unpacked) * n * k / (VECTOR_FRAC * peak)
-
-
-def _is_zero(figure: Floats) -> bool:
-    """Whether a figure of `Rates` is 0; those of several devices together are so on all of them, or on none."""
-    return not isinstance(figure, np.ndarray) and not figure
 
 
 def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
@@ -161,7 +156,7 @@ def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
     Source: calibrated fraction of the datasheet's bandwidth. Assumes: large consecutive accesses.
     """
     seconds = nbytes / rates.read_bytes_per_s
-    if cold or _is_zero(rates.l2_bytes):
+    if cold or is_zero(rates.l2_bytes):
         return seconds
     return np.where(nbytes <= rates.l2_bytes, seconds / rates.value["l2_speedup"], seconds)
 
@@ -257,7 +252,7 @@ def _product_timing(
     Assumes: a library packs anew each time, as it does for weights that it was not given to keep.
     """
     compute_s, weights, moved = product
-    if _is_zero(way.packing):
+    if is_zero(way.packing):
         return overlap_timing(rates, compute_s, read_s(rates, weights + moved, cold=cold), fixed_s)
     packing_s = np.maximum(weights / way.packing, read_s(rates, weights, cold=cold))
     timing = overlap_timing(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s)

@@ -185,7 +185,8 @@ def device_kernels(
             some = dict(list(alike.items())[start : start + most])
             assert fabric is not None
             try:
-                contexts = block_contexts(model, recipe, together([*some.values()]), fabric, inner, shape)
+                rates = together([*some.values()], np.arange(len(some))[:, None])
+                contexts = block_contexts(model, recipe, rates, fabric, inner, shape)
                 columns = [_block_kernels(split, context) for context in contexts]
             except MissingFactError:
                 continue
