@@ -57,7 +57,7 @@ from flopwise.training.memory import (
 )  # fmt: skip
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
-from flopwise.training.step_table import DeviceKernels, StepTable, device_kernels, step_table
+from flopwise.training.step_table import DeviceKernels, StepTable, device_kernels, keep_kernels, step_table
 from flopwise.units import format_percent
 from flopwise.values import dataclass
 
@@ -136,6 +136,7 @@ class StepTables:
             like=self.first,
         )  # fmt: skip
         self.kernels[device], self.first = table.kernels, self.first or table
+        keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
         return replace(table, moved_bytes=search.moved_bytes, jitter_frac=search.conditions.jitter_frac)
 
 

@@ -72,6 +72,10 @@ class Kernels:
         columns = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
         return Kernels(**{name: each[row] if each.ndim > 1 else each for name, each in columns.items()})
 
+    def of_combination(self, number: int) -> Kernels:
+        """Those of one of the inner combinations, in columns of one."""
+        return Kernels(**{f.name: np.asarray(getattr(self, f.name))[number : number + 1] for f in fields(self)})
+
     def recomputed_part(self, unit: str, selective: str) -> Floats:
         """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
 

@@ -30,7 +30,7 @@ from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts, host_s
-from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table
+from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, keep_kernels, kept_kernels, step_table
 from flopwise.training.storage import LINE
 from flopwise.values import dataclass
 
@@ -142,11 +142,16 @@ def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like:
         return np.array([int(value)])
 
     inner, degrees = Inner(one(layout.tp), one(layout.cp), one(layout.ep), one(layout.micro_batch)), one(layout.pp)
+    kernels = None if like is None else like.kernels
+    if like is None and layout.sequence_parallel:  # as a search has it
+        kernels = kept_kernels(model, recipe, cluster.rates, inner)
     table = step_table(
         model, recipe, cluster.rates, cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
-        kernels=None if like is None else like.kernels, like=like,
+        kernels=kernels, like=like,
     )  # fmt: skip
+    if kernels is None and layout.sequence_parallel:
+        keep_kernels(model, recipe, cluster.rates, inner, table.kernels)
     if not layout.offload_activations:
         return table
     held = memory_table(model, recipe)

@@ -6,6 +6,7 @@ combinations; `flopwise.training.step` composes layouts out of it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial as with_first
@@ -54,6 +55,8 @@ BESIDE = 3
 """Rows of `BlockTimes.lines` after those of `STAGE_PARTS`."""
 DeviceKernels = list[list[Kernels]]
 """Kernels of every block on one device: evenly routed, and where routing is uneven on the fullest rank."""
+KEPT_KERNELS = 128
+"""Devices under a recipe whose kernels are kept: a plan's own layouts are estimated after its search."""
 BLOCK_CELLS = 2**14
 """Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
 
@@ -193,6 +196,27 @@ def device_kernels(
             for row, key in enumerate(some):
                 found[key] = [[block.of_device(row) for block in blocks] for blocks in columns]
     return found
+
+
+_KERNELS = OrderedDict[tuple[object, ...], tuple["Inner", DeviceKernels]]()
+
+
+def keep_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner, kernels: DeviceKernels) -> None:
+    """Have `kept_kernels` know those of a search, or of one layout; the last `KEPT_KERNELS` are kept."""
+    _KERNELS[model, recipe, rates.key] = inner, kernels
+    if len(_KERNELS) > KEPT_KERNELS:
+        _KERNELS.popitem(last=False)
+
+
+def kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> DeviceKernels | None:
+    """The kernels of one combination that were evaluated before; None where they are not kept."""
+    columns, kernels = _KERNELS.get((model, recipe, rates.key), (None, None))
+    if columns is None or kernels is None:
+        return None
+    names = (f.name for f in fields(inner))
+    same = np.logical_and.reduce([getattr(columns, name) == getattr(inner, name)[0] for name in names])
+    place = np.flatnonzero(same)
+    return [[block.of_combination(int(place[0])) for block in blocks] for blocks in kernels] if place.size else None
 
 
 class TowerBlock(NamedTuple):
