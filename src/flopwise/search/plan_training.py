@@ -40,13 +40,14 @@ from flopwise.search.rank import (
 from flopwise.search.run_job import conditions, recipes, stated_conditions
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import LARGE_GPUS, estimate, recipe_passes, training_band
+from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, timed_step, training_band
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.memory import host_bytes, memory_band
 from flopwise.training.on_device import recipe_on
+from flopwise.training.run import RunEstimate
 from flopwise.training.schedules import NAMES, schedule_code
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
@@ -521,10 +522,8 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
 
 def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     """(memory per GPU, run seconds, USD) of a job at the chosen plan's price per GPU."""
-    result = estimate(job)
-    assert result.run is not None
-    per_gpu_hour = chosen.usd_per_hour / chosen.num_gpus
-    return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
+    run, per_gpu_hour = RunEstimate.of(job, timed_step(job).parts, None), chosen.usd_per_hour / chosen.num_gpus
+    return float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour
 
 
 ACTIVATIONS = ("activations",)

@@ -181,7 +181,7 @@ def train_answer(
         laid_out=laid_out,
         quick=(_step_rule(result), *memory.quick),
         rules=token_rules(job),
-        network=network_needs(result),
+        network=network_needs(result.step),
         unit_usd=costs,
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
