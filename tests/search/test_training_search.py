@@ -143,7 +143,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
 def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
     """The fastest of each number of GPUs go on: nothing that fits beats them."""
     job, node = whole(case), eight("p5.48xlarge")
-    kept, every = timed_layouts(job, node, TOKENS, StepTables()), timed_layouts(job, node, TOKENS, StepTables(), every=True)
+    kept, every = (timed_layouts(job, node, TOKENS, StepTables(), every=every) for every in (False, True))
     assert (kept.considered, kept.fitting) == (every.considered, every.fitting)
     assert set(kept.rows) <= set(every.rows)
     for gpus in np.unique(every.num_gpus):
@@ -216,8 +216,9 @@ def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, q
         assert tried[0][1].run_s.min() < result.run_s.min()
     bare = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=None)) for p in node.priced))
     unknown = replace(node, cluster=replace(node.cluster, rates=replace(node.cluster.rates, pcie_bytes_per_s=None)))
+    clock = partial(timed_layouts, node=node, tokens=TOKENS, tables=StepTables())
     for where in (bare, unknown):
-        assert not list(away.worth_trying(where, result, partial(timed_layouts, node=node, tokens=TOKENS, tables=StepTables())))
+        assert not list(away.worth_trying(where, result, clock))
 
 
 def test_a_workload_may_freeze_pack_and_skew() -> None:

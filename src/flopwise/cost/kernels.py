@@ -572,5 +572,5 @@ def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_
         shape = (len(some), *(1,) * (outer - inner), *np.broadcast_shapes(*(each[0].shape for each in some)))
         m, n, k = (np.stack(np.broadcast_arrays(*column)).reshape(shape) for column in zip(*some, strict=True))
         timing = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=act_bytes)
-        found += [Timing(*parts) for parts in zip(*timing, strict=True)]
+        found += [Timing(*parts) for parts in zip(*map(np.asarray, timing), strict=True)]
     return found

@@ -376,14 +376,9 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
             fresh.append({asked: _sizing(asked) for asked in group if asked not in kept})
         except (MissingFactError, SpecError):
             continue
-    loops: dict[int, Steady] = {}
-    for some in _joined([[one for one in group.values() if _generates(one)] for group in fresh]):
-        try:
-            loops |= zip(map(id, some), _closed_loops(some), strict=True)
-        except (MissingFactError, SpecError):
-            continue
-    for group in fresh:
-        for asked, sizing in group.items():
+    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
+    for sizings in fresh:
+        for asked, sizing in sizings.items():
             if not _generates(sizing) or id(sizing) in loops:
                 known[asked] = _answer(sizing, loops.get(id(sizing)))
     for asked, answer in known.items():
@@ -440,19 +435,28 @@ def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
     return JoinedReplicas([one.job for one in some]).closed_loops([one.batch for one in some])
 
 
+def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
+    """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
+    loops: dict[int, Steady] = {}
+    for some in _joined(groups):
+        try:
+            loops |= zip(map(id, some), _closed_loops(some), strict=True)
+        except (MissingFactError, SpecError):
+            continue
+    return loops
+
+
 OnJob = TypeVar("OnJob", _Sizing, SizedReplicas)
 
 
 def _joined(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
-    found = defaultdict[tuple[object, ...], list[list[OnJob]]](list)
-    for group in groups:
-        if not group:
-            continue
-        parts = found[_formulas([one.job for one in group])]
-        if not parts or sum(one.batch.size for one in (*parts[-1], *group)) > JOINED_ROWS:
+    found: dict[tuple[object, ...], list[list[OnJob]]] = {}
+    for group in filter(None, groups):
+        parts = found.setdefault(_formulas([one.job for one in group]), [[]])
+        if parts[-1] and sum(one.batch.size for one in [*parts[-1], *group]) > JOINED_ROWS:
             parts.append([])
-        parts[-1] += group
+        parts[-1].extend(group)
     return [part for parts in found.values() for part in parts]
 
 

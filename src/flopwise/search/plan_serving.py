@@ -329,11 +329,11 @@ def _options(
         if known is not None:
             groups[node.cluster.rates.key].append((asked, node, known, kv_dtype))
     asked_there = [ReplicaQuestion.of(model, *each) for group in groups.values() for each in group]
-    known, answers, done = size_together(asked_there), list[tuple[ReplicaQuestion, Answer]](), set[int]()
+    sized_there, answers, done = size_together(asked_there), list[tuple[ReplicaQuestion, Answer]](), set[int]()
     for one in asked_there:
         advance(len(done))
         done.add(id(one.node))
-        sized = known[one] if one in known else _sized_there(one, draft)
+        sized = sized_there[one] if one in sized_there else _sized_there(one, draft)
         if sized is not None:
             answers.append((one, sized))
     options = list[ServingOption]()

@@ -367,7 +367,8 @@ class Runner:
 
     def _most_flops_per_s(self, dtype: str) -> Floats:
         """What no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
-        return np.maximum(self.rates.peak_flops_per_s(dtype), VECTOR_FRAC * self.rates.peak.get("fp32", 0.0))
+        vector = VECTOR_FRAC * self.rates.peak.get("fp32", 0.0)
+        return np.asarray(np.maximum(self.rates.peak_flops_per_s(dtype), vector))
 
     def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.

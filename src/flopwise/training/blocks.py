@@ -286,7 +286,7 @@ class _Part(NamedTuple):
     unpack_s: Floats  # to turn a weight into 16 bits before
 
 
-def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_Part]:  # noqa: FBT001
+def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_Part]:
     """The kernels that `group` is forward and backward."""
     works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
     if not works:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from functools import lru_cache
-
 from typing import NamedTuple
 
 import numpy as np
@@ -217,8 +216,8 @@ def estimate(job: TrainJob) -> TrainEstimate:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
     step = timed_step(job)
-    layout, recipe, table, parts, read_s, step_s = job.layout, job.recipe, step.table, step.parts, step.read_s, step.seconds
-    gpus = int(layout.num_gpus)
+    table, parts, read_s, step_s = step.table, step.parts, step.read_s, step.seconds
+    layout, recipe, gpus = job.layout, job.recipe, int(job.layout.num_gpus)
     tokens_per_s = float(recipe.global_batch) * float(table.seq_tokens[0]) / step_s
     per_gpu = tokens_per_s / gpus
     band = training_band(job)
