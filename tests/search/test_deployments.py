@@ -84,7 +84,12 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     """Devices with other figures stand in one column; a device of another form (T4: no bf16) in one of its own."""
     calls: list[int] = []
     together = deployments_file._closed_loops
-    monkeypatch.setattr(deployments_file, "_closed_loops", lambda some: calls.append(len(some)) or together(some))
+
+    def counted(some: Any) -> Any:
+        calls.append(len(some))
+        return together(some)
+
+    monkeypatch.setattr(deployments_file, "_closed_loops", counted)
     gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4")
     group = [question for gpu in gpus for question in questions("Llama-3.1-8B", gpu)]
     SIZED.clear()

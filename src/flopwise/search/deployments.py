@@ -446,7 +446,7 @@ def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
     return loops
 
 
-OnJob = TypeVar("OnJob", _Sizing, SizedReplicas)
+OnJob = TypeVar("OnJob", bound=_Sizing | SizedReplicas)
 
 
 def _joined(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
@@ -454,7 +454,8 @@ def _joined(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     found: dict[tuple[object, ...], list[list[OnJob]]] = {}
     for group in filter(None, groups):
         parts = found.setdefault(_formulas([one.job for one in group]), [[]])
-        if parts[-1] and sum(one.batch.size for one in [*parts[-1], *group]) > JOINED_ROWS:
+        rows = sum(one.batch.size for one in parts[-1]) + sum(one.batch.size for one in group)
+        if parts[-1] and rows > JOINED_ROWS:
             parts.append([])
         parts[-1].extend(group)
     return [part for parts in found.values() for part in parts]
