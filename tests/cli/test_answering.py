@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
-import os
 import signal
 import sys
 import time
@@ -13,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.cli import answering
-from flopwise.cli.answering import PREPARATIONS, interrupt
-from flopwise.cli.run import EXIT_INTERRUPTED
+from flopwise.cli.answering import interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -48,36 +44,3 @@ def test_an_interrupt_within_an_import_waits_for_its_end(tmp_path: Path, monkeyp
 def test_any_other_interrupt_ends_the_question_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-
-
-def test_a_process_prepares_for_searches_while_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until a question comes; one that was stopped while the process prepared is not answered after it."""
-    ran: list[object] = []
-    codes = {"ends": 0}
-
-    def run(line: object, _: object) -> dict[str, int]:
-        ran.append(line)
-        return {"code": codes["ends"]}
-
-    monkeypatch.setattr(answering, "_run", run)
-    monkeypatch.setattr(answering, "QUIET_S", 0.01)
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", buffering=0) as source, os.fdopen(writing, "wb", buffering=0) as questions:
-        assert answering._prepare(source)
-        assert ran == list(PREPARATIONS)
-        codes["ends"] = EXIT_INTERRUPTED
-        assert answering._prepare(source)  # nobody asked what was stopped
-        ran.clear()
-        questions.write(b"a question")
-        assert answering._prepare(source)
-        assert not ran
-        monkeypatch.setattr(answering, "_waits", lambda _, most_s: most_s == 0.0)  # it comes while the first runs
-        assert not answering._prepare(source)
-        assert ran == [PREPARATIONS[0]]
-    monkeypatch.undo()
-    assert answering._prepare(io.BytesIO())  # no pipe: nobody knows, so it is answered at once
-
-
-@pytest.mark.parametrize("line", PREPARATIONS, ids=lambda line: line[line.index("--task") + 1])
-def test_preparations_are_questions_with_an_answer(line: tuple[str, ...]) -> None:
-    assert answering._run(line, lambda _: None)["code"] == 0

@@ -82,7 +82,7 @@ def test_products_at_once_are_timed_as_each_alone(rows: int) -> None:
     for rates in (CLUSTERS[0].rates, CLUSTERS[4].rates):
         for work, timing in zip(works, products_s(rates, works, dtype="bf16"), strict=True):
             for part, alone in zip(timing, work_s(rates, work, dtype="bf16"), strict=True):
-                np.testing.assert_array_equal(part, np.broadcast_to(alone, part.shape))
+                np.testing.assert_array_equal(part, np.broadcast_to(alone, np.shape(part)))
 
 
 def test_figures_of_several_devices_stand_where_they_are_put() -> None:

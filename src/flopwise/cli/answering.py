@@ -11,7 +11,6 @@ import contextlib
 import io
 import json
 import os
-import select
 import signal
 import struct
 import sys
@@ -25,26 +24,18 @@ from flopwise.cli.app import app
 from flopwise.cli.options import SET_COMMANDS
 from flopwise.cli.output import FOR_PROGRAMS
 from flopwise.cli.progress import LISTENER
-from flopwise.cli.run import EXIT_BAD_INPUT, EXIT_INTERRUPTED, Ending, ending
+from flopwise.cli.run import EXIT_BAD_INPUT, Ending, ending
 from flopwise.cli.settings import FIXED, read_settings
 
 LENGTH = struct.Struct(">I")
 MOST_MEMORY_BYTES = 3 * 2**30
 """Of a process, so that no question takes the machine's."""
-QUIET_S = 0.5
-"""How long nothing is asked before a process that has just started prepares for searches."""
 IMPORTING_S = 0.005
 """After which an interrupt that came within an import is tried again."""
 RESULTS = "results"
 """The folder, below that of the question, whose files are sent back."""
 WARM_UP = ("memory", "Llama-3.1-8B", "--gpu", "h100", "--json")
 """A question that loads facts and modules before the first one is asked."""
-ONE_MACHINE = ("plan", "Llama-3.1-8B", "--gpu", "h100", "--provider", "aws", "--max-gpus", "8", "--json")
-PREPARATIONS = (
-    (*ONE_MACHINE, "--task", "finetune", "--lora", "16", "--tokens", "20M"),
-    (*ONE_MACHINE, "--task", "serve", "--rate", "1", "--no-simulate"),
-)
-"""Small searches, so that the first that is asked finds modules and facts loaded."""
 SYSTEM = (
     "/dev/null", "/dev/urandom", "/etc/hosts", "/etc/localtime", "/etc/nsswitch.conf", "/etc/os-release",
     "/etc/resolv.conf", "/etc/ssl", "/lib", "/proc/cpuinfo", "/proc/meminfo", "/proc/self/maps", "/proc/self/status",
@@ -130,28 +121,8 @@ def main(source: BinaryIO, sink: BinaryIO, places: Sequence[str]) -> None:
     guard = FileGuard(places)
     _run(WARM_UP, send)
     send({"ready": True})
-    stopped = not _prepare(source)
     while (question := _next(source)) is not None:
-        send(_reply(Ending(EXIT_INTERRUPTED)) if stopped else _answer(question, guard, send))
-        stopped = False
-
-
-def _prepare(source: BinaryIO) -> bool:
-    """Run `PREPARATIONS` until something is asked; whether what is asked was not interrupted meanwhile."""
-    for line in PREPARATIONS:
-        if _waits(source, QUIET_S):
-            break
-        if _run(line, lambda _: None)["code"] == EXIT_INTERRUPTED:
-            return not _waits(source, 0.0)
-    return True
-
-
-def _waits(source: BinaryIO, most_s: float) -> bool:
-    """Whether a question comes within so many seconds; where that cannot be told it may."""
-    try:
-        return bool(select.select([source], [], [], most_s)[0])
-    except (OSError, ValueError, KeyboardInterrupt):  # no pipe, or a system that waits for sockets alone
-        return True
+        send(_answer(question, guard, send))
 
 
 def _next(source: BinaryIO) -> dict[str, Any] | None:
@@ -201,13 +172,9 @@ def _run(argv: Sequence[str], send: Callable[[Mapping[str, Any]], None]) -> dict
         ended = ending(failure)
     finally:
         LISTENER.reset(token)
-    return _reply(ended, out.getvalue(), err.getvalue())
-
-
-def _reply(ended: Ending, document: str = "", notes: str = "") -> dict[str, Any]:
     return {
-        "code": ended.code, "document": document, "message": ended.message, "reasons": list(ended.details),
-        "notes": notes.splitlines(), "files": {},
+        "code": ended.code, "document": out.getvalue(), "message": ended.message, "reasons": list(ended.details),
+        "notes": err.getvalue().splitlines(), "files": {},
     }  # fmt: skip
 
 
