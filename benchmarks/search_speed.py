@@ -11,7 +11,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
-from flopwise.search.layout_search import LayoutSearch, layout_search, node_table, steps_s, timed_layouts
+from flopwise.search.layout_search import LayoutSearch, StepTables, layout_search, steps_s, timed_layouts
 from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.plan import keep_freed_memory
 from flopwise.search.space import CHUNK, Family
@@ -59,7 +59,7 @@ def speeds() -> list[Speed]:
 
         def search(most: int = MAX_GPUS, model: Model = model, recipe: Recipe = recipe) -> LayoutSearch:
             job = layout_search(model, recipe, most=most, least=8)
-            timed_layouts(job, eight, 1e12, {})
+            timed_layouts(job, eight, 1e12, StepTables())
             return job
 
         job = search(64)  # warm
@@ -69,7 +69,7 @@ def speeds() -> list[Speed]:
         found.append(Speed(f"{name} up to 100,000 GPUs, whole search", job.space.size, seconds))
         table = MemoryTable(model, recipe)
         table.prepare(job.space.inner.tp, job.space.inner.ep, job.space.inner.cp)
-        steps = node_table(job, eight.cluster, {})
+        steps = StepTables().table(job, eight.cluster)
         pieces = [family.take(part) for family in job.space.families for part in family.chunks(CHUNK)]
 
         def every(

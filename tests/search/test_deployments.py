@@ -80,6 +80,32 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
 
+def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices with other figures stand in one column; a device of another form (T4: no bf16) in one of its own."""
+    calls: list[int] = []
+    together = deployments_file._closed_loops
+
+    def counted(some: Any) -> Any:
+        calls.append(len(some))
+        return together(some)
+
+    monkeypatch.setattr(deployments_file, "_closed_loops", counted)
+    gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4")
+    group = [question for gpu in gpus for question in questions("Llama-3.1-8B", gpu)]
+    SIZED.clear()
+    found = size_together(group)
+    sized = [one for one in found.values() if isinstance(one, SizedReplicas)]
+    keys = {one.job.cluster.rates.key for one in sized}
+    assert len(keys) >= len(gpus) > len(calls) > 1
+    assert max(calls) > 2
+    for one in sized:
+        machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
+        assert one.steady is not None
+        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))
+        full_s = full_step_s(machine, layout, alone.batch, *work)
+        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+
+
 def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:
     model, forms = FACTS.model("Llama-3.1-8B"), (FACTS.weight_format("fp8"), FACTS.cache_format("fp8"))
     workload, nodes = asked("Llama-3.1-8B", "h100")

@@ -15,7 +15,7 @@ from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.search import plan_serving, serving_option
 from flopwise.search.answer import Candidate, Plan, RejectionLog
-from flopwise.search.layout_search import layout_search, timed_layouts
+from flopwise.search.layout_search import StepTables, layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
 from flopwise.search.workload import merged_onto
@@ -255,7 +255,8 @@ def test_the_plan_is_the_best_row_of_a_space_that_is_tried_whole() -> None:
     })  # fmt: skip
     node = node_kinds(wanted, facts(), RejectionLog())[0]
     recipe = recipe_with(seq_len=4096, global_batch=24, stack="megatron-te")
-    every = timed_layouts(layout_search(load_model("Llama-3.1-8B"), recipe, most=24), node, 2e9, {}, every=True)
+    search = layout_search(load_model("Llama-3.1-8B"), recipe, most=24)
+    every = timed_layouts(search, node, 2e9, StepTables(), every=True)
     assert every.rows.size > 500
     best, cheapest = math.inf, math.inf
     for gpus, run_s, memory in zip(every.num_gpus, every.run_s, every.memory_bytes, strict=True):

@@ -21,13 +21,13 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
     LayoutSearch,
+    StepTables,
     TimedLayouts,
     fastest_layout,
     floor_s,
     inner_combinations,
     kinds_in,
     layout_search,
-    node_table,
     steps_s,
     timed_layouts,
 )  # fmt: skip
@@ -128,7 +128,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
     """80 layouts of each case that make use of different things, and ten with recompute of some blocks."""
     job = whole(case)
     node = eight("p5.48xlarge")
-    result = timed_layouts(job, node, TOKENS, {}, every=True)
+    result = timed_layouts(job, node, TOKENS, StepTables(), every=True)
     assert np.count_nonzero(result.rows < job.space.size) == result.fitting > 100
     assert np.unique(result.rows).size == result.rows.size
     rng = np.random.default_rng(7)
@@ -152,7 +152,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
 def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
     """The fastest of each number of GPUs go on: nothing that fits beats them."""
     job, node = whole(case), eight("p5.48xlarge")
-    kept, every = timed_layouts(job, node, TOKENS, {}), timed_layouts(job, node, TOKENS, {}, every=True)
+    kept, every = (timed_layouts(job, node, TOKENS, StepTables(), every=every) for every in (False, True))
     assert (kept.considered, kept.fitting) == (every.considered, every.fitting)
     assert set(kept.rows) <= set(every.rows)
     for gpus in np.unique(every.num_gpus):
@@ -165,7 +165,7 @@ def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_no_step_is_shorter_than_the_bound_that_rules_meshes_out(case: str) -> None:
     job, node = whole(case), eight("p5.48xlarge")
-    table = node_table(job, node.cluster, {})
+    table = StepTables().table(job, node.cluster)
     for family in job.space.families:
         bound = floor_s(table, job.space, family)
         assert (steps_s(table, job.space, family).min(axis=(0, 1)) >= bound * (1 - 1e-9)).all()
@@ -190,7 +190,7 @@ def test_no_run_takes_less_than_its_operations_at_the_peak_rate() -> None:
 def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: tuple[str, ...]) -> None:
     node = eight("p5.48xlarge")
     job = with_offload(whole("sharded"), parts)
-    result = timed_layouts(job, node, TOKENS, {}, every=True)
+    result = timed_layouts(job, node, TOKENS, StepTables(), every=True)
     rng = np.random.default_rng(5)
     for pick in rng.choice(result.rows.size, size=40):
         layout = job.space.layout(int(result.rows[pick]))
@@ -204,7 +204,7 @@ def test_offloaded_rows_equal_single_estimates_and_stay_within_the_host(parts: t
         assert result.memory_bytes[pick] == pytest.approx(float(single.memory.total_bytes), rel=1e-9)
         assert float(single.memory.host_bytes) <= node.host_bytes
     poor = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=int(8e9))) for p in node.priced))
-    held = timed_layouts(job, poor, TOKENS, {}, every=True)
+    held = timed_layouts(job, poor, TOKENS, StepTables(), every=True)
     assert 0 < held.rows.size < result.rows.size
     for row in held.rows[:: max(1, held.rows.size // 20)]:
         memory = step_memory(job.model, job.recipe, job.space.layout(int(row)))
@@ -216,17 +216,18 @@ def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, q
     """Long sequences compute much for each byte kept; then plans with copied activations are among the options."""
     node = eight("p5.48xlarge")
     job = layout_search(load_model("Llama-3.1-8B"), recipe_with(seq_len=seq, global_batch=64), most=64, least=8)
-    result = timed_layouts(job, node, TOKENS, {})
+    result = timed_layouts(job, node, TOKENS, StepTables())
     away = Offloads(job)
     assert copying_is_quicker(job, away.at(("activations",)), result) == quicker
-    tried = list(away.worth_trying(node, result, partial(timed_layouts, node=node, tokens=TOKENS, tables={})))
+    tried = list(away.worth_trying(node, result, partial(timed_layouts, node=node, tokens=TOKENS, tables=StepTables())))
     assert bool(tried) == quicker
     if tried:
         assert tried[0][1].run_s.min() < result.run_s.min()
     bare = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=None)) for p in node.priced))
     unknown = replace(node, cluster=replace(node.cluster, rates=replace(node.cluster.rates, pcie_bytes_per_s=None)))
+    clock = partial(timed_layouts, node=node, tokens=TOKENS, tables=StepTables())
     for where in (bare, unknown):
-        assert not list(away.worth_trying(where, result, partial(timed_layouts, node=node, tokens=TOKENS, tables={})))
+        assert not list(away.worth_trying(where, result, clock))
 
 
 def test_a_workload_may_freeze_pack_and_skew() -> None:
@@ -347,7 +348,7 @@ def test_the_best_row_is_the_best_of_all_layouts(
     recipe = recipe_with(seq_len=1024, global_batch=batch, stack=software)
     best, candidates, fitting = brute_force(model, recipe, node, gpus)
     job = layout_search(model, recipe, most=gpus, least=gpus, max_tp=8)
-    result = timed_layouts(job, node, TOKENS, {})
+    result = timed_layouts(job, node, TOKENS, StepTables())
     assert fitting > 100
     assert (job.space.size, result.considered, result.fitting) == (candidates, candidates, fitting)
     assert result.step_s.min() == pytest.approx(best, rel=1e-9)
@@ -611,11 +612,11 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
 
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
     job = layout_search(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=64, least=8)
-    alone = timed_layouts(job, replace(node, networked=False), TOKENS, {})
+    alone = timed_layouts(job, replace(node, networked=False), TOKENS, StepTables())
     assert set(alone.num_gpus.tolist()) == {8}
-    assert timed_layouts(job, node, TOKENS, {}).num_gpus.max() == 64
+    assert timed_layouts(job, node, TOKENS, StepTables()).num_gpus.max() == 64
     narrow = replace(node, count=2, networked=False)
-    tp = {int(job.space.layout(int(r)).tp) for r in timed_layouts(job, narrow, TOKENS, {}, every=True).rows}
+    tp = {int(job.space.layout(int(r)).tp) for r in timed_layouts(job, narrow, TOKENS, StepTables(), every=True).rows}
     assert tp <= {1, 2}
 
 
@@ -623,8 +624,8 @@ def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
 def test_the_simplest_of_layouts_that_are_as_fast_is_chosen(node: NodeKind, name: str, batch: int) -> None:
     """Of all that fit and are within 3 % of the fastest, none has fewer kinds of parallelism."""
     job = layout_search(load_model(name), recipe_with(seq_len=8192, global_batch=batch), most=128, least=8)
-    every = timed_layouts(job, node, 1e9, {}, every=True)
-    found = timed_layouts(job, node, 1e9, {})
+    every = timed_layouts(job, node, 1e9, StepTables(), every=True)
+    found = timed_layouts(job, node, 1e9, StepTables())
     for gpus in np.unique(every.num_gpus):
         own, chosen = np.flatnonzero(every.num_gpus == gpus), np.flatnonzero(found.num_gpus == gpus)
         fastest = float(every.step_s[own].min())

@@ -22,7 +22,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.ops.tensors import parameters
-from flopwise.search.layout_search import layout_search, timed_layouts
+from flopwise.search.layout_search import StepTables, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
 from flopwise.training.layout import Recipe
@@ -122,7 +122,7 @@ def _hours_per_token(
     node = NodeKind(cluster=machine, count=math.gcd(gpus, machine.gpus_per_node), priced=(), networked=True)
     modes = (2,) if recipe.attention == "eager" else MODES
     job = layout_search(model, recipe, most=gpus, least=gpus, recomputes=modes)
-    layouts = timed_layouts(job, node, 1.0, {}, every=bool(degrees))
+    layouts = timed_layouts(job, node, 1.0, StepTables(), every=bool(degrees))
     if not layouts.rows.size:
         raise SpecError(f"no layout of {model.name} fits {gpus} x {gpu.accelerator.name}")
     order = np.argsort(layouts.run_s, kind="stable")

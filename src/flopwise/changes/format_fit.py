@@ -15,6 +15,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import PLAIN_FORMATS
 from flopwise.facts.spec import SourceSpec
+from flopwise.ops.columns import ascending
 from flopwise.ops.types import Ints
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes
@@ -197,7 +198,7 @@ def _format_fit(job: ServeJob, spec: ServingSpec, facts: Facts, context: int, no
         )  # fmt: skip
 
     longest = job.model.max_position or LONGEST
-    contexts = np.unique(np.linspace(longest / STEPS, longest, STEPS).astype(int).clip(1))
+    contexts = ascending(np.linspace(longest / STEPS, longest, STEPS).astype(int).clip(1))
     holds = contexts[np.broadcast_to(np.asarray(memory_of(contexts).max_whole_contexts) >= 1, contexts.shape)]
     one = memory_answer(job.model, spec, memory_of(context), chip, facts, context=context, concurrency=1)
     service = estimate(job)

@@ -9,13 +9,13 @@ allows, so `Timing.seconds` is never below the roofline of cold operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flopwise.cost.precisions import Precision
-from flopwise.cost.rates import Rates, precision
+from flopwise.cost.rates import Rates, is_zero, precision
 from flopwise.ops.types import Floats, Ints, ceil_div
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _vector_s(rates: Rates, m: Ints, n: Ints, k: Ints, *, unpacked: bool) -> Flo
     Assumes: half of the fp32 rate; four operations to unpack a weight.
     """
     peak = rates.peak.get("fp32")
-    if not peak:
+    if peak is None or is_zero(peak):
         return np.inf
     return (2.0 * m + VECTOR_UNPACK * unpacked) * n * k / (VECTOR_FRAC * peak)
 
@@ -156,7 +156,7 @@ def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
     Source: calibrated fraction of the datasheet's bandwidth. Assumes: large consecutive accesses.
     """
     seconds = nbytes / rates.read_bytes_per_s
-    if cold or not rates.l2_bytes:
+    if cold or is_zero(rates.l2_bytes):
         return seconds
     return np.where(nbytes <= rates.l2_bytes, seconds / rates.value["l2_speedup"], seconds)
 
@@ -252,7 +252,7 @@ def _product_timing(
     Assumes: a library packs anew each time, as it does for weights that it was not given to keep.
     """
     compute_s, weights, moved = product
-    if not way.packing:
+    if is_zero(way.packing):
         return overlap_timing(rates, compute_s, read_s(rates, weights + moved, cold=cold), fixed_s)
     packing_s = np.maximum(weights / way.packing, read_s(rates, weights, cold=cold))
     timing = overlap_timing(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s)
@@ -554,3 +554,23 @@ def work_s(
         memory_s = pointwise_s(rates, nbytes).memory_s
         return overlap_timing(rates, work.causal_flops / rate, memory_s, rates.value["kernel_s"])
     return pointwise_s(rates, nbytes)
+
+
+def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_bytes: float = 2.0) -> list[Timing]:
+    """`work_s` of each of several plain products, whose formula is evaluated once for as many as a cache holds.
+
+    Source: `matmul_s`. Assumes: what formulas of short columns cost is their calls.
+    """
+    dims = [np.broadcast_arrays(*work.dims) for work in works]
+    inner, outer = max(np.ndim(each[0]) for each in dims), np.ndim(rates.num_sms)
+    size = max(each[0].size for each in dims) * np.size(rates.num_sms)
+    most, found = max(1, BLOCK // size), list[Timing]()
+    if most == 1 or inner > 1:
+        return [matmul_s(rates, *work.dims, dtype=dtype, act_bytes=act_bytes) for work in works]
+    for start in range(0, len(works), most):
+        some = dims[start : start + most]
+        shape = (len(some), *(1,) * (outer - inner), *np.broadcast_shapes(*(each[0].shape for each in some)))
+        m, n, k = (np.stack(np.broadcast_arrays(*column)).reshape(shape) for column in zip(*some, strict=True))
+        timing = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=act_bytes)
+        found += [Timing(*parts) for parts in zip(*map(np.asarray, timing), strict=True)]
+    return found

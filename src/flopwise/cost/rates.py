@@ -7,8 +7,11 @@ vendor's or the general value, and `Rates.assumptions` says which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
-from typing import TYPE_CHECKING
+from dataclasses import field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT, Precision
 from flopwise.errors import MissingFactError, SpecError
@@ -17,6 +20,7 @@ from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
+    from flopwise.ops.types import Floats
 
 
 NVIDIA_FAMILIES: dict[str, str] = {
@@ -69,6 +73,12 @@ class Rates:
     _key: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
 
     @property
+    def form(self) -> tuple[object, ...]:
+        """The same of devices that the same formulas hold for: which figures they have, and which of these are 0."""
+        figures = (frozenset((name, bool(value)) for name, value in each.items()) for each in (self.peak, self.value))
+        return (self.is_host, self.compiles, self.matrix_unit_dim, bool(self.l2_bytes), *figures)
+
+    @property
     def key(self) -> tuple[object, ...]:
         """The same of devices that compute alike: of those with more memory, too, but not of a share of one."""
         if not self._key:
@@ -115,6 +125,39 @@ class Rates:
     def read_bytes_per_s(self) -> float:
         """Sustained DRAM bandwidth of a large streaming read."""
         return self.hbm_bytes_per_s * self.value["dram_frac"]
+
+
+def together(several: Sequence[Rates], place: NDArray[np.intp]) -> Rates:
+    """Devices of one `form` as one whose figures are columns: `place` says which device's stands where, in its shape.
+
+    Figures that are the same on all stay numbers, but for the number of cores; one device alone stays as it is.
+
+    Source: the formulas of `cost.kernels` go element by element. Assumes: nobody asks it for a single number.
+    """
+    first = several[0]
+    if all(one.key == first.key for one in several):
+        return first
+
+    def column(figures: Sequence[float]) -> Any:
+        return figures[0] if len(set(figures)) == 1 else np.array(figures, dtype=float)[place]
+
+    def columns(each: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+        return {name: column([one[name] for one in each]) for name in each[0]}
+
+    cores: Any = np.array([one.num_sms for one in several])[place]
+    return replace(
+        first, num_sms=cores, peak=columns([one.peak for one in several]),
+        value=columns([one.value for one in several]), l2_bytes=column([one.l2_bytes for one in several]),
+        hbm_bytes_per_s=column([one.hbm_bytes_per_s for one in several]),
+    )  # fmt: skip
+
+
+def is_zero(figure: Floats) -> bool:
+    """Whether a figure of `Rates` is 0; those of several devices together are so on all of them, or on none.
+
+    Source: `Rates.form`. Assumes: as there.
+    """
+    return not isinstance(figure, np.ndarray) and not figure
 
 
 def precision(dtype: str) -> Precision:

@@ -85,7 +85,7 @@ def _training_figures(workload: Resolved, candidate: Candidate, offer: Offer, fa
         memory_high_frac=candidate.memory_bytes * memory.high / candidate.capacity_bytes,
         intensity=flops / (3 * sum(float(o.bytes) for o in operations(model, batch, seq))),
         pattern=_pattern(estimate.bound), time_low=1 / band.high, time_high=1 / band.low, figures=figures,
-        breakdown=dict(estimate.breakdown), network=network_needs(estimate),
+        breakdown=dict(estimate.breakdown), network=network_needs(estimate.step),
     )  # fmt: skip
 
 

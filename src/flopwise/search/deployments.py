@@ -6,7 +6,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from flopwise import values
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.rates import together
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Item, Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
@@ -59,6 +60,8 @@ KEPT_SIZED = 512
 """Answers of `sized_replicas` that are kept: what services alike are searched on one after another."""
 KEPT_TOGETHER = 32
 """Joined replicas that are kept: those of a question that differs from the last one in rate, targets or prices."""
+JOINED_ROWS = 2**13
+"""Rows of replicas that are timed at once: a formula takes them in one piece, whose results a cache holds."""
 READ_TOGETHER = 64
 """Replicas of so many questions are read from their curves at once: their tables fit a cache of a few megabytes."""
 PREFILL_BUSY = 0.85
@@ -346,17 +349,17 @@ def sized_replicas(asked: ReplicaQuestion) -> Answer:
 
     The same for services that differ in their rate, their targets or their budget alone.
     """
-    if not asked.is_kept:
-        return _answers([_sizing(asked)])[0]
-    if asked in SIZED:
+    if asked.is_kept and asked in SIZED:
         return SIZED[asked]
-    (answer,) = _answers([_sizing(asked)])
-    SIZED[asked] = answer
+    sizing = _sizing(asked)
+    answer = _answer(sizing, _closed_loops([sizing])[0] if _generates(sizing) else None)
+    if asked.is_kept:
+        SIZED[asked] = answer
     return answer
 
 
-def size_together(questions: Iterable[ReplicaQuestion]) -> None:
-    """Answer questions of nodes with the same devices together, so that `deployments` has the answers at hand.
+def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion, Answer]:
+    """The answers to questions that may be kept; nodes are timed together as far as the same formulas hold for them.
 
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
@@ -364,28 +367,41 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> None:
     for asked in questions:
         if asked.is_kept:
             groups[asked.devices][asked] = None
+    known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
     for group in groups.values():
+        kept = {asked: SIZED[asked] for asked in group if asked in SIZED}
+        SIZED.hits += len(kept)
+        known |= kept
         try:
-            answers = {asked: SIZED[asked] for asked in group if asked in SIZED}
-            SIZED.hits += len(answers)
-            fresh = [asked for asked in group if asked not in answers]
-            answers |= zip(fresh, _answers([_sizing(asked) for asked in fresh]), strict=True)
+            fresh.append({asked: _sizing(asked) for asked in group if asked not in kept})
         except (MissingFactError, SpecError):
             continue
-        for asked, answer in answers.items():
-            SIZED[asked] = answer
-        _fill_full_steps([answers[asked] for asked in group if asked.workload.requests_per_s is not None])
+    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
+    for sizings in fresh:
+        for asked, sizing in sizings.items():
+            if not _generates(sizing) or id(sizing) in loops:
+                known[asked] = _answer(sizing, loops.get(id(sizing)))
+    for asked, answer in known.items():
+        SIZED[asked] = answer
+    _fill_full_steps([
+        [known[asked] for asked in group if asked in known and asked.workload.requests_per_s is not None]
+        for group in groups.values()
+    ])  # fmt: skip
+    return known
 
 
-def _fill_full_steps(answers: Sequence[Answer]) -> None:
-    """Time the steps with a full prefill budget of replicas that have none so far."""
-    members = [(one, one.steady) for one in answers if isinstance(one, SizedReplicas) and "full_s" not in vars(one)]
-    some = [(one, np.broadcast_to(steady.batch, one.batch.shape)) for one, steady in members if steady is not None]
-    if len(some) < 2:
-        return
-    full_s = JoinedReplicas([one.job for one, _ in some]).full_steps_s([batch for _, batch in some])
-    for (one, _), seconds in zip(some, full_s, strict=True):
-        vars(one)["full_s"] = seconds
+def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
+    """Time the steps with a full prefill budget of replicas that have none so far; by device."""
+    missing = [
+        [one for one in group if isinstance(one, SizedReplicas) and one.steady and "full_s" not in vars(one)]
+        for group in groups
+    ]
+    for some in _joined(missing):
+        if len(some) > 1:
+            batches = [np.broadcast_to(one.steady.batch, one.batch.shape) for one in some if one.steady is not None]
+            full_s = JoinedReplicas([one.job for one in some]).full_steps_s(batches)
+            for one, seconds in zip(some, full_s, strict=True):
+                vars(one)["full_s"] = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,21 +416,58 @@ class _Sizing:
     start: tuple[float, Storage]
 
 
-def _answers(sizings: Sequence[_Sizing | Deployments | None]) -> list[Answer]:
-    """The sizings, of the same devices, with closed loops of each."""
-    some = [one for one in sizings if isinstance(one, _Sizing) and not one.one_pass]
+def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
+    return isinstance(sizing, _Sizing) and not sizing.one_pass
+
+
+def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None) -> Answer:
+    """The sizing with its closed loop; what has none is an answer by itself."""
+    if not isinstance(sizing, _Sizing):
+        return sizing
+    return SizedReplicas(sizing.job, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start)
+
+
+def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
+    """The closed loops of sizings that the same formulas hold for."""
     if len(some) == 1:
         (one,) = some
-        loops = [closed_loop(runner(one.job), one.job.layout, one.batch, *request_work(one.job))]
-    else:
-        loops = JoinedReplicas([one.job for one in some]).closed_loops([one.batch for one in some]) if some else []
-    steady = {id(one): loop for one, loop in zip(some, loops, strict=True)}
-    return [
-        SizedReplicas(one.job, one.batch, one.num_layouts, steady.get(id(one)), one.known, one.start)
-        if isinstance(one, _Sizing)
-        else one
-        for one in sizings
-    ]
+        return [closed_loop(runner(one.job), one.job.layout, one.batch, *request_work(one.job))]
+    return JoinedReplicas([one.job for one in some]).closed_loops([one.batch for one in some])
+
+
+def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
+    """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
+    loops: dict[int, Steady] = {}
+    for some in _joined(groups):
+        try:
+            loops |= zip(map(id, some), _closed_loops(some), strict=True)
+        except (MissingFactError, SpecError):
+            continue
+    return loops
+
+
+OnJob = TypeVar("OnJob", bound=_Sizing | SizedReplicas)
+
+
+def _joined(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
+    """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
+    found: dict[tuple[object, ...], list[list[OnJob]]] = {}
+    for group in filter(None, groups):
+        parts = found.setdefault(_formulas([one.job for one in group]), [[]])
+        rows = sum(one.batch.size for one in parts[-1]) + sum(one.batch.size for one in group)
+        if parts[-1] and rows > JOINED_ROWS:
+            parts.append([])
+        parts[-1].extend(group)
+    return [part for parts in found.values() for part in parts]
+
+
+def _formulas(jobs: Sequence[ServeJob]) -> tuple[object, ...]:
+    """What is the same for replicas on devices that are timed together: all but the figures of `Rates`, and links."""
+    first = runner(jobs[0])
+    plain = (getattr(first, f.name) for f in fields(Runner) if f.init and f.name not in {"rates", "fabric"})
+    shared = any((np.asarray(job.layout.dp) > 1).any() for job in jobs)
+    spread = any((np.asarray(job.layout.ep) > 1).any() for job in jobs)
+    return (first.rates.form, first.own_rates.form, request_work(jobs[0]), shared, spread, *plain)
 
 
 def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
@@ -721,17 +774,24 @@ def _one_pass_columns(sized: SizedReplicas, asked: ReplicaQuestion) -> dict[str,
     }
 
 
-# Replicas on several kinds of nodes with the same devices, timed together: what a step costs is mostly its calls
+# Replicas on several kinds of nodes, timed together: what a step costs is mostly its calls
 
 
 @values.dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRunner(Runner):
-    """A runner of the rows of several: their kernels are the same, messages go over the links of each.
+    """A runner of the rows of several: the same formulas hold for their kernels, messages go over the links of each.
 
     `parts`: the rows of each, and its own runner.
     """
 
     parts: tuple[tuple[slice, Runner], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Lay the rates of the parts side by side."""
+        each = [(rows.stop - rows.start, one) for rows, one in self.parts]
+        place = np.repeat(np.arange(len(each)), [count for count, _ in each])
+        for name in ("rates", "own_rates"):
+            object.__setattr__(self, name, together([getattr(one, name) for _, one in each], place))
 
     def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """As each has them; shape of the rows."""
@@ -753,7 +813,7 @@ class JoinedRunner(Runner):
 
 
 class JoinedReplicas:
-    """Replicas of several jobs that differ in their links and layouts alone."""
+    """Replicas of several jobs that differ in the figures of their devices, their links and layouts alone."""
 
     def __init__(self, jobs: Sequence[ServeJob]) -> None:
         machines = [runner(job) for job in jobs]

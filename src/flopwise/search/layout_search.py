@@ -57,7 +57,7 @@ from flopwise.training.memory import (
 )  # fmt: skip
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
-from flopwise.training.step_table import StepTable, step_table
+from flopwise.training.step_table import DeviceKernels, StepTable, device_kernels, keep_kernels, step_table
 from flopwise.units import format_percent
 from flopwise.values import dataclass
 
@@ -67,8 +67,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-StepTables = dict[Hashable, StepTable]
-"""Step tables of one search, by the rates of a device: nodes of the same device share their kernels."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
 """What a step table of a search has beside recompute of all blocks."""
 TIE = 1.03
@@ -110,6 +108,36 @@ class LayoutSearch:
         return replace(
             self, allocated_bytes=self.bytes_by_family(lambda one: allocated_and_states(self.memory, one)[0])
         )
+
+
+@dataclass(slots=True)
+class StepTables:
+    """What step tables of one search share: of nodes with the same device their kernels, of all what no link changes.
+
+    `clusters`: those whose devices are evaluated together as soon as one of them is asked for.
+    """
+
+    clusters: Collection[Cluster] = ()
+    kernels: dict[Hashable, DeviceKernels] = field(default_factory=dict)  # by the key of a device's rates
+    first: StepTable | None = None
+
+    def table(self, search: LayoutSearch, built: Cluster) -> StepTable:
+        """The step table of the space on one kind of node.
+
+        Raises:
+            MissingFactError: the device lacks a rate that the recipe needs.
+        """
+        model, recipe, space, device = search.model, search.recipe, search.space, built.rates.key
+        if device not in self.kernels:
+            waiting = (one for one in self.clusters if one.rates.key not in self.kernels)
+            self.kernels |= device_kernels(model, recipe, waiting, space.inner)
+        table = step_table(
+            model, recipe, built.rates, built.fabric, space.inner, space.degrees, kernels=self.kernels.get(device),
+            like=self.first,
+        )  # fmt: skip
+        self.kernels[device], self.first = table.kernels, self.first or table
+        keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
+        return replace(table, moved_bytes=search.moved_bytes, jitter_frac=search.conditions.jitter_frac)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +224,6 @@ def layout_search(
     if inner.tp.size:
         table.prepare(inner.tp, inner.ep, inner.cp, PARTIALS)
     return LayoutSearch(model, recipe, space, (), checkpoint_bytes(table), table).with_memory()
-
-
-def node_table(search: LayoutSearch, built: Cluster, tables: StepTables) -> StepTable:
-    """The step table of the space on one kind of node; `tables` keeps those of the search by device.
-
-    Raises:
-        MissingFactError: the device lacks a rate that the recipe needs.
-    """
-    device = built.rates.key
-    same = tables.get(device)
-    table = step_table(
-        search.model, search.recipe, built.rates, built.fabric, search.space.inner,
-        search.space.degrees, kernels=None if same is None else same.kernels, like=next(iter(tables.values()), None),
-    )  # fmt: skip
-    tables.setdefault(device, table)
-    return replace(table, moved_bytes=search.moved_bytes, jitter_frac=search.conditions.jitter_frac)
 
 
 def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
@@ -408,7 +420,7 @@ def timed_layouts(
         going.add_least(after.num_gpus, after.kinds, after.step_s)
         table = None if after.table is None else replace(after.table, moved_bytes=search.moved_bytes)
     for family, start, fitting in going.pieces(unless):
-        table = table or node_table(search, node.cluster, tables)
+        table = table or tables.table(search, node.cluster)
         piece = fitting if every else going.beatable(table, family, fitting)
         if piece.meshes.size:
             going.time(table, family, start, piece, every=every)
@@ -505,7 +517,7 @@ def fastest_layout(
     capacity = tensor_bytes(most, recipe.stack, built.accelerator.kind)
     fitting, values = sum(int((nbytes <= capacity).sum()) for nbytes in needs), list(needs)
     if fitting:
-        table = node_table(search, built, {})
+        table = StepTables().table(search, built)
         steps = (steps_s(table, space, family) for family in space.families)
         values = [np.where(n <= capacity, s, np.inf) for n, s in zip(needs, steps, strict=True)]
     flat = np.concatenate([v.ravel() for v in values])

@@ -139,10 +139,10 @@ def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts:
         service = link_needs(workload, model, facts, offer, candidate)
         return msgspec.structs.replace(candidate, network=[asdict(need) for need in service])
     from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
-    from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
+    from flopwise.training.estimate import timed_step  # noqa: PLC0415 - half is enough
     from flopwise.training.network import network_needs  # noqa: PLC0415 - half is enough
 
-    needs = network_needs(estimate(candidate_job(workload, model, facts, offer, candidate)))
+    needs = network_needs(timed_step(candidate_job(workload, model, facts, offer, candidate)))
     return msgspec.structs.replace(candidate, network=[asdict(need) for need in needs])
 
 

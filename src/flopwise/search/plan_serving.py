@@ -322,19 +322,20 @@ def _options(
     advance: Callable[[int], None],
 ) -> list[ServingOption]:  # fmt: skip
     """Every deployment on every node; nodes with the same devices are sized together."""
-    groups: dict[tuple[object, ...], list[tuple[NodeKind, Resolved, Forms]]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[tuple[Resolved, NodeKind, WeightFormat, CacheFormat]]] = defaultdict(list)
     for node, (weights, kv_dtype) in _pairs_worth_a_look(workload, model, nodes, wanted, draft):
         asked = _with_its_engine(workload, model, node.cluster.accelerator)
         known = _format_there(asked, node, weights, kv_dtype, draft)
         if known is not None:
-            groups[node.cluster.rates.key].append((node, asked, (known, kv_dtype)))
-    answers, done = list[tuple[ReplicaQuestion, Answer]](), 0
-    for group in groups.values():
-        advance(done)
-        done += len({id(node) for node, *_ in group})
-        questions = [ReplicaQuestion.of(model, asked, node, *forms) for node, asked, forms in group]
-        size_together(questions)
-        answers += [(one, sized) for one in questions if (sized := _sized_there(one, draft)) is not None]
+            groups[node.cluster.rates.key].append((asked, node, known, kv_dtype))
+    asked_there = [ReplicaQuestion.of(model, *each) for group in groups.values() for each in group]
+    sized_there, answers, done = size_together(asked_there), list[tuple[ReplicaQuestion, Answer]](), set[int]()
+    for one in asked_there:
+        advance(len(done))
+        done.add(id(one.node))
+        sized = sized_there[one] if one in sized_there else _sized_there(one, draft)
+        if sized is not None:
+            answers.append((one, sized))
     options = list[ServingOption]()
     for (one, _), found in zip(answers, deployments_together(answers), strict=True):
         assert found is not None

@@ -40,13 +40,14 @@ from flopwise.search.rank import (
 from flopwise.search.run_job import conditions, recipes, stated_conditions
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import LARGE_GPUS, estimate, recipe_passes, training_band
+from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, timed_step, training_band
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.memory import host_bytes, memory_band
 from flopwise.training.on_device import recipe_on
+from flopwise.training.run import RunEstimate
 from flopwise.training.schedules import NAMES, schedule_code
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
@@ -358,6 +359,7 @@ def _options(
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
         away = Offloads(job)
+        kept.tables.clusters = [node.cluster for node in nodes]
         margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             if advance is not None:
@@ -385,7 +387,7 @@ class KeptLayouts:
     """The layouts of a recipe, with what workloads share that differ in tokens, deadline, budget or offers alone."""
 
     search: LayoutSearch
-    tables: StepTables = field(default_factory=dict)
+    tables: StepTables = field(default_factory=StepTables)
     known: dict[Hashable, tuple[tuple[LayoutSearch, TimedLayouts], ...]] = field(default_factory=dict)
 
     @property
@@ -520,10 +522,8 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
 
 def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     """(memory per GPU, run seconds, USD) of a job at the chosen plan's price per GPU."""
-    result = estimate(job)
-    assert result.run is not None
-    per_gpu_hour = chosen.usd_per_hour / chosen.num_gpus
-    return float(result.memory.total_bytes), result.run.seconds, result.run.gpu_hours * per_gpu_hour
+    run, per_gpu_hour = RunEstimate.of(job, timed_step(job).parts, None), chosen.usd_per_hour / chosen.num_gpus
+    return float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour
 
 
 ACTIVATIONS = ("activations",)

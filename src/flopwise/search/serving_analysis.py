@@ -20,6 +20,7 @@ from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.architecture import Experts, Linear, Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.ops.columns import ascending
 from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_levers
 from flopwise.search.deployments import (
@@ -91,7 +92,7 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
     each, best = tokens_per_decode_step(workload), dict[str, Floor]()
     for node, weights in product(nodes, wanted):
         form, device = format_on(weights, node.cluster, workload.facts), node.cluster.accelerator
-        tp = np.unique(np.asarray(replica_grid(node, model, workload.max_gpus, spread=False).tp, dtype=float))
+        tp = ascending(np.asarray(replica_grid(node, model, workload.max_gpus, spread=False).tp, dtype=float))
         if not tp.size:
             continue
         links = message_s(model, node, tp)

@@ -21,7 +21,7 @@ from flopwise.cost.collectives import (
 )
 from flopwise.cost.kernels import KEYS, PACKED_16, PACKING, UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
 from flopwise.cost.precisions import PRECISIONS
-from flopwise.cost.rates import precision
+from flopwise.cost.rates import is_zero, precision
 from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
@@ -381,9 +381,10 @@ class Runner:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
         return self.other_dtype, 8.0 * self.plain_bytes
 
-    def _most_flops_per_s(self, dtype: str) -> float:
+    def _most_flops_per_s(self, dtype: str) -> Floats:
         """What no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
-        return max(self.rates.peak_flops_per_s(dtype), VECTOR_FRAC * self.rates.peak.get("fp32", 0.0))
+        vector = VECTOR_FRAC * self.rates.peak.get("fp32", 0.0)
+        return np.asarray(np.maximum(self.rates.peak_flops_per_s(dtype), vector))
 
     def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
@@ -479,7 +480,7 @@ def cold_host(rates: Rates, nbytes: Floats) -> Floats:
     scheduling takes 1.5 times as long between steps of 32 and of 71 MB of weights as between steps of 10.
     Assumes: half of it is displaced by as many bytes as the last cache has; the fitted times are those of small reads.
     """
-    if not (rates.is_host and rates.l2_bytes):
+    if not rates.is_host or is_zero(rates.l2_bytes):
         return 1.0
     return 1.0 + nbytes / (nbytes + rates.l2_bytes)
 

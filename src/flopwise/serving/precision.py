@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from flopwise.cost.precisions import SIXTEEN_BIT
-from flopwise.cost.rates import Rates, precision
+from flopwise.cost.rates import Rates, is_zero, precision
 from flopwise.errors import MissingFactError
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
@@ -103,7 +103,7 @@ def conversion_note(cache: CacheFormat, rates: Rates) -> str | None:
 
     Source: emulated conversions of CUDA's fp8 types. Assumes: vector units do it, if their rate is known.
     """
-    if not cache.name.startswith("fp8") or "fp8" in rates.peak or not rates.peak.get("fp32"):
+    if not cache.name.startswith("fp8") or "fp8" in rates.peak or is_zero(rates.peak.get("fp32", 0.0)):
         return None
     return f"{rates.name} has no fp8 units: it converts an fp8 cache in software at each read"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout
@@ -331,7 +332,7 @@ def batch_sizes(most: float) -> Array:
     """
     top = max(1.0, float(most))
     powers = 2.0 ** np.arange(int(np.log2(top)) + 1)
-    return np.unique(np.concatenate([powers, 1.5 * powers[1:], [top]]).clip(max=top))
+    return ascending(np.concatenate([powers, 1.5 * powers[1:], [top]]).clip(max=top))
 
 
 def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:

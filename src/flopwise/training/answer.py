@@ -156,7 +156,7 @@ def train_answer(
         laid_out=laid_out,
         quick=(_step_rule(result), *memory.quick),
         rules=token_rules(job),
-        network=network_needs(result),
+        network=network_needs(result.step),
         unit_usd={} if run is None else run.unit_usd(epochs, million_tokens=millions),
         settings=(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.fabric import group_fabric
-from flopwise.cost.kernels import Timing, overlap_timing, work_bytes, work_s
+from flopwise.cost.kernels import Timing, overlap_timing, products_s, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
@@ -66,6 +66,15 @@ class Kernels:
     named_flops: Floats  # part of forward_flops in the modules that the recipe names for recompute
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
+
+    def of_device(self, row: int) -> Kernels:
+        """Those of one device, where several were evaluated together; a single one's are in no row."""
+        columns = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        return Kernels(**{name: each[row] if each.ndim > 1 else each for name, each in columns.items()})
+
+    def of_combination(self, number: int) -> Kernels:
+        """Those of one of the inner combinations, in columns of one."""
+        return Kernels(**{f.name: np.asarray(getattr(self, f.name))[number : number + 1] for f in fields(self)})
 
     def recomputed_part(self, unit: str, selective: str) -> Floats:
         """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
@@ -195,13 +204,13 @@ class BlockContext:
 
 
 def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> Kernels:
-    """Kernels of one block; shape of the inner columns in `context`.
+    """Kernels of one block; shape of the inner columns in `context`, a row of each device where rates are columns.
 
     Source: sum over its operations (`flopwise.cost.kernels`).
     Assumes: operations run one after the other on one stream; weights are cold.
     """
-    split = context.split
-    zero = np.zeros(np.broadcast(context.shape.batch, split.tp, split.cp, split.ep).shape)
+    split, devices = context.split, context.rates.num_sms
+    zero = np.zeros(np.broadcast(devices, context.shape.batch, split.tp, split.cp, split.ep).shape)
     total = {f.name: zero.copy() for f in fields(Kernels)}
     for kernel in kernels_of(items, context, in_layers=in_layers):
         work = kernel.work
@@ -252,26 +261,68 @@ def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
 
 def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
     """The kernels of one block, forward and backward, in the order in which the forward pass runs them."""
-    for group, trained in _kernels(items, context):
-        works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
-        if not works:
-            continue
-        work = merge_works(works)
-        adapter = trained and context.recipe.lora is not None  # adapters stay in 16 bits
-        precision = "bf16" if adapter and context.recipe.precision in LOW_PRECISIONS else context.recipe.precision
-        unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
-        undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
-        for part in (work, *undone):
-            dtype = work_dtype(part, precision, in_layers=in_layers)
-            attends = isinstance(group[0], Attend)
-            sinks = isinstance(group[0], Attend) and group[0].sinks
-            eager = sinks and not context.software.fused_sinks
-            passes = 1.0 if context.fuses else eager_passes(group[0])[part is not work]
-            seconds, memory_s, peak_s, traffic_s = _seconds(part, dtype, context, eager=eager, passes=passes)
+    groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in _kernels(items, context)]
+    timings = iter(_timings([part for _, parts in groups for part in parts], context))
+    for group, parts in groups:
+        for part in parts:
+            work, dtype, forward, passes, unpack_s = part.work, part.dtype, part.forward, part.passes, part.unpack_s
+            figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)
+            seconds, memory_s, peak_s, traffic_s = figures
             modules, seconds, memory_s = recomputed_modules(group), seconds + unpack_s, memory_s + unpack_s
-            yield BlockKernel(part, dtype, part is work, attends, seconds, memory_s, peak_s, traffic_s, modules)
+            attends = isinstance(group[0], Attend)
+            yield BlockKernel(work, dtype, forward, attends, seconds, memory_s, peak_s, traffic_s, modules)
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
+
+
+class _Part(NamedTuple):
+    """What a kernel computes, before it is timed."""
+
+    work: Work
+    dtype: str
+    forward: bool
+    eager: bool  # attention that writes its scores
+    passes: float  # bytes that a light operation moves over those of one kernel
+    unpack_s: Floats  # to turn a weight into 16 bits before
+
+
+def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_Part]:
+    """The kernels that `group` is forward and backward."""
+    works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
+    if not works:
+        return []
+    work, first, recipe = merge_works(works), group[0], context.recipe
+    adapter = trained and recipe.lora is not None  # adapters stay in 16 bits
+    precision = "bf16" if adapter and recipe.precision in LOW_PRECISIONS else recipe.precision
+    unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
+    undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
+    sinks = isinstance(first, Attend) and first.sinks and not context.software.fused_sinks
+    eager = recipe.attention == "eager" or sinks
+    passes = (1.0, 1.0) if context.fuses else eager_passes(first)
+    found = []
+    for part in (work, *undone):
+        dtype = work_dtype(part, precision, in_layers=in_layers)
+        found.append(_Part(part, dtype, part is work, eager, passes[part is not work], unpack_s))
+    return found
+
+
+def _timings(parts: Sequence[_Part], context: BlockContext) -> list[Timing]:
+    """Seconds of each part as a kernel alone; plain products of one format are evaluated together."""
+    found: dict[int, Timing] = {}
+    products: dict[str, list[int]] = {}
+    wide, traffic = context.act_bytes, 1.0 if context.fuses else EAGER_SCORES
+    for place, part in enumerate(parts):
+        if part.work.kind == "matmul":
+            products.setdefault(part.dtype, []).append(place)
+            continue
+        scores = traffic if part.eager else None
+        found[place] = work_s(
+            context.rates, part.work, dtype=part.dtype, act_bytes=wide, kv_bytes=wide, score_traffic=scores
+        )
+    for dtype, places in products.items():
+        works = [parts[place].work for place in places]
+        found |= zip(places, products_s(context.rates, works, dtype=dtype, act_bytes=wide), strict=True)
+    return [found[place] for place in range(len(parts))]
 
 
 EAGER_SCORES = 2.0
@@ -309,7 +360,8 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 work = Work(
                     name=f"{item.name}/{what}{suffix}", kind="gather", in_elems=read * elems, out_elems=written * elems
                 )
-                seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context)
+                timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
+                seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context, timing)
                 kernel = BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, peak_s, traffic_s)  # noqa: FBT003
                 yield kernel._replace(modules=frozenset({"moe"}))
 
@@ -433,23 +485,21 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
     elems = context.tokens * words * context.software.loss_bytes / 2.0 / context.act_bytes
     for name in ("loss", f"loss{GRADIENT}"):
         work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
-        seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context)
+        timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
+        seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context, timing)
         yield BlockKernel(work, "bf16", name == "loss", False, seconds, memory_s, peak_s, traffic_s)  # noqa: FBT003
 
 
 def _seconds(
-    work: Work, dtype: str, context: BlockContext, *, eager: bool = False, passes: float = 1.0
+    work: Work, dtype: str, context: BlockContext, timing: Timing, *, eager: bool = False, passes: float = 1.0
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work.
 
-    `eager`: attention writes its scores, whatever the recipe says. `passes`: bytes that a light operation moves over
-    those of one kernel. Assumes: attention's backward pass is as fast as its forward one on a systolic array, which
+    `timing`: of it alone. `eager`: attention writes its scores. `passes`: bytes that a light operation moves over those
+    of one kernel. Assumes: attention's backward pass is as fast as its forward one on a systolic array, which
     published runs of long sequences on TPUs bear out, and slower by `BACKWARD_RATE` elsewhere.
     """
     rates, software, wide = context.rates, context.software, context.act_bytes
-    eager = eager or context.recipe.attention == "eager"
-    traffic = (1.0 if context.fuses else EAGER_SCORES) if eager else None
-    timing = work_s(rates, work, dtype=dtype, act_bytes=wide, kv_bytes=wide, score_traffic=traffic)
     scale = passes * software.pointwise_traffic if work.kind in LIGHT else 1.0
     seconds = timing.seconds * scale + _cast_s(work, dtype, context)
     if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):

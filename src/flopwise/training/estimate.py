@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,13 @@ from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts, host_s
-from flopwise.training.step_table import EXPERT_IMBALANCE, StepTable, step_table, table_kernels
+from flopwise.training.step_table import (
+    EXPERT_IMBALANCE,
+    StepTable,
+    kept_kernels,
+    step_table,
+    table_kernels,
+)
 from flopwise.training.storage import LINE
 from flopwise.values import dataclass
 
@@ -71,6 +78,11 @@ class TrainEstimate:
     def num_gpus(self) -> int:
         """The world size."""
         return int(self.job.layout.num_gpus)
+
+    @property
+    def step(self) -> TimedStep:
+        """The step alone."""
+        return TimedStep(self.job, self.table, dict(self.breakdown))
 
 
 def check(job: TrainJob) -> None:
@@ -152,11 +164,15 @@ def _kept_kernels(model: Model, recipe: Recipe, cluster: Cluster, cut: Layout) -
 
 def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like: StepTable | None) -> StepTable:
     inner, degrees = _inner(layout), np.array([int(layout.pp)])
-    cut = Layout(
-        tp=layout.tp, cp=layout.cp, ep=layout.ep, micro_batch=layout.micro_batch,
-        sequence_parallel=layout.sequence_parallel,
-    )  # fmt: skip
-    kernels = _kept_kernels(model, recipe, cluster, cut) if like is None else like.kernels
+    kernels = None if like is None else like.kernels
+    if like is None and layout.sequence_parallel:  # as a search has it
+        kernels = kept_kernels(model, recipe, cluster.rates, inner)
+    if kernels is None:
+        cut = Layout(
+            tp=layout.tp, cp=layout.cp, ep=layout.ep, micro_batch=layout.micro_batch,
+            sequence_parallel=layout.sequence_parallel,
+        )  # fmt: skip
+        kernels = _kept_kernels(model, recipe, cluster, cut)
     table = step_table(
         model, recipe, cluster.rates, cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
@@ -175,6 +191,43 @@ def single_parts(table: StepTable, layout: Layout) -> dict[str, float]:
     return {name: float(np.asarray(value).ravel()[0]) for name, value in parts.items()}
 
 
+class TimedStep(NamedTuple):
+    """One step of a job: seconds by line, the table that they were summed from, and what reading takes."""
+
+    job: TrainJob
+    table: StepTable
+    parts: dict[str, float]
+    read_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All lines."""
+        return sum(self.parts.values())
+
+
+def timed_step(job: TrainJob) -> TimedStep:
+    """One step of a job, without bounds, interval and memory.
+
+    Raises:
+        SpecError: the layout cannot be.
+        MissingFactError: the device lacks a rate that the recipe needs.
+    """
+    check(job)
+    table = single_table(job)
+    parts = single_parts(table, job.layout)
+    if job.reads is None:
+        return TimedStep(job, table, parts)
+    read_s = job.reads.read_s(job.recipe, job.layout, job.cluster.gpus_per_node)
+    parts[LINE] = max(0.0, read_s - sum(parts.values()))  # reading overlaps computing: `kept_up_frac`
+    return TimedStep(job, table, parts, read_s)
+
+
+def job_memory(job: TrainJob) -> Memory:
+    """What a job takes on the fullest device."""
+    table, kind = memory_table(job.model, job.recipe), job.cluster.accelerator.kind
+    return step_memory(job.model, job.recipe, job.layout, table=table, device_kind=kind)
+
+
 def estimate(job: TrainJob) -> TrainEstimate:
     """Estimate one job.
 
@@ -182,24 +235,15 @@ def estimate(job: TrainJob) -> TrainEstimate:
         SpecError: the layout cannot be.
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    check(job)
-    layout, recipe = job.layout, job.recipe
-    table = single_table(job)
-    parts = single_parts(table, layout)
-    read_s = 0.0
-    if job.reads is not None:
-        read_s = job.reads.read_s(recipe, layout, job.cluster.gpus_per_node)
-        parts[LINE] = max(0.0, read_s - sum(parts.values()))  # reading overlaps computing: `kept_up_frac`
-    step_s = sum(parts.values())
-    gpus = int(layout.num_gpus)
+    step = timed_step(job)
+    table, parts, read_s, step_s = step.table, step.parts, step.read_s, step.seconds
+    layout, recipe, gpus = job.layout, job.recipe, int(job.layout.num_gpus)
     tokens_per_s = float(recipe.global_batch) * float(table.seq_tokens[0]) / step_s
     per_gpu = tokens_per_s / gpus
     band = training_band(job)
     low, high = band.interval(per_gpu)
     lower, upper = step_bounds(job, table)
-    memory = step_memory(
-        job.model, recipe, layout, table=memory_table(job.model, recipe), device_kind=job.cluster.accelerator.kind
-    )
+    memory = job_memory(job)
     mfu, mfu_full, hfu = utilisation(job, table, step_s)
     watts = None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
     notes = (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, *_schedule_notes(layout, recipe.stack))

@@ -12,7 +12,7 @@ import numpy as np
 
 from flopwise.cost.collectives import p2p_s
 from flopwise.cost.fabric import Fabric, byte_counting
-from flopwise.training.estimate import COMMUNICATION, TrainEstimate, single_table
+from flopwise.training.estimate import COMMUNICATION, TimedStep, single_table
 from flopwise.training.layout import Layout
 from flopwise.training.schedules import copies, having
 from flopwise.training.stages import mode_index
@@ -42,7 +42,7 @@ class LinkNeed:
     link_bytes_per_s: float | None
 
 
-def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
+def network_needs(step: TimedStep) -> tuple[LinkNeed, ...]:
     """Each kind of link that the layout uses, innermost first.
 
     Source: `flopwise.training.step` and `flopwise.training.blocks`, whose messages are counted; ring algorithms, so an
@@ -50,11 +50,10 @@ def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
     doi:10.1016/j.jpdc.2008.09.002).
     Assumes: of the heaviest pipeline stage, a rank in the middle; a GPU receives as much as it sends.
     """
-    job, fabric = estimate.job, estimate.job.cluster.fabric
-    compute_s = sum(seconds for name, seconds in estimate.breakdown if name in IN_COMPUTE)
-    on_node = min(job.cluster.gpus_per_node, estimate.num_gpus)
+    job, fabric, table, num_gpus = step.job, step.job.cluster.fabric, step.table, int(step.job.layout.num_gpus)
+    compute_s = sum(seconds for name, seconds in step.parts.items() if name in IN_COMPUTE)
+    on_node = min(job.cluster.gpus_per_node, num_gpus)
     needs = []
-    table = estimate.table
     for number, level in enumerate(fabric.levels):
         cluster = replace(job.cluster, fabric=byte_counting(fabric, number))
         table = single_table(replace(job, cluster=cluster), like=table)
@@ -62,9 +61,9 @@ def network_needs(estimate: TrainEstimate) -> tuple[LinkNeed, ...]:
         each = sum(sent.values())
         if not each:
             continue
-        average, needed = each / estimate.step_s, each / max(compute_s, 1e-12)
+        average, needed = each / step.seconds, each / max(compute_s, 1e-12)
         need = LinkNeed(
-            link=level.kind, between_nodes=number == len(fabric.levels) - 1 and estimate.num_gpus > on_node,
+            link=level.kind, between_nodes=number == len(fabric.levels) - 1 and num_gpus > on_node,
             step_bytes=sent, average_bytes_per_s=average, needed_bytes_per_s=needed,
             node_average_bytes_per_s=average * on_node, node_needed_bytes_per_s=needed * on_node,
             link_bytes_per_s=level.bytes_per_s if np.isfinite(level.bytes_per_s) else None,

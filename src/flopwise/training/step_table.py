@@ -6,7 +6,8 @@ combinations; `flopwise.training.step` composes layouts out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial as with_first
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.precisions import LOW_PRECISIONS
+from flopwise.cost.rates import together
 from flopwise.cost.sustained import grouped_kernel, training_rates
+from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
 from flopwise.ops.flops import runs, stack_shape
@@ -33,6 +36,7 @@ from flopwise.training.widths import ACT_BYTES
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
     from flopwise.facts.architecture import Item, Model, Stack
@@ -49,6 +53,12 @@ RECOMPUTE_MODES = 3
 """None, selective, full."""
 BESIDE = 3
 """Rows of `BlockTimes.lines` after those of `STAGE_PARTS`."""
+DeviceKernels = list[list[Kernels]]
+"""Kernels of every block on one device: evenly routed, and where routing is uneven on the fullest rank."""
+KEPT_KERNELS = 128
+"""Devices under a recipe whose kernels are kept: a plan's own layouts are estimated after its search."""
+BLOCK_CELLS = 2**14
+"""Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class StepTable:
     forward_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
     floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
     partials: tuple[Partial, ...]  # what the modes after the first three are
-    kernels: list[list[Kernels]]  # of every block, evenly routed and on the fullest rank; for a table of other links
+    kernels: DeviceKernels  # of every block; for a table of other links
     lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
     fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
@@ -115,7 +125,7 @@ def step_table(
     degrees: NDArray[np.int64],
     *,
     sequence_parallel: bool = True,
-    kernels: list[list[Kernels]] | None = None,
+    kernels: DeviceKernels | None = None,
     like: StepTable | None = None,
     sizes: tuple[int, ...] = (),
     partials: tuple[Partial, ...] = (),
@@ -173,6 +183,57 @@ def _contexts(
     return block_contexts(split.model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
 
 
+def device_kernels(
+    model: Model, recipe: Recipe, clusters: Iterable[Cluster], inner: Inner
+) -> dict[Hashable, DeviceKernels]:
+    """`kernels` for `step_table`, by the key of each device's rates: those of devices of one form at once.
+
+    What formulas cost in a search is mostly their calls. Devices that lack a rate that the recipe needs are left out.
+    """
+    forms: dict[object, dict[Hashable, Rates]] = {}
+    split, fabric = split_model(model, recipe.frozen), None
+    for each in clusters:
+        fabric = each.fabric  # any: kernels send nothing
+        rates = training_rates(each.rates, recipe.stack, recipe.precision)
+        forms.setdefault(rates.form, {})[each.rates.key] = rates
+    found: dict[Hashable, DeviceKernels] = {}
+    shape, most = recipe.shape(split.model, inner.micro_batch), max(1, BLOCK_CELLS // max(1, inner.tp.size))
+    for alike in forms.values():
+        for start in range(0, len(alike), most):
+            some = dict(list(alike.items())[start : start + most])
+            assert fabric is not None
+            try:
+                rates = together([*some.values()], np.arange(len(some))[:, None])
+                contexts = block_contexts(model, recipe, rates, fabric, inner, shape)
+                columns = [_block_kernels(split, context) for context in contexts]
+            except MissingFactError:
+                continue
+            for row, key in enumerate(some):
+                found[key] = [[block.of_device(row) for block in blocks] for blocks in columns]
+    return found
+
+
+_KERNELS = OrderedDict[tuple[object, ...], tuple["Inner", DeviceKernels]]()
+
+
+def keep_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner, kernels: DeviceKernels) -> None:
+    """Have `kept_kernels` know those of a search; the last `KEPT_KERNELS` are kept."""
+    _KERNELS[model, recipe, rates.key] = inner, kernels
+    if len(_KERNELS) > KEPT_KERNELS:
+        _KERNELS.popitem(last=False)
+
+
+def kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> DeviceKernels | None:
+    """The kernels of one combination that were evaluated before; None where they are not kept."""
+    columns, kernels = _KERNELS.get((model, recipe, rates.key), (None, None))
+    if columns is None or kernels is None:
+        return None
+    names = (f.name for f in fields(inner))
+    same = np.logical_and.reduce([getattr(columns, name) == getattr(inner, name)[0] for name in names])
+    place = np.flatnonzero(same)
+    return [[block.of_combination(int(place[0])) for block in blocks] for blocks in kernels] if place.size else None
+
+
 class TowerBlock(NamedTuple):
     """One kind of layer of a tower, or what stands before or after its layers, as often as `times` says.
 
@@ -222,7 +283,7 @@ def block_contexts(
     inner: Inner,
     shape: Shape,
     *,
-    sequence_parallel: bool,
+    sequence_parallel: bool = True,
 ) -> list[BlockContext]:
     """What all blocks of a table share: the micro-batch and how it is cut; evenly routed, then as the fullest rank."""
     load = expert_load(model, recipe, inner.ep)
