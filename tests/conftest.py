@@ -36,6 +36,19 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_pool, "1")
 
 
+LONGEST = (
+    "exports/test_vllm_server.py",
+    "exports/test_ray_data.py",
+    "ops/test_flops_oracle.py",
+    "search/test_sweep.py",
+)
+"""Files with a test of half a minute or more: begun last, it would leave the other core idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+
+
 @pytest.fixture(autouse=True)
 def _data_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has a folder of prices and a store of runs of its own, which do not exist until it makes them."""
