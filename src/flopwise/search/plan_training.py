@@ -47,7 +47,7 @@ from flopwise.training.job import Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.memory import host_bytes, memory_band
 from flopwise.training.on_device import recipe_on
-from flopwise.training.run import RunEstimate
+from flopwise.training.run import StepRun
 from flopwise.training.schedules import NAMES, schedule_code
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
@@ -522,7 +522,8 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
 
 def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
     """(memory per GPU, run seconds, USD) of a job at the chosen plan's price per GPU."""
-    run, per_gpu_hour = RunEstimate.of(job, timed_step(job).parts, None), chosen.usd_per_hour / chosen.num_gpus
+    run, per_gpu_hour = StepRun.of_job(job, timed_step(job).parts, None), chosen.usd_per_hour / chosen.num_gpus
+    assert run is not None  # a plan has a number of tokens
     return float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour
 
 
