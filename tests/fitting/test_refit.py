@@ -12,7 +12,7 @@ import pytest
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts
 from flopwise.fitting.profile import MadeProfile, own_band, own_coverage, predicted_figures, write_profile
-from flopwise.fitting.refit import Refit, no_worse, refits
+from flopwise.fitting.refit import Refit, least_within_chance, no_worse, refits
 from flopwise.training.estimate import training_band
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 
@@ -200,3 +200,13 @@ def test_a_profile_on_another_keeps_what_it_does_not_move(facts: Facts, learned:
     moved = above.calibration.find("matmul_frac.bf16", (FAMILY,))
     assert (moved.profile, moved.source) == ("learned", "flopwise calibrate")
     assert 0.7 < moved.value < 0.95
+
+
+def test_the_most_cautious_choice_that_is_worse_by_chance_alone_by_hand() -> None:
+    """Against the best, of losses 1, 1, 1, 1: 0, 0, 0, 0.4 more are 0.4 +- 0.4, as chance has it; 0.1 each are not."""
+    best, names = np.ones(4), list("abcd")
+    one, two = best + np.array([0, 0, 0, 0.4]), best + np.array([0, 0, 0.4, 0.4])
+    assert least_within_chance([best + 0.1, one, best], names) == 1
+    assert least_within_chance([best + 0.1, two, best], names) == 2, "0.8 +- 0.46"
+    assert least_within_chance([best, best + 0.1], names) == 0
+    assert least_within_chance([two, best], list("aabb")) == 0, "one group's: 0.8 +- 0.8"

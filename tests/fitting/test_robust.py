@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flopwise.fitting.constants import Array, Constant
-from flopwise.fitting.robust import FitModel, even_weights, fit, least_within_chance, solve
+from flopwise.fitting.robust import FitModel, even_weights, fit, solve
 
 CONSTANTS = (Constant("a", ("any",), 1.0, 0.01, 100.0, 5.0), Constant("b", ("any",), 1.0, 0.01, 100.0, 5.0))
 
@@ -68,13 +68,3 @@ def test_what_only_a_left_out_group_knows_goes_back_to_its_prior() -> None:
 
 def test_a_source_with_many_rows_does_not_decide_alone() -> None:
     assert even_weights(["a"] * 4 + ["b"]) == pytest.approx([0.5] * 4 + [1.0])
-
-
-def test_the_most_cautious_choice_that_is_worse_by_chance_alone_by_hand() -> None:
-    """Against the best, of losses 1, 1, 1, 1: 0, 0, 0, 0.4 more are 0.4 +- 0.4, as chance has it; 0.1 each are not."""
-    best, names = np.ones(4), list("abcd")
-    one, two = best + np.array([0, 0, 0, 0.4]), best + np.array([0, 0, 0.4, 0.4])
-    assert least_within_chance([best + 0.1, one, best], names) == 1
-    assert least_within_chance([best + 0.1, two, best], names) == 2, "0.8 +- 0.46"
-    assert least_within_chance([best, best + 0.1], names) == 0
-    assert least_within_chance([two, best], list("aabb")) == 0, "one group's: 0.8 +- 0.8"

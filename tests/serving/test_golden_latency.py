@@ -11,7 +11,7 @@ from plain_machine import ENGINE, plain_job, plain_runner, step_s
 
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.answer import _paid_gpus
-from flopwise.serving.estimate import estimate
+from flopwise.serving.estimate import burst_per_s, estimate
 from flopwise.serving.iteration import Runner, whole_prompts
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import (
@@ -19,7 +19,6 @@ from flopwise.serving.steady import (
     SteadyCurves,
     _queue_wait,
     _Spread,
-    burst_per_s,
     closed_loop,
     fixed_batch,
     in_flight_at,

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from flopwise.cost.cluster import cluster
-from flopwise.cost.kernels import products_s, work_s
+from flopwise.cost.kernels import work_s
 from flopwise.cost.rates import together
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.shapes import Work
-from flopwise.training import step_table as step_table_file
-from flopwise.training.blocks import Kernels
+from flopwise.search.layout_search import device_kernels
+from flopwise.training import estimate as estimate_file
+from flopwise.training.blocks import Kernels, products_s
+from flopwise.training.estimate import _kept_kernels, keep_kernels
 from flopwise.training.layout import Inner
-from flopwise.training.step_table import device_kernels, keep_kernels, kept_kernels, step_table
+from flopwise.training.step_table import step_table
 from named import lora_with, recipe_with
 
 FACTS = load_facts()
@@ -55,24 +57,24 @@ def test_a_device_without_the_rate_is_left_out() -> None:
 
 
 def test_what_a_search_evaluated_is_kept_for_one_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_table_file, "KEPT_KERNELS", 1)
-    step_table_file._KERNELS.clear()
+    monkeypatch.setattr(estimate_file, "KEPT_KERNELS", 1)
+    estimate_file._KERNELS.clear()
     model, recipe, (first, second, *_) = (
         load_model("Mixtral-8x7B"),
         recipe_with(seq_len=4096, global_batch=64),
         CLUSTERS,
     )
     one = Inner(*(np.array([int(column[1])]) for column in (INNER.tp, INNER.cp, INNER.ep, INNER.micro_batch)))
-    assert kept_kernels(model, recipe, first.rates, one) is None
+    assert _kept_kernels(model, recipe, first.rates, one) is None
     kernels = device_kernels(model, recipe, [first, second], INNER)
     keep_kernels(model, recipe, first.rates, INNER, kernels[first.rates.key])
-    found = kept_kernels(model, recipe, first.rates, one)
+    found = _kept_kernels(model, recipe, first.rates, one)
     assert found is not None
     same(found, step_table(model, recipe, first.rates, first.fabric, one, np.array([1])).kernels)
-    assert kept_kernels(model, replace(recipe, precision="fp8"), first.rates, one) is None
-    assert kept_kernels(model, recipe, first.rates, replace(one, micro_batch=np.array([3]))) is None
+    assert _kept_kernels(model, replace(recipe, precision="fp8"), first.rates, one) is None
+    assert _kept_kernels(model, recipe, first.rates, replace(one, micro_batch=np.array([3]))) is None
     keep_kernels(model, recipe, second.rates, INNER, kernels[second.rates.key])
-    assert kept_kernels(model, recipe, first.rates, one) is None  # the last only
+    assert _kept_kernels(model, recipe, first.rates, one) is None  # the last only
 
 
 @pytest.mark.parametrize("rows", [1, 5, 20_000])

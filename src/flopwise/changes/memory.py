@@ -29,9 +29,8 @@ def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
     from flopwise.serving.memory_answer import ServingMemoryAnswer  # noqa: PLC0415 - half is enough
 
     assert isinstance(answer, ServingMemoryAnswer)
-    how = {} if answer.job is None else {"changes_of": serving.changes_after(answer.job)}
     return serving.remedies(
         answer.model, answer.layout, answer.facts, device=answer.accelerator, concurrency=answer.concurrency,
         context=answer.context, memory_frac=answer.deployment.memory_fraction,
-        **answer.deployment.software(answer.facts), **how,
+        job=answer.job, **answer.deployment.software(answer.facts),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.estimate import check_layout, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
-from flopwise.serving.memory import Changes, ServingLayout, serving_memory
+from flopwise.serving.memory import ServingLayout, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.techniques import memory_changes
 
@@ -85,22 +85,23 @@ def remedies(
     engine: Engine,
     weights: WeightFormat = BF16,
     kv_dtype: CacheFormat = BF16_CACHE,
-    changes_of: Callable[[Mapping[str, Any]], Changes] | None = None,
+    job: ServeJob | None = None,
     **how: Any,
 ) -> list[Remedy]:
     """Single changes of one service that save memory: those that fit first, then by what they save.
 
     A cache format that the device reads by software is left out: it costs more time than most would pay for memory.
-    `device` None: any, and nothing is known to fit. `changes_of`: what the service's techniques take in memory, after
-    the fields that a change has. `how`: as `serving_memory`.
+    `device` None: any, and nothing is known to fit. `job`: its techniques take memory too, of a wider layout less
+    each. `how`: as `serving_memory`.
     """
     service: dict[str, Any] = {"layout": layout, "engine": engine, "weights": weights, "kv_dtype": kv_dtype, **how}
     on = {} if device is None else {"hbm_bytes": device.hbm_bytes, "device_kind": device.kind}
 
     def memory(fields: dict[str, Any]) -> Callable[[], tuple[float, bool]]:
         def after() -> tuple[float, bool]:
-            more = {} if changes_of is None else {"changes": changes_of(fields)}
-            memory_after = serving_memory(model, **(service | on | fields | more))
+            own = {name: fields[name] for name in ("weights", "kv_dtype", "layout") if name in fields}
+            techniques = {} if job is None else {"changes": memory_changes(replace(job, **own))}
+            memory_after = serving_memory(model, **(service | on | fields | techniques))
             return float(memory_after.total_bytes), device is not None and bool(memory_after.fits)
 
         return after
@@ -114,16 +115,6 @@ def remedies(
     changes = serving_changes(model, service, facts, device)
     saving = ((n, memory(fields)) for n, fields in changes if "engine" not in fields and not slows(fields))
     return ranked_remedies(memory({})()[0], saving)
-
-
-def changes_after(job: ServeJob) -> Callable[[Mapping[str, Any]], Changes]:
-    """What the techniques of `job` take in memory once fields of it have changed: a wider layout holds less of each."""
-
-    def changes(fields: Mapping[str, Any]) -> Changes:
-        own = {name: fields[name] for name in ("weights", "kv_dtype", "layout") if name in fields}
-        return memory_changes(replace(job, **own))
-
-    return changes
 
 
 def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]) -> tuple[Sensitivity, ...]:

@@ -9,7 +9,7 @@ allows, so `Timing.seconds` is never below the roofline of cold operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -554,23 +554,3 @@ def work_s(
         memory_s = pointwise_s(rates, nbytes).memory_s
         return overlap_timing(rates, work.causal_flops / rate, memory_s, rates.value["kernel_s"])
     return pointwise_s(rates, nbytes)
-
-
-def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_bytes: float = 2.0) -> list[Timing]:
-    """`work_s` of each of several plain products, whose formula is evaluated once for as many as a cache holds.
-
-    Source: `matmul_s`. Assumes: what formulas of short columns cost is their calls.
-    """
-    dims = [np.broadcast_arrays(*work.dims) for work in works]
-    inner, outer = max(np.ndim(each[0]) for each in dims), np.ndim(rates.num_sms)
-    size = max(each[0].size for each in dims) * np.size(rates.num_sms)
-    most, found = max(1, BLOCK // size), list[Timing]()
-    if most == 1 or inner > 1:
-        return [matmul_s(rates, *work.dims, dtype=dtype, act_bytes=act_bytes) for work in works]
-    for start in range(0, len(works), most):
-        some = dims[start : start + most]
-        shape = (len(some), *(1,) * (outer - inner), *np.broadcast_shapes(*(each[0].shape for each in some)))
-        m, n, k = (np.stack(np.broadcast_arrays(*column)).reshape(shape) for column in zip(*some, strict=True))
-        timing = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=act_bytes)
-        found += [Timing(*parts) for parts in zip(*map(np.asarray, timing), strict=True)]
-    return found

@@ -23,7 +23,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.fitting import kernels
 from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import MeasuredRow
-from flopwise.fitting.robust import PULL, Fit, FitModel, fit, least_within_chance, robust_losses, solve
+from flopwise.fitting.robust import PULL, Fit, FitModel, fit, robust_losses, solve
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
 
@@ -237,7 +237,7 @@ def _refit(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | N
     start = np.log([c.prior for c in free])
     turns = itertools.count(1)
     loosest = fit(model, start, ROUNDS, tell=lambda _: None if advance is None else advance(next(turns), ROUNDS))
-    found, unseen, left_out = _supported(loosest, figures, before)
+    found, unseen, left_out = _supported_refit(loosest, figures, before)
     if found is None:
         return Refit(figures, {}, {}, before, before, before, left_out)
     point = _kept_where_no_better(model, start, _never_worse(model, start, found.point, before))
@@ -280,7 +280,7 @@ def _kept_where_no_better(model: RowModel, start: Array, point: Array) -> Array:
     return point
 
 
-def _supported(
+def _supported_refit(
     loosest: Fit, figures: Sequence[MeasuredFigure], before: Array
 ) -> tuple[Fit | None, Array | None, str]:  # fmt: skip
     """The fit that holds constants firmest and predicts figures left out as closely as the best one, but by chance.
@@ -323,3 +323,18 @@ def _independent(figures: Sequence[MeasuredFigure], facts: Facts) -> list[list[M
                 apart.append(group)
         groups = [*apart, (scopes, members)]
     return [members for _, members in groups]
+
+
+def least_within_chance(losses: Sequence[Array], groups: Sequence[str]) -> int:
+    """Number of the first of some choices, the most cautious first, of which none is better by more than chance.
+
+    `losses`: of every figure under each choice that has not seen its group. Chance: the standard error of the
+    difference to the best choice's, by groups.
+
+    Source: the one-standard-error rule (Breiman et al. 1984, section 3.4.3; Hastie et al. 2009, section 7.10).
+    """
+    names = np.array(groups)
+    by_group = np.array([[own[names == name].sum() for name in dict.fromkeys(groups)] for own in losses])
+    worse = by_group - by_group[by_group.sum(axis=1).argmin()]
+    chance = worse.std(axis=1, ddof=1) * math.sqrt(worse.shape[1])
+    return int(np.argmax(worse.sum(axis=1) <= chance))

@@ -161,21 +161,6 @@ def fit(
     return Fit(model, point, slopes, model.errors(point))
 
 
-def least_within_chance(losses: Sequence[Array], groups: Sequence[str]) -> int:
-    """Number of the first of some choices, the most cautious first, of which none is better by more than chance.
-
-    `losses`: of every figure under each choice that has not seen its group. Chance: the standard error of the
-    difference to the best choice's, by groups.
-
-    Source: the one-standard-error rule (Breiman et al. 1984, section 3.4.3; Hastie et al. 2009, section 7.10).
-    """
-    names = np.array(groups)
-    by_group = np.array([[own[names == name].sum() for name in dict.fromkeys(groups)] for own in losses])
-    worse = by_group - by_group[by_group.sum(axis=1).argmin()]
-    chance = worse.std(axis=1, ddof=1) * math.sqrt(worse.shape[1])
-    return int(np.argmax(worse.sum(axis=1) <= chance))
-
-
 def error_text(errors: Array) -> str:
     """Median and 90th percentile of the absolute relative error, and the signed median."""
     relative = np.expm1(errors)

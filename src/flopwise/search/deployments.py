@@ -396,7 +396,7 @@ def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
         [one for one in group if isinstance(one, SizedReplicas) and one.steady and "full_s" not in vars(one)]
         for group in groups
     ]
-    for some in _joined(missing):
+    for some in _joined_groups(missing):
         if len(some) > 1:
             batches = [np.broadcast_to(one.steady.batch, one.batch.shape) for one in some if one.steady is not None]
             full_s = JoinedReplicas([one.job for one in some]).full_steps_s(batches)
@@ -438,7 +438,7 @@ def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
 def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
     """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
     loops: dict[int, Steady] = {}
-    for some in _joined(groups):
+    for some in _joined_groups(groups):
         try:
             loops |= zip(map(id, some), _closed_loops(some), strict=True)
         except (MissingFactError, SpecError):
@@ -449,7 +449,7 @@ def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
 OnJob = TypeVar("OnJob", bound=_Sizing | SizedReplicas)
 
 
-def _joined(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
+def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
     found: dict[tuple[object, ...], list[list[OnJob]]] = {}
     for group in filter(None, groups):

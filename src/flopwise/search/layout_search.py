@@ -11,8 +11,8 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator
-from dataclasses import field, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
-from flopwise.errors import InfeasibleError
+from flopwise.cost.rates import Rates, together
+from flopwise.cost.sustained import training_rates
+from flopwise.errors import InfeasibleError, MissingFactError
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import PARALLELISM, RECOMPUTE
 from flopwise.ops.columns import ascending
@@ -41,7 +43,9 @@ from flopwise.search.space import (
     layouts,
     powers_of_two,
 )
-from flopwise.training.estimate import step_watts
+from flopwise.training.blocks import Kernels
+from flopwise.training.estimate import keep_kernels, step_watts
+from flopwise.training.frozen import split_model
 from flopwise.training.goodput import checkpoint_bytes, goodput_frac
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions
 from flopwise.training.layer_sums import MemoryTable
@@ -57,7 +61,7 @@ from flopwise.training.memory import (
 )  # fmt: skip
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
-from flopwise.training.step_table import DeviceKernels, StepTable, device_kernels, keep_kernels, step_table
+from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
 from flopwise.units import format_percent
 from flopwise.values import dataclass
 
@@ -67,6 +71,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+BLOCK_CELLS = 2**14
+"""Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
 """What a step table of a search has beside recompute of all blocks."""
 TIE = 1.03
@@ -108,6 +114,42 @@ class LayoutSearch:
         return replace(
             self, allocated_bytes=self.bytes_by_family(lambda one: allocated_and_states(self.memory, one)[0])
         )
+
+
+def device_kernels(
+    model: Model, recipe: Recipe, clusters: Iterable[Cluster], inner: Inner
+) -> dict[Hashable, DeviceKernels]:
+    """`kernels` for `step_table`, by the key of each device's rates: those of devices of one form at once.
+
+    What formulas cost in a search is mostly their calls. Devices that lack a rate that the recipe needs are left out.
+    """
+    forms: dict[object, dict[Hashable, Rates]] = {}
+    split, fabric = split_model(model, recipe.frozen), None
+    for each in clusters:
+        fabric = each.fabric  # any: kernels send nothing
+        rates = training_rates(each.rates, recipe.stack, recipe.precision)
+        forms.setdefault(rates.form, {})[each.rates.key] = rates
+    found: dict[Hashable, DeviceKernels] = {}
+    shape, most = recipe.shape(split.model, inner.micro_batch), max(1, BLOCK_CELLS // max(1, inner.tp.size))
+    for alike in forms.values():
+        for start in range(0, len(alike), most):
+            some = dict(list(alike.items())[start : start + most])
+            assert fabric is not None
+            try:
+                rates = together([*some.values()], np.arange(len(some))[:, None])
+                contexts = block_contexts(model, recipe, rates, fabric, inner, shape)
+                columns = [model_kernels(split, context) for context in contexts]
+            except MissingFactError:
+                continue
+            for row, key in enumerate(some):
+                found[key] = [[_of_device(block, row) for block in blocks] for blocks in columns]
+    return found
+
+
+def _of_device(kernels: Kernels, row: int) -> Kernels:
+    """Those of one of the devices that were evaluated together; a single device's are in no row."""
+    columns = {f.name: np.asarray(getattr(kernels, f.name)) for f in fields(kernels)}
+    return Kernels(**{name: each[row] if each.ndim > 1 else each for name, each in columns.items()})
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
+from flopwise.ops.types import Array
 from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, serving_band
@@ -21,7 +22,6 @@ from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, me
 from flopwise.serving.steady import (
     Steady,
     SteadyCurves,
-    burst_per_s,
     closed_loop,
     fixed_batch,
     least_prompt_s,
@@ -151,6 +151,28 @@ def estimate(job: ServeJob, run: RunMeans | None = None, burst: int | None = Non
         per_s = burst_rate(job, machine, memory, burst)
         run = RunMeans(_number(steady.ttft_s) + waiting_s, _number(steady.tpot_s), per_s)
     return _decoder_estimate(job, machine, memory, steady, waiting_s, run)
+
+
+def burst_per_s(
+    runner: Runner, layout: ServingLayout, requests: float, most_in_flight: Array, input_tokens: float,
+    output_tokens: float,
+) -> float:  # fmt: skip
+    """Requests per second of one replica that answers `requests`, all there at the start, to the last one.
+
+    Those that run together began together and end together: waves of as many as fit, and what is left over, which
+    takes nearly as long as a full one where weights bound the steps. `most_in_flight`: sizes of a wave that are as
+    likely as each other, over which the time is averaged.
+
+    Source: counting; `closed_loop` for the time of a wave, whose prompts and steps are those of as many users.
+    Assumes: requests of one length; prompts of a wave are read before most of its answers end.
+    """
+    full = np.clip(most_in_flight, 1.0, max(requests, 1.0))
+    waves = np.floor(requests / full)
+    rest = requests - waves * full
+    sizes = np.concatenate([full, np.maximum(rest, 1.0)])
+    rates = np.asarray(closed_loop(runner, layout, sizes, input_tokens, output_tokens, alike=True).requests_per_s)
+    full_s, rest_s = np.split(sizes / rates, 2)
+    return float(requests / np.mean(waves * full_s + rest_s * np.minimum(rest, 1.0)))
 
 
 def burst_rate(job: ServeJob, machine: Runner, memory: ServingMemory, requests: int) -> float:

@@ -303,28 +303,6 @@ def fixed_batch(
     )
 
 
-def burst_per_s(
-    runner: Runner, layout: ServingLayout, requests: float, most_in_flight: Array, input_tokens: float,
-    output_tokens: float,
-) -> float:  # fmt: skip
-    """Requests per second of one replica that answers `requests`, all there at the start, to the last one.
-
-    Those that run together began together and end together: waves of as many as fit, and what is left over, which
-    takes nearly as long as a full one where weights bound the steps. `most_in_flight`: sizes of a wave that are as
-    likely as each other, over which the time is averaged.
-
-    Source: counting; `closed_loop` for the time of a wave, whose prompts and steps are those of as many users.
-    Assumes: requests of one length; prompts of a wave are read before most of its answers end.
-    """
-    full = np.clip(most_in_flight, 1.0, max(requests, 1.0))
-    waves = np.floor(requests / full)
-    rest = requests - waves * full
-    sizes = np.concatenate([full, np.maximum(rest, 1.0)])
-    rates = np.asarray(closed_loop(runner, layout, sizes, input_tokens, output_tokens, alike=True).requests_per_s)
-    full_s, rest_s = np.split(sizes / rates, 2)
-    return float(requests / np.mean(waves * full_s + rest_s * np.minimum(rest, 1.0)))
-
-
 def batch_sizes(most: float) -> Array:
     """Sizes of a batch up to `most` that figures are looked up between: powers of two, half way between, and `most`.
 

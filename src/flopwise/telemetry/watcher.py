@@ -210,7 +210,7 @@ class Watcher:
         Raises:
             SpecError: the source never answered, or has nothing that is known.
         """
-        readings, lost = self._read()
+        readings, lost = self._next_readings()
         if not readings:
             return self._quiet_status(lost)
         changes = list[AlertChange]()
@@ -227,7 +227,7 @@ class Watcher:
         Raises:
             SpecError: the source never answered, or has nothing that is known.
         """
-        readings, lost = self._read()
+        readings, lost = self._next_readings()
         if not readings:
             yield self._quiet_status(lost)
         for place, reading in enumerate(readings, start=1):
@@ -238,7 +238,7 @@ class Watcher:
         if self._add(reading):
             yield self._status(self._step(), "", renew=last)
 
-    def _read(self) -> tuple[Sequence[WatchReading], str]:
+    def _next_readings(self) -> tuple[Sequence[WatchReading], str]:
         """The readings that are there, and why there are none."""
         try:
             readings, lost = self._source.readings(), ""

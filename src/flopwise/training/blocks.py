@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.fabric import group_fabric
-from flopwise.cost.kernels import Timing, overlap_timing, products_s, work_bytes, work_s
+from flopwise.cost.kernels import BLOCK, Timing, matmul_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
@@ -66,15 +66,6 @@ class Kernels:
     named_flops: Floats  # part of forward_flops in the modules that the recipe names for recompute
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
-
-    def of_device(self, row: int) -> Kernels:
-        """Those of one device, where several were evaluated together; a single one's are in no row."""
-        columns = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
-        return Kernels(**{name: each[row] if each.ndim > 1 else each for name, each in columns.items()})
-
-    def of_combination(self, number: int) -> Kernels:
-        """Those of one of the inner combinations, in columns of one."""
-        return Kernels(**{f.name: np.asarray(getattr(self, f.name))[number : number + 1] for f in fields(self)})
 
     def recomputed_part(self, unit: str, selective: str) -> Floats:
         """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
@@ -488,6 +479,26 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
         timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
         seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context, timing)
         yield BlockKernel(work, "bf16", name == "loss", False, seconds, memory_s, peak_s, traffic_s)  # noqa: FBT003
+
+
+def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_bytes: float = 2.0) -> list[Timing]:
+    """`work_s` of each of several plain products, whose formula is evaluated once for as many as a cache holds.
+
+    Source: `matmul_s`. Assumes: what formulas of short columns cost is their calls.
+    """
+    dims = [np.broadcast_arrays(*work.dims) for work in works]
+    inner, outer = max(np.ndim(each[0]) for each in dims), np.ndim(rates.num_sms)
+    size = max(each[0].size for each in dims) * np.size(rates.num_sms)
+    most, found = max(1, BLOCK // size), list[Timing]()
+    if most == 1 or inner > 1:
+        return [matmul_s(rates, *work.dims, dtype=dtype, act_bytes=act_bytes) for work in works]
+    for start in range(0, len(works), most):
+        some = dims[start : start + most]
+        shape = (len(some), *(1,) * (outer - inner), *np.broadcast_shapes(*(each[0].shape for each in some)))
+        m, n, k = (np.stack(np.broadcast_arrays(*column)).reshape(shape) for column in zip(*some, strict=True))
+        timing = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=act_bytes)
+        found += [Timing(*parts) for parts in zip(*map(np.asarray, timing), strict=True)]
+    return found
 
 
 def _seconds(

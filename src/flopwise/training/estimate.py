@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.cost.intervals import ErrorBand, device_band
+from flopwise.cost.rates import Rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import FEW_ROWS
@@ -33,17 +35,13 @@ from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts, host_s
-from flopwise.training.step_table import (
-    EXPERT_IMBALANCE,
-    StepTable,
-    kept_kernels,
-    step_table,
-    table_kernels,
-)
+from flopwise.training.step_table import EXPERT_IMBALANCE, DeviceKernels, StepTable, step_table
 from flopwise.training.storage import LINE
 from flopwise.values import dataclass
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
+KEPT_KERNELS = 128
+"""Devices under a recipe whose kernels are kept: a plan's own layouts are estimated after its search."""
 KEPT_TABLES = 64
 """Step tables of single layouts that are kept."""
 
@@ -155,29 +153,52 @@ def _inner(layout: Layout) -> Inner:
     return Inner(*(np.array([int(value)]) for value in (layout.tp, layout.cp, layout.ep, layout.micro_batch)))
 
 
-@lru_cache(maxsize=KEPT_TABLES)
-def _kept_kernels(model: Model, recipe: Recipe, cluster: Cluster, cut: Layout) -> list[list[Kernels]]:
-    """The kernels of every layout that cuts micro-batches as `cut` does, whatever its pipeline and sharding."""
-    rates, fabric = cluster.rates, cluster.fabric
-    return table_kernels(model, recipe, rates, fabric, _inner(cut), sequence_parallel=cut.sequence_parallel)
+_KERNELS = OrderedDict[tuple[object, ...], tuple[Inner, DeviceKernels]]()
+
+
+def keep_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner, kernels: DeviceKernels) -> None:
+    """Keep the kernels of a search, or of one layout, for the estimates of single layouts: the last `KEPT_KERNELS`."""
+    _KERNELS[_place(model, recipe, rates, inner)] = inner, kernels
+    if len(_KERNELS) > KEPT_KERNELS:
+        _KERNELS.popitem(last=False)
+
+
+def _place(model: Model, recipe: Recipe, rates: Rates, inner: Inner | None) -> tuple[object, ...]:
+    """Under which kernels are kept: those of one combination by its degrees, those of a search without."""
+    alone = None
+    if inner is not None and inner.tp.size == 1:
+        alone = tuple(int(getattr(inner, f.name)[0]) for f in fields(inner))
+    return model, recipe, rates.key, alone
+
+
+def _kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> DeviceKernels | None:
+    """The kernels of one combination that were evaluated before; None where they are not kept."""
+    _, own = _KERNELS.get(_place(model, recipe, rates, inner), (None, None))
+    columns, kernels = _KERNELS.get(_place(model, recipe, rates, None), (None, None))
+    if own is not None or columns is None or kernels is None:
+        return own
+    same = np.logical_and.reduce([getattr(columns, f.name) == getattr(inner, f.name)[0] for f in fields(inner)])
+    if not same.any():
+        return None
+    some = slice(int(same.argmax()), int(same.argmax()) + 1)
+    return [
+        [Kernels(**{f.name: np.asarray(getattr(block, f.name))[some] for f in fields(block)}) for block in blocks]
+        for blocks in kernels
+    ]
 
 
 def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like: StepTable | None) -> StepTable:
     inner, degrees = _inner(layout), np.array([int(layout.pp)])
     kernels = None if like is None else like.kernels
     if like is None and layout.sequence_parallel:  # as a search has it
-        kernels = kept_kernels(model, recipe, cluster.rates, inner)
-    if kernels is None:
-        cut = Layout(
-            tp=layout.tp, cp=layout.cp, ep=layout.ep, micro_batch=layout.micro_batch,
-            sequence_parallel=layout.sequence_parallel,
-        )  # fmt: skip
-        kernels = _kept_kernels(model, recipe, cluster, cut)
+        kernels = _kept_kernels(model, recipe, cluster.rates, inner)
     table = step_table(
         model, recipe, cluster.rates, cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
         kernels=kernels, like=like,
     )  # fmt: skip
+    if kernels is None and layout.sequence_parallel:
+        keep_kernels(model, recipe, cluster.rates, inner, table.kernels)
     if not layout.offload_activations:
         return table
     held = memory_table(model, recipe)

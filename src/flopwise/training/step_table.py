@@ -6,8 +6,7 @@ combinations; `flopwise.training.step` composes layouts out of it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial as with_first
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.rates import together
 from flopwise.cost.sustained import grouped_kernel, training_rates
-from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
 from flopwise.ops.flops import runs, stack_shape
@@ -36,7 +33,6 @@ from flopwise.training.widths import ACT_BYTES
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
     from flopwise.cost.fabric import Fabric
     from flopwise.cost.rates import Rates
     from flopwise.facts.architecture import Item, Model, Stack
@@ -55,10 +51,6 @@ BESIDE = 3
 """Rows of `BlockTimes.lines` after those of `STAGE_PARTS`."""
 DeviceKernels = list[list[Kernels]]
 """Kernels of every block on one device: evenly routed, and where routing is uneven on the fullest rank."""
-KEPT_KERNELS = 128
-"""Devices under a recipe whose kernels are kept: a plan's own layouts are estimated after its search."""
-BLOCK_CELLS = 2**14
-"""Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +134,9 @@ def step_table(
     split = split_model(model, recipe.frozen)
     model, stack = split.model, split.model.stacks[0]
     rates = training_rates(rates, recipe.stack, recipe.precision)
-    shared = _contexts(split, recipe, rates, fabric, inner, sequence_parallel=sequence_parallel)
-    kernels = kernels or [_block_kernels(split, context) for context in shared]
+    shape = recipe.shape(model, inner.micro_batch)
+    shared = block_contexts(model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
+    kernels = kernels or [model_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
     lines = _block_lines(loaded, recipe, rates.value["train_contention"])
     weights, starts = stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes)
@@ -165,73 +158,6 @@ def step_table(
         lines_by_block=lines, matrices=matrices,
         **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
     )  # fmt: skip
-
-
-def table_kernels(
-    model: Model, recipe: Recipe, rates: Rates, fabric: Fabric, inner: Inner, *, sequence_parallel: bool = True
-) -> list[list[Kernels]]:
-    """The kernels of `step_table` alone: no pipeline, sharding or recompute of some blocks changes them."""
-    split, rates = split_model(model, recipe.frozen), training_rates(rates, recipe.stack, recipe.precision)
-    shared = _contexts(split, recipe, rates, fabric, inner, sequence_parallel=sequence_parallel)
-    return [_block_kernels(split, context) for context in shared]
-
-
-def _contexts(
-    split: SplitModel, recipe: Recipe, rates: Rates, fabric: Fabric, inner: Inner, *, sequence_parallel: bool
-) -> list[BlockContext]:
-    shape = recipe.shape(split.model, inner.micro_batch)
-    return block_contexts(split.model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
-
-
-def device_kernels(
-    model: Model, recipe: Recipe, clusters: Iterable[Cluster], inner: Inner
-) -> dict[Hashable, DeviceKernels]:
-    """`kernels` for `step_table`, by the key of each device's rates: those of devices of one form at once.
-
-    What formulas cost in a search is mostly their calls. Devices that lack a rate that the recipe needs are left out.
-    """
-    forms: dict[object, dict[Hashable, Rates]] = {}
-    split, fabric = split_model(model, recipe.frozen), None
-    for each in clusters:
-        fabric = each.fabric  # any: kernels send nothing
-        rates = training_rates(each.rates, recipe.stack, recipe.precision)
-        forms.setdefault(rates.form, {})[each.rates.key] = rates
-    found: dict[Hashable, DeviceKernels] = {}
-    shape, most = recipe.shape(split.model, inner.micro_batch), max(1, BLOCK_CELLS // max(1, inner.tp.size))
-    for alike in forms.values():
-        for start in range(0, len(alike), most):
-            some = dict(list(alike.items())[start : start + most])
-            assert fabric is not None
-            try:
-                rates = together([*some.values()], np.arange(len(some))[:, None])
-                contexts = block_contexts(model, recipe, rates, fabric, inner, shape)
-                columns = [_block_kernels(split, context) for context in contexts]
-            except MissingFactError:
-                continue
-            for row, key in enumerate(some):
-                found[key] = [[block.of_device(row) for block in blocks] for blocks in columns]
-    return found
-
-
-_KERNELS = OrderedDict[tuple[object, ...], tuple["Inner", DeviceKernels]]()
-
-
-def keep_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner, kernels: DeviceKernels) -> None:
-    """Have `kept_kernels` know those of a search; the last `KEPT_KERNELS` are kept."""
-    _KERNELS[model, recipe, rates.key] = inner, kernels
-    if len(_KERNELS) > KEPT_KERNELS:
-        _KERNELS.popitem(last=False)
-
-
-def kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> DeviceKernels | None:
-    """The kernels of one combination that were evaluated before; None where they are not kept."""
-    columns, kernels = _KERNELS.get((model, recipe, rates.key), (None, None))
-    if columns is None or kernels is None:
-        return None
-    names = (f.name for f in fields(inner))
-    same = np.logical_and.reduce([getattr(columns, name) == getattr(inner, name)[0] for name in names])
-    place = np.flatnonzero(same)
-    return [[block.of_combination(int(place[0])) for block in blocks] for blocks in kernels] if place.size else None
 
 
 class TowerBlock(NamedTuple):
@@ -296,7 +222,7 @@ def block_contexts(
     return [replace(context, split=replace(split, expert_load=of_rank)) for of_rank in loads]
 
 
-def _block_kernels(split: SplitModel, context: BlockContext) -> list[Kernels]:
+def model_kernels(split: SplitModel, context: BlockContext) -> list[Kernels]:
     """The kernels of every block; those of the towers stand before the layers."""
     first, *others = [
         block_kernels(items, replace(context, block=block), in_layers=inside)
