@@ -20,6 +20,7 @@ FARTHER = {
     ("8B, H100, long prompts", "30% busy", "TPOT mean"): 0.13,
     ("8B, H100, long prompts", "30% busy", "TPOT p50"): 0.15,
     ("gpt-oss-120b, 2 x H100, SGLang", "30% busy", "TTFT p99"): 0.12,
+    ("70B, 8 x A100, TensorRT-LLM", "30% busy", "TTFT p95"): 0.11,
 }
 """Figures of the grid that are farther apart than `NEAR`, and how far. Prompts of one step each meet answers of 64
 tokens in numbers that no mean describes; caches of 152 requests fill up with 128."""
