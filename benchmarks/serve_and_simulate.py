@@ -92,7 +92,7 @@ def opened(name: str, case: dict[str, Any], busy: float) -> list[Difference]:
     """Percentiles under Poisson arrivals at a share of what the deployment sustains."""
     lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
     most = flopwise.serve(case["model"], **lengths, **_options(case)).estimate.requests_per_s
-    steady = flopwise.serve(case["model"], rate=busy * most, **lengths, **_options(case))
+    steady = flopwise.serve(case["model"], rate=busy * most, simulate=True, **lengths, **_options(case))
     run = flopwise.simulate(case["model"], rate=busy * most, requests=ARRIVALS, **lengths, **_options(case)).simulated
     waits, estimate = steady.under_load, steady.estimate
     assert waits is not None

@@ -286,7 +286,7 @@ def test_steps_that_only_decode_are_filled_up_to_a_captured_size() -> None:
     two, five, beyond = (StepLoad(decode_batch=n, decode_context=2000) for n in (257, 512, 600))
     empty_s = float(machine.step(replace(five, decode_context=2000 * 257 / 512), ONE).seconds)
     assert float(padded.step(two, ONE).seconds) == pytest.approx(empty_s, rel=1e-12)
-    assert empty_s > 1.2 * float(machine.step(two, ONE).seconds)
+    assert empty_s > 1.1 * float(machine.step(two, ONE).seconds)
     for load in (five, beyond, replace(two, prefill_tokens=64, prefill_context=64)):
         assert float(padded.step(load, ONE).seconds) == float(machine.step(load, ONE).seconds)
 

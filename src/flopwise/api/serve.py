@@ -23,8 +23,9 @@ SERVED = (RequestSpec, SessionsSpec, MachineSpec, ServingSpec, TechniqueRequest,
 
 @takes(*SERVED, gpus=DEGREE)
 def serve(
-    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, **options: Any
-) -> ServeAnswer:
+    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, simulate: bool = False,
+    **options: Any,
+) -> ServeAnswer:  # fmt: skip
     """Latency, throughput, memory, energy and price of serving a model.
 
     Times are in seconds, rates per second, money in US dollars. `gpus` accelerators hold gpus / (tp x pp x dp)
@@ -35,6 +36,7 @@ def serve(
         gpus: number of accelerators (default: one replica).
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
+        simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
         **options: options of the command line by name, or whole specs.
 
     Raises:
@@ -64,7 +66,7 @@ def serve(
     job, notes = replica_of(found, deployment, machines, techniques, source)
     answer = ServeAnswer.of(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
-        sessions=sessions,
+        sessions=sessions, simulate=simulate,
     )  # fmt: skip
     said = [name for part in (request, deployment, techniques) for name in changed_options(part)]
     kinds = unsaid_kinds(SETTINGS, said if gpus is None else [*said, "gpus"], "default")

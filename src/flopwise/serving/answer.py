@@ -48,7 +48,7 @@ LARGEST_BATCH = 4096
 
 
 SIMULATED_FROM = 0.45
-"""Share of capacity from which waits are simulated: the moments of `OpenLoop` hold below (serve_and_simulate.py)."""
+"""Share of capacity from which simulation differs from the moments of `OpenLoop` (serve_and_simulate.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +97,11 @@ class ServeAnswer(Result):
     def of(
         cls, job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec,
         facts: Facts, *, gpus: int | None = None, static: bool = False, encode: bool = False,
-        notes: tuple[str, ...] = (), sessions: SessionsSpec | None = None,
+        notes: tuple[str, ...] = (), sessions: SessionsSpec | None = None, simulate: bool = False,
     ) -> ServeAnswer:  # fmt: skip
         """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
+
+        `simulate`: near saturation latencies are those of simulated requests.
 
         Raises:
             SpecError: no whole replicas, or a load that cannot be.
@@ -121,9 +123,14 @@ class ServeAnswer(Result):
         alone = request.requests is None and session_run is None
         waits = _under_load(job, result, rate) if rate is not None and alone else None
         if waits is not None and job.output_tokens > 1 and SIMULATED_FROM <= waits.utilisation_frac < 1:
-            result, waits = _simulated_load(job, waits, facts)
             share = format_percent(waits.utilisation_frac)
-            request_notes += (f"latencies are those of simulated requests: at {share} of capacity many of them queue",)
+            if simulate:
+                result, waits = _simulated_load(job, waits, facts)
+                request_notes += (f"latencies are those of simulated requests: {share} of capacity is used",)
+            else:
+                request_notes += (
+                    f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better",
+                )
         if session_run is not None and rate is not None:
             waits = _overload(session_run, rate, replicas)
         ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()

@@ -136,7 +136,8 @@ def step_table(
     rates = training_rates(rates, recipe.stack, recipe.precision)
     shape = recipe.shape(model, inner.micro_batch)
     shared = block_contexts(model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel)
-    kernels = kernels or [model_kernels(split, context) for context in shared]
+    # a search has kernels of the fullest rank, too, where one of its combinations spreads experts
+    kernels = kernels[: len(shared)] if kernels else [model_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
     lines = _block_lines(loaded, recipe, rates.value["train_contention"])
     weights, starts = stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes)

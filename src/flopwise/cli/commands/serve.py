@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 @flags(SessionsSpec, section="Sessions")
 @add("--static", FLAG, "A fixed batch: all prompts first, then all answers.", default=False)
 @add("--encode", FLAG, "Embed: one pass over each input, without an answer.", default=False)
+@add(
+    "--simulate",
+    FLAG,
+    "Latencies under --rate by simulated requests, not in closed form, near saturation.",
+    default=False,
+)
 @add("--sweep", name("axis"), "Show latency against throughput along concurrency, batch or tp, instead.")
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(TechniqueRequest)
