@@ -91,7 +91,10 @@ def test_without_simulating_the_plan_is_of_estimates() -> None:
 
 
 def test_verified_plans_hold_their_targets_in_fresh_runs() -> None:
-    workload = asked(traffic={"requests_per_s": 12, "input_tokens": "lognormal:600:cv=1", "output_tokens": "50:200"})
+    workload = asked(
+        traffic={"requests_per_s": 12, "input_tokens": "lognormal:600:cv=1", "output_tokens": "50:200"},
+        targets={"ttft": {"p95": "1500ms"}, "tpot": {"p95": "90ms"}},
+    )
     picks = []
     for option in options(workload):
         met = option.odds()
