@@ -90,10 +90,18 @@ def test_without_simulating_the_plan_is_of_estimates() -> None:
     assert all(c.simulated is None and not c.note for c in answer.plans)
 
 
-def test_verified_plans_hold_their_targets_in_fresh_runs() -> None:
+NOT_SURE_ENOUGH = (
+    "a simulated p95 of 276 ms meets 1 s with 79 %: the band of a server's TTFT is wider than the target is far"
+)
+
+
+@pytest.mark.parametrize(
+    "first", [pytest.param("1s", marks=pytest.mark.xfail(reason=NOT_SURE_ENOUGH, strict=True)), "1500ms"]
+)
+def test_verified_plans_hold_their_targets_in_fresh_runs(first: str) -> None:
     workload = asked(
         traffic={"requests_per_s": 12, "input_tokens": "lognormal:600:cv=1", "output_tokens": "50:200"},
-        targets={"ttft": {"p95": "1500ms"}, "tpot": {"p95": "90ms"}},
+        targets={"ttft": {"p95": first}, "tpot": {"p95": "90ms"}},
     )
     picks = []
     for option in options(workload):
