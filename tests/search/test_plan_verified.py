@@ -90,7 +90,7 @@ def test_without_simulating_the_plan_is_of_estimates() -> None:
     assert all(c.simulated is None and not c.note for c in answer.plans)
 
 
-NOT_SURE_ENOUGH = (
+NOT_SURE_ENOUGH = "a simulated p95 of 276 ms meets 1 s with 79 %: the band of a server's TTFT is that wide"
     "a simulated p95 of 276 ms meets 1 s with 79 %: the band of a server's TTFT is wider than the target is far"
 )
 
