@@ -91,8 +91,6 @@ def test_without_simulating_the_plan_is_of_estimates() -> None:
 
 
 NOT_SURE_ENOUGH = "a simulated p95 of 276 ms meets 1 s with 79 %: the band of a server's TTFT is that wide"
-    "a simulated p95 of 276 ms meets 1 s with 79 %: the band of a server's TTFT is wider than the target is far"
-)
 
 
 @pytest.mark.parametrize(
