@@ -41,12 +41,12 @@ def clean_bin(wheel: Path) -> Path:
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
     if importlib.util.find_spec("pip"):
-        tool = [sys.executable, "-m", "pip", "--python", str(python)]
+        install = [sys.executable, "-m", "pip", "--python", str(python), "install"]
     else:
         uv = shutil.which("uv")
         assert uv is not None, "neither pip nor uv installs the wheel"
-        tool = [uv, "pip", "--python", str(python)]
-    _run(*tool, "install", "--no-deps", "--no-index", wheel, cwd=wheel.parent)
+        install = [uv, "pip", "install", "--python", str(python)]
+    _run(*install, "--no-deps", "--no-index", wheel, cwd=wheel.parent)
     [site] = home.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return home / "bin"
