@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s
 from flopwise.cost.rates import rates
-from flopwise.cost.sustained import clock_frac, grouped_kernel, limited_rates, training_rates
+from flopwise.cost.spec import with_power_limit
+from flopwise.cost.sustained import (
+    MEMORY_POWER_FRAC,
+    clock_frac,
+    full_rate_power,
+    grouped_kernel,
+    limited_rates,
+    products_clock_frac,
+    training_rates,
+)
 from named import FACTS
 
 H100 = rates(FACTS.accelerator("H100-SXM-80"))
@@ -20,31 +29,31 @@ H100_NODES = cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_
 
 @given(watts=st.floats(50, 2000), more=st.floats(1, 4))
 def test_a_higher_limit_never_lowers_the_clock(watts: float, more: float) -> None:
-    low, high = (clock_frac(replace(H100, tdp_w=w)) for w in (watts, watts * more))
+    low, high = (products_clock_frac(replace(H100, tdp_w=w)) for w in (watts, watts * more))
     assert 0 < low <= high <= 1
 
 
 @given(factor=st.floats(1, 8))
 def test_a_higher_peak_under_the_same_limit_still_helps(factor: float) -> None:
     faster = replace(H100, peak={d: p * factor for d, p in H100.peak.items()})
-    assert clock_frac(faster) <= clock_frac(H100)
-    assert clock_frac(faster) * factor >= clock_frac(H100) * (1 - 1e-12)
+    assert products_clock_frac(faster) <= products_clock_frac(H100)
+    assert products_clock_frac(faster) * factor >= products_clock_frac(H100) * (1 - 1e-12)
 
 
 def test_the_limit_alone_tells_cards_apart() -> None:
     """A 500 W H100 sustains less than a 700 W one: by the published limit, for no other reason."""
     short = rates(FACTS.accelerator("H100-SXM-96-HBM2e"))
     assert short.tdp_w == 500
-    assert clock_frac(short) == pytest.approx(clock_frac(replace(H100, tdp_w=500.0)))
-    assert clock_frac(short) < clock_frac(H100) - 0.1
-    assert clock_frac(replace(H100, tdp_w=None)) == 1.0
+    assert products_clock_frac(short) == pytest.approx(products_clock_frac(replace(H100, tdp_w=500.0)))
+    assert products_clock_frac(short) < products_clock_frac(H100) - 0.1
+    assert products_clock_frac(replace(H100, tdp_w=None)) == 1.0
 
 
 @pytest.mark.parametrize("chip", ["MI300X", "MI325X", "MI355X"])
 def test_what_was_measured_under_the_power_limit_is_not_throttled_again(chip: str) -> None:
     """CDNA's share of the peak is of products at the clocks that 750, 1,000 and 1,400 W leave: 0.56 and 0.63."""
     found = rates(FACTS.accelerator(chip))
-    assert clock_frac(found) == 1.0
+    assert products_clock_frac(found) == 1.0
     alone = found.value["matmul_frac.bf16"]
     assert training_rates(found, FACTS.stack("megatron-te")).value["matmul_frac.bf16"] == alone
 
@@ -83,10 +92,37 @@ def test_fused_products_of_experts_serve_block_scaled_formats_alone() -> None:
     assert ours["grouped_passes"] < theirs["grouped_passes"]
 
 
+def test_the_clock_follows_the_mean_power_of_all_kernels() -> None:
+    """By hand: half of the time in products at 0.8 of the peak, which would draw 1.5 times what the limit leaves.
+
+    At the boost clock 0.5 x 0.8 x 1.5 + 0.5 x 0.5 (kernels that wait for memory) = 0.85: it fits. Products alone draw
+    1.2: power falls as the square of the clock, so 1.2 c^2 = 1. With 0.8 of the time in products, 0.96 + 0.1 = 1.06 at
+    the boost clock; at a clock c they take 0.8 / c, so that 0.96 c + 0.1 = 0.2 + 0.8 / c.
+    """
+    assert MEMORY_POWER_FRAC == 0.5
+    assert clock_frac(1.5, 0.5, 0.5 * 0.8, 0.5, 0.5) == 1.0
+    assert clock_frac(1.5, 0.5, 0.8, 1.0, 0.0) == pytest.approx((1 / 1.2) ** 0.5)
+    c = clock_frac(1.5, 0.5, 0.8 * 0.8, 0.8, 0.2)
+    assert 0.96 * c + 0.1 == pytest.approx(0.2 + 0.8 / c, rel=1e-4)
+    assert c < 1
+
+
+def test_the_cpu_of_a_superchip_leaves_the_device_less() -> None:
+    """JUPITER (Jülich): 680 W for the whole GH200; 100 W of it for a CPU that waits."""
+    chip = FACTS.accelerator("GH200-96")
+    assert chip.host_w == 100
+    assert rates(chip).tdp_w == 900
+    limited, _ = with_power_limit(chip, 680)
+    assert rates(limited).tdp_w == 580
+    assert rates(limited).made_for_w == 900
+    power = 990e12 * rates(chip).value["train_joules_per_flop"] / (580 * (1 - rates(chip).value["train_idle_frac"]))
+    assert full_rate_power(rates(limited)) == pytest.approx(power)
+
+
 def test_kernels_under_a_power_limit_lose_the_clock_that_training_loses() -> None:
     limited = replace(H100, tdp_w=500.0, made_for_w=700.0)
     slower = limited_rates(limited)
-    frac = clock_frac(limited) / clock_frac(H100)
+    frac = products_clock_frac(limited) / products_clock_frac(H100)
     assert frac < 0.95
     assert slower.matmul_flops_per_s("bf16") == pytest.approx(frac * H100.matmul_flops_per_s("bf16"))
     assert slower.value["attention_frac"] == pytest.approx(frac * H100.value["attention_frac"])
@@ -100,7 +136,7 @@ def test_scans_run_at_half_the_rate_of_flash_attention_2() -> None:
         table = rates(FACTS.accelerator(chip))
         trained = training_rates(table, FACTS.stack("megatron-te"))
         scan = trained.matmul_flops_per_s("bf16") * trained.value["recurrence_frac"]
-        flash = table.peak["bf16"] * clock_frac(table) * table.value["train_attention_frac.fa2"]
+        flash = table.peak["bf16"] * table.value["train_attention_frac.fa2"]
         assert scan == pytest.approx(0.5 * flash, rel=1e-9)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,9 +62,22 @@ def test_what_only_a_left_out_group_knows_goes_back_to_its_prior() -> None:
     unseen = found.left_out(["one"] * 50 + ["two"] * 50)
     assert found.errors == pytest.approx(np.zeros(100), abs=0.01)
     assert unseen[50:] == pytest.approx(np.full(50, np.log(2.0)), abs=0.02)  # b back at 1: twice too much
-    assert np.exp(solve(CONSTANTS, found.errors[:50], found.slopes[:50], np.ones(50), found.point)) == pytest.approx(
-        [3.0, 1.0], rel=0.02
-    )
+    alone = solve(CONSTANTS, found.errors[:50], found.slopes[:50], np.ones(50), found.point, np.zeros((50, 0)))
+    assert np.exp(alone) == pytest.approx([3.0, 1.0], rel=0.02)
+
+
+def test_what_one_house_has_in_common_does_not_bend_the_constants_of_all() -> None:
+    """Two houses measure y = 3^power; the third, which has the large powers, reports a third less throughout."""
+    powers = np.array([[power, 0.0] for power in (0.5, 1.0, 0.5, 1.0, 1.5, 2.0) for _ in range(20)])
+    houses = [house for house in "aabbcc" for _ in range(20)]
+    measured = np.exp(powers @ np.log([3.0, 1.0])) * np.where(np.array(houses) == "c", 2 / 3, 1.0)
+    bent, model = fit(Product(powers, measured), np.zeros(2), 20), Product(powers, measured)
+    model.groupings = (houses,)
+    shared = fit(model, np.zeros(2), 20)
+    assert math.exp(bent.point[0]) < 2.6
+    assert math.exp(shared.point[0]) == pytest.approx(3.0, rel=0.05)
+    assert shared.errors[-1] > math.log(1.35) > bent.errors[-1]  # predictions leave it where it is
+    assert shared.left_out(houses)[-1] == pytest.approx(math.log(1.5), abs=0.05)
 
 
 def test_a_source_with_many_rows_does_not_decide_alone() -> None:

@@ -62,8 +62,8 @@ class Rates:
     l2_bytes: float
     value: Mapping[str, float] = field(repr=False)
     assumptions: tuple[str, ...] = ()
-    tdp_w: float | None = None
-    made_for_w: float | None = None  # the power of the device, where `tdp_w` is a limit below it
+    tdp_w: float | None = None  # without what a CPU in the same module draws
+    made_for_w: float | None = None  # the power of the device, as `tdp_w`, where `tdp_w` is a limit below it
     clock_hz: float | None = None  # of the cores, boosted
     vendor: str = ""
     pcie_bytes_per_s: float | None = None  # between device and host, one direction
@@ -249,8 +249,14 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     return Rates(
         name=accelerator.name, num_sms=float(cores or 1), peak=dict(accelerator.peak),
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,
-        assumptions=assumptions, tdp_w=accelerator.tdp_w, made_for_w=accelerator.made_for_w,
+        assumptions=assumptions, tdp_w=_own_w(accelerator, accelerator.tdp_w),
+        made_for_w=_own_w(accelerator, accelerator.made_for_w),
         clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
         is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
         matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip
+
+
+def _own_w(accelerator: Accelerator, watts: float | None) -> float | None:
+    """What a power limit of its module leaves to the device."""
+    return None if watts is None else watts - (accelerator.host_w or 0.0)

@@ -1,7 +1,8 @@
 """What an accelerator sustains for hours of training, beside what its kernels reach alone at locked clocks.
 
-Two effects. Matrix units at full rate draw more than the power limit allows, so the clock drops until they fit. And a
-training stack calls other attention and grouped kernels than those of inference libraries that `rates` is fitted to.
+Two effects. Matrix units at full rate draw more than the power limit allows, so the clock drops until the mean power
+of all kernels fits. And a training stack calls other attention and grouped kernels than those of inference libraries
+that `rates` is fitted to.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flopwise.cost.kernels import STREAMS
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates
 
 if TYPE_CHECKING:
     from flopwise.facts.software import TrainingStack
+    from flopwise.ops.types import Floats
 
 RATES_OF_PRODUCTS = "matmul_frac."
 FULL_RATE = "matmul_frac.bf16"
+POWER = "full_rate_power"
+"""What `training_rates` adds to a device's figures: `full_rate_power`."""
 ATTENTION = {
     "fa1": ("train_attention_frac.fa2", "train_attention_first"),
     "fa2": ("train_attention_frac.fa2",),
@@ -44,22 +50,51 @@ BACKWARD_RATE = 0.8
 FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
 
 
-def clock_frac(rates: Rates) -> float:
-    """Share of its boost clock that the device keeps under matrix products; 1 where the limit is not known.
+MEMORY_POWER_FRAC = 0.5
+"""Power of kernels that wait for memory over what the limit leaves beside the idle draw: LLM inference draws up to the
+limit in its prompt phase and about half to two thirds of it in its token phase (POLCA, arXiv 2308.12908, section 4)."""
+CLOCK_ROUNDS = 5
+"""Steps of `clock_frac` to its fixed point, which each brings closer by the share of kernels that wait for memory."""
 
-    At full rate the device draws what it draws idle, and an energy for each operation. Where that is more than the
-    limit, clock and voltage fall together: power falls as a power of the clock. Lower precisions do as many more
-    operations as each of them takes less, so one figure serves all.
 
-    Source: dynamic power is C V^2 f (Weste and Harris, CMOS VLSI Design, chapter 5); energies calibrated.
-    Assumes: every watt over the idle draw goes to the matrix units.
+def full_rate_power(rates: Rates) -> float:
+    """Power of the matrix units at their peak rate over what the limit leaves beside the idle draw; 0 if not known.
+
+    Lower precisions do as many more operations as each of them takes less, so one figure serves all.
+
+    Source: datasheets; energies and idle draw calibrated. Assumes: energy goes with operations, zeros or not.
     """
     peak = next((rates.peak[d] for d in SIXTEEN_BIT if d in rates.peak), None)
     if not rates.tdp_w or peak is None:
-        return 1.0
+        return 0.0
     left = rates.tdp_w * (1.0 - rates.value["train_idle_frac"])
-    drawn = peak * rates.value["train_joules_per_flop"]
-    return float(min(1.0, (left / drawn) ** rates.value["train_clock_exponent"]))
+    return peak * rates.value["train_joules_per_flop"] / left
+
+
+def clock_frac(power: Floats, exponent: Floats, peak_s: Floats, clocked_s: Floats, other_s: Floats) -> Floats:
+    """Share of the boost clock at which the mean power of some kernels fits the limit; broadcasts.
+
+    `power`: as `full_rate_power`. `peak_s`: seconds of all operations at the peak rate; `clocked_s`: what the kernels
+    that compute take at the boost clock; `other_s`: what those take that wait for memory. Where the limit is exceeded,
+    clock and voltage fall together: power of the matrix units falls as the clock to the power of 1 / `exponent`, and
+    they take longer, which spreads it over more time.
+
+    Source: dynamic power is C V^2 f (Weste and Harris, CMOS VLSI Design, chapter 5); NVIDIA's software power cap
+    lowers clocks to keep the mean power below the limit (nvidia-smi manual, clocks_event_reasons.sw_power_cap).
+    Assumes: the mean is over many layers; memory keeps its clock.
+    """
+    spread_s = (1.0 - MEMORY_POWER_FRAC) * other_s
+    drawn_s = np.maximum(power * peak_s, 1e-300)
+    clock: Floats = 1.0
+    for _ in range(CLOCK_ROUNDS):
+        clock = np.minimum(1.0, ((spread_s * clock + clocked_s) / drawn_s) ** exponent)
+    return clock
+
+
+def products_clock_frac(rates: Rates) -> float:
+    """`clock_frac` of matrix products alone, one after the other. Source and assumptions: as there."""
+    power, exponent = full_rate_power(rates), rates.value["train_clock_exponent"]
+    return float(clock_frac(power, exponent, rates.value[FULL_RATE], 1.0, 0.0))
 
 
 LIMITED = (RATES_OF_PRODUCTS, "attention_frac", "latent_prefill_frac")
@@ -69,12 +104,12 @@ LIMITED = (RATES_OF_PRODUCTS, "attention_frac", "latent_prefill_frac")
 def limited_rates(rates: Rates) -> Rates:
     """`rates` of kernels alone, as they are under a power limit; unchanged where there is none.
 
-    Source: `clock_frac` under the limit, over that of the device as it is made, with which kernels were measured.
+    Source: `products_clock_frac` under the limit, over that of the device as made, with which kernels were measured.
     Assumes: memory keeps its clock; kernels that wait for memory stay within the limit.
     """
     if rates.made_for_w is None:
         return rates
-    frac = clock_frac(rates) / clock_frac(replace(rates, tdp_w=rates.made_for_w))
+    frac = products_clock_frac(rates) / products_clock_frac(replace(rates, tdp_w=rates.made_for_w))
     slower = {name: value * frac for name, value in rates.value.items() if name.startswith(LIMITED)}
     return replace(rates, value={**rates.value, **slower})
 
@@ -94,19 +129,20 @@ def grouped_kernel(software: TrainingStack, dtype: str) -> str:
 
 
 def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -> Rates:
-    """`rates` as a training stack sustains them under a recipe in `dtype`.
+    """`rates` at the boost clock as a training stack has them under a recipe in `dtype`.
 
-    Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel; memory keeps its clock.
+    What the clock falls by depends on what runs: `clock_frac` of it, with `POWER`.
+
+    Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel.
     """
-    clock, value = clock_frac(rates), rates.value
-    changed = {name: frac * clock for name, frac in value.items() if name.startswith(RATES_OF_PRODUCTS)}
-    for name in changed:
-        if name != FULL_RATE:
-            changed[name] *= value["train_scaled_frac"]
-    flash = clock * prod(value[name] for name in ATTENTION[software.attention_kernel])
+    value = rates.value
+    scaled = value["train_scaled_frac"]
+    changed = {n: frac * scaled for n, frac in value.items() if n.startswith(RATES_OF_PRODUCTS) and n != FULL_RATE}
+    flash = prod(value[name] for name in ATTENTION[software.attention_kernel])
     grouped = grouped_kernel(software, dtype)
     latent = value["latent_prefill_frac"] / value["attention_frac"]
     changed |= {
+        POWER: full_rate_power(rates),
         "attention_frac": flash,
         "latent_prefill_frac": flash * min(1.0, latent),
         "grouped_frac": value[f"train_grouped_frac.{grouped}"],

@@ -283,7 +283,7 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     bounds = [np.log([getattr(c, end) for c in constants]) for end in ("low", "high")]
     starts = [np.clip(priors + shift, *bounds) for shift in STARTS]
     fits = [fit(model, start, ROUNDS) for start in (*starts, known)]
-    done = min(fits, key=lambda one: loss(constants, one.errors, model.weights, one.point))
+    done = min(fits, key=lambda one: loss(constants, one.errors, model.weights, one.point, model.shared_errors()))
     for _ in range(TURNS):
         model.trust(done.errors)
         done = fit(model, done.point, ROUNDS)

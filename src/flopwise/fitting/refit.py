@@ -304,7 +304,7 @@ def _firmer(found: Fit, firmness: float) -> Fit:
     assert isinstance(model, RowModel)
     constants = [replace(c, spread=c.spread / math.sqrt(firmness)) for c in model.constants]
     firm = RowModel(model.figures, model.facts, constants)
-    point = solve(constants, found.errors, found.slopes, firm.weights, found.point)
+    point = solve(constants, found.errors, found.slopes, firm.weights, found.point, firm.shared_errors())
     return Fit(firm, point, found.slopes, firm.errors(point))
 
 

@@ -61,6 +61,7 @@ class TrainingModel(FitModel):
         """Keep the runs."""
         self.runs, self.facts, self.constants = published, facts, constants(facts)
         self.weights = even_weights([r.source for r in published])
+        self.groupings = [r.publisher for r in published], [r.source for r in published]
         self._computed: dict[bytes, Array] = {}
 
     def errors(self, point: Array) -> Array:
@@ -140,10 +141,10 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
     megatron_like = ("megatron-te", "megatron-2026", "nanotron", "fast-llm", "xla", "in-house", "hai-llm")
     stack = partial(Constant, table="stacks")
     return (
-        Constant("train_joules_per_flop", ("ampere",), 0.95e-12, 0.3e-12, 3e-12, 0.3),
-        Constant("train_joules_per_flop", ("hopper",), 0.75e-12, 0.2e-12, 3e-12, 0.3),
-        Constant("train_joules_per_flop", ("blackwell",), 0.55e-12, 0.1e-12, 3e-12, 0.3),
-        Constant("train_joules_per_flop", ("any",), 0.75e-12, 0.2e-12, 6e-12, 0.5),
+        Constant("train_joules_per_flop", ("ampere",), 1.2e-12, 0.3e-12, 3e-12, 0.3),
+        Constant("train_joules_per_flop", ("hopper",), 0.85e-12, 0.2e-12, 3e-12, 0.3),
+        Constant("train_joules_per_flop", ("blackwell",), 0.52e-12, 0.1e-12, 3e-12, 0.3),
+        Constant("train_joules_per_flop", ("any",), 1.2e-12, 0.2e-12, 6e-12, 0.5),
         Constant("train_clock_exponent", ("any",), 0.5, 0.33, 1.0, 0.3),
         Constant("train_scaled_frac", ("any",), 0.9, 0.5, 1.0, 0.3),
         # FlashAttention-2 (arXiv 2307.08691) abstract and section 4.1: 1.3 to 2.5 times the Triton version of the

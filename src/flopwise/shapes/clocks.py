@@ -24,13 +24,13 @@ from flopwise.serving.iteration import Runner, StepLoad
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import product_path
 from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
-from flopwise.training.blocks import BlockContext, Kernels, block_kernels, kernels_of
+from flopwise.training.blocks import BlockContext, BoostedKernels, block_kernels, kernels_of
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.on_device import recipe_on
 from flopwise.training.spec import TrainingSpec
 from flopwise.training.step import step_parts
-from flopwise.training.step_table import StepTable, block_list, step_table
+from flopwise.training.step_table import StepTable, at_sustained_clock, block_list, step_table
 
 ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""
@@ -139,7 +139,7 @@ class TrainingClock:
     offload: bool = False  # the optimizer and its states stand in host memory
     compared: tuple[TrainingStack, ...] = ()  # other stacks whose kernels the advice looks at
     towers: bool = False  # a multimodal model's towers see a sample with each sequence
-    seen: dict[Any, Kernels] = field(default_factory=dict, repr=False, compare=False)  # blocks timed already
+    seen: dict[Any, BoostedKernels] = field(default_factory=dict, repr=False, compare=False)  # blocks timed already
     task: str = "train"
 
     @classmethod
@@ -240,14 +240,17 @@ class TrainingClock:
         cut = shared.split
         inner = Inner(np.asarray(cut.tp), np.asarray(cut.cp), np.asarray(cut.ep), np.asarray(shared.shape.batch))
         cluster, only = self.cluster, np.array([1])
-        return step_table(model, shared.recipe, cluster.rates, cluster.fabric, inner, only, kernels=[kernels])
+        timed = at_sustained_clock(model.stacks[0], kernels, shared.rates)
+        return step_table(model, shared.recipe, cluster.rates, cluster.fabric, inner, only, kernels=[timed])
 
     def kernels(self, pass_s: float) -> tuple[KernelShape, ...]:
         """Every kernel of the micro-batch as a row, forward and backward."""
         return tuple(row for part, tokens in self.stacks(self.model) for row in self._rows(part, tokens, pass_s))
 
     def _rows(self, part: Stack, tokens: int, pass_s: float) -> Iterator[KernelShape]:
-        context = self.context(tokens, np.array([self.batch]), np.array([self.tp]))
+        sizes = tokens, np.array([self.batch]), np.array([self.tp])
+        context = self.context(*sizes)
+        clock = self.table(replace(self.model, stacks=(part,)), *sizes).kernels[0][0].clock_frac
         fused = context.software.activations == "fused" and self.recipe.lora is None
         for place, layers, items in blocks(part):
             prefix = f"{part.name}/" if part is not self.model.stacks[0] else ""
@@ -263,7 +266,7 @@ class TrainingClock:
                     layers=layers,
                     forward=kernel.forward,
                     dtype=kernel.dtype,
-                    seconds=kernel.seconds,
+                    seconds=kernel.at(clock).seconds,
                     memory_bound=scalar(kernel.memory_s) > 0,
                     pass_s=pass_s,
                     act_bytes=context.act_bytes,

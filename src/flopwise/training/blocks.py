@@ -8,7 +8,7 @@ gathers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.fabric import group_fabric
 from flopwise.cost.kernels import BLOCK, Timing, matmul_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
+from flopwise.cost.sustained import BACKWARD_RATE, POWER, clock_frac, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 SUM_BYTES = 4.0
 """Of an element of the sum of attention's pieces."""
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
+TIMED = (
+    "forward_s", "backward_s", "attention_s", "light_s", "raised_s", "named_s", "weight_s", "attention_back_s",
+    "clocked_s",
+)  # fmt: skip
+"""Fields of `Kernels` that are seconds on the device."""
 GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
 LIGHT = frozenset({"norm", "pointwise"})
 PRODUCTS = frozenset({"matmul", "grouped"})
@@ -59,6 +64,7 @@ class Kernels:
     weight_s: Floats  # part of backward_s in gradients of weights
     attention_back_s: Floats  # part of backward_s in attention
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
+    clocked_s: Floats  # part of forward_s + backward_s that the clock of the cores sets
     forward_flops: Floats
     attention_flops: Floats  # part of forward_flops in attention
     light_flops: Floats  # part of forward_flops in norms and elementwise operations
@@ -66,6 +72,7 @@ class Kernels:
     named_flops: Floats  # part of forward_flops in the modules that the recipe names for recompute
     peak_s: Floats  # forward + backward FLOP at the datasheet's peak rates
     traffic_s: Floats  # forward + backward bytes at the datasheet's memory bandwidth
+    clock_frac: Floats = 1.0  # of the boost clock, at which this is
 
     def recomputed_part(self, unit: str, selective: str) -> Floats:
         """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
@@ -194,7 +201,45 @@ class BlockContext:
         return self.recipe.elem_bytes
 
 
-def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> Kernels:
+class BoostedKernels(NamedTuple):
+    """Kernels of a block at the boost clock of the device's cores, and what of their seconds that clock sets."""
+
+    whole: Kernels
+    clocked: Kernels
+
+    def plus(self, times: int, other: BoostedKernels) -> BoostedKernels:
+        """These and `other` so many times."""
+        pairs = zip(self, other, strict=True)
+        names = [f.name for f in fields(Kernels) if f.name != "clock_frac"]
+        return BoostedKernels(
+            *(Kernels(**{n: getattr(one, n) + times * getattr(more, n) for n in names}) for one, more in pairs)
+        )
+
+    def at(self, clock: Floats) -> Kernels:
+        """The kernels at a share of the boost clock.
+
+        Source: a core's rate goes with its clock. Assumes: memory keeps its own.
+        """
+        longer = 1.0 / clock - 1.0
+        timed = {n: getattr(self.whole, n) + longer * getattr(self.clocked, n) for n in TIMED}
+        return replace(self.whole, **timed, clock_frac=clock + np.zeros_like(self.whole.forward_s))
+
+
+def sustained_clock(blocks: Sequence[tuple[int, BoostedKernels]], rates: Rates) -> Floats:
+    """Share of the boost clock that all blocks, each so many times, leave to the device; shape of their kernels.
+
+    Source: `flopwise.cost.sustained.clock_frac`. Assumes: power is averaged over many layers, forward and backward;
+    what waits for messages or a pipeline does not count.
+    """
+    peak_s, clocked_s, forward_s, backward_s = (
+        sum(times * getattr(block.whole, name) for times, block in blocks)
+        for name in ("peak_s", "clocked_s", "forward_s", "backward_s")
+    )
+    other_s, exponent = forward_s + backward_s - clocked_s, rates.value["train_clock_exponent"]
+    return clock_frac(rates.value[POWER], exponent, peak_s, clocked_s, other_s)
+
+
+def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> BoostedKernels:
     """Kernels of one block; shape of the inner columns in `context`, a row of each device where rates are columns.
 
     Source: sum over its operations (`flopwise.cost.kernels`).
@@ -202,24 +247,26 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
     """
     split, devices = context.split, context.rates.num_sms
     zero = np.zeros(np.broadcast(devices, context.shape.batch, split.tp, split.cp, split.ep).shape)
-    total = {f.name: zero.copy() for f in fields(Kernels)}
+    names = [f.name for f in fields(Kernels) if f.name != "clock_frac"]
+    total, clocked = ({name: zero.copy() for name in names} for _ in range(2))
     for kernel in kernels_of(items, context, in_layers=in_layers):
         work = kernel.work
-        for floor in ("memory_s", "peak_s", "traffic_s"):
+        for floor in ("memory_s", "clocked_s", "peak_s", "traffic_s"):
             total[floor] += getattr(kernel, floor)
-        if not kernel.forward:
-            total["backward_s"] += kernel.seconds
-            parts = {"weight": work.name.endswith(WEIGHT_GRADIENT), "attention_back": kernel.attends}
-            for part in (name for name, holds in parts.items() if holds):
-                total[f"{part}_s"] += kernel.seconds
-            continue
-        light, raised = work.kind in LIGHT, work.name.endswith(RAISED)
-        named = not kernel.modules.isdisjoint(context.recipe.modules)
-        parts = {"forward": True, "attention": kernel.attends, "light": light, "raised": raised, "named": named}
+        clocked["clocked_s"] += kernel.clocked_s
+        if kernel.forward:
+            light, raised = work.kind in LIGHT, work.name.endswith(RAISED)
+            named = not kernel.modules.isdisjoint(context.recipe.modules)
+            parts = {"forward": True, "attention": kernel.attends, "light": light, "raised": raised, "named": named}
+        else:
+            weight = work.name.endswith(WEIGHT_GRADIENT)
+            parts = {"backward": True, "weight": weight, "attention_back": kernel.attends}
         for part in (name for name, holds in parts.items() if holds):
             total[f"{part}_s"] += kernel.seconds
-            total[f"{part}_flops"] += work.causal_flops
-    return Kernels(**total)
+            clocked[f"{part}_s"] += kernel.clocked_s
+            if kernel.forward:
+                total[f"{part}_flops"] += work.causal_flops
+    return BoostedKernels(Kernels(**total), Kernels(**clocked))
 
 
 class BlockKernel(NamedTuple):
@@ -231,9 +278,14 @@ class BlockKernel(NamedTuple):
     attends: bool
     seconds: Floats
     memory_s: Floats  # the same where it is bound by memory, else 0
+    clocked_s: Floats  # part of it that the clock of the cores sets; 0 where it is bound by memory
     peak_s: Floats  # at the datasheet's peak rate
     traffic_s: Floats  # at the datasheet's memory bandwidth
     modules: frozenset[str] = frozenset()  # of `RECOMPUTE_MODULES`, those that it is part of
+
+    def at(self, clock: Floats) -> BlockKernel:
+        """The kernel at a share of the boost clock. Source and assumptions: `BoostedKernels.at`."""
+        return self._replace(seconds=self.seconds + (1.0 / clock - 1.0) * self.clocked_s)
 
 
 def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
@@ -251,17 +303,15 @@ def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
 
 
 def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
-    """The kernels of one block, forward and backward, in the order in which the forward pass runs them."""
+    """The kernels of one block at the boost clock, forward and backward, as the forward pass runs them."""
     groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in _kernels(items, context)]
     timings = iter(_timings([part for _, parts in groups for part in parts], context))
     for group, parts in groups:
         for part in parts:
             work, dtype, forward, passes, unpack_s = part.work, part.dtype, part.forward, part.passes, part.unpack_s
             figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)
-            seconds, memory_s, peak_s, traffic_s = figures
-            modules, seconds, memory_s = recomputed_modules(group), seconds + unpack_s, memory_s + unpack_s
-            attends = isinstance(group[0], Attend)
-            yield BlockKernel(work, dtype, forward, attends, seconds, memory_s, peak_s, traffic_s, modules)
+            kernel = BlockKernel(work, dtype, forward, isinstance(group[0], Attend), *figures, recomputed_modules(group))
+            yield kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
 
@@ -352,8 +402,8 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                     name=f"{item.name}/{what}{suffix}", kind="gather", in_elems=read * elems, out_elems=written * elems
                 )
                 timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
-                seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context, timing)
-                kernel = BlockKernel(work, "bf16", not suffix, False, seconds, memory_s, peak_s, traffic_s)  # noqa: FBT003
+                figures = _seconds(work, "bf16", context, timing)
+                kernel = BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
                 yield kernel._replace(modules=frozenset({"moe"}))
 
 
@@ -477,8 +527,7 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
     for name in ("loss", f"loss{GRADIENT}"):
         work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
         timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
-        seconds, memory_s, peak_s, traffic_s = _seconds(work, "bf16", context, timing)
-        yield BlockKernel(work, "bf16", name == "loss", False, seconds, memory_s, peak_s, traffic_s)  # noqa: FBT003
+        yield BlockKernel(work, "bf16", name == "loss", False, *_seconds(work, "bf16", context, timing))  # noqa: FBT003
 
 
 def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_bytes: float = 2.0) -> list[Timing]:
@@ -503,8 +552,10 @@ def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_
 
 def _seconds(
     work: Work, dtype: str, context: BlockContext, timing: Timing, *, eager: bool = False, passes: float = 1.0
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """(seconds, seconds if memory-bound, seconds at peak FLOP/s, seconds at datasheet bandwidth) of one work.
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Seconds of one work: all; all if it is memory-bound; those that the clock sets; at the peak rate; at bandwidth.
+
+    The last two are those of the datasheet.
 
     `timing`: of it alone. `eager`: attention writes its scores. `passes`: bytes that a light operation moves over those
     of one kernel. Assumes: attention's backward pass is as fast as its forward one on a systolic array, which
@@ -516,12 +567,16 @@ def _seconds(
     if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):
         seconds = seconds + _added_s(work, timing, context)
     slower = rates.matrix_unit_dim is None  # a systolic array is as fast backward
+    computes_s = timing.compute_s
     if work.kind == "attention" and work.name.endswith(GRADIENT) and slower and not eager:
-        seconds = seconds + (1.0 / BACKWARD_RATE - 1.0) * timing.compute_s
+        computes_s = timing.compute_s / BACKWARD_RATE
+        seconds = seconds + computes_s - timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
+    waits = timing.memory_s * scale >= timing.compute_s
     return (
         seconds,
-        np.where(timing.memory_s * scale >= timing.compute_s, seconds, 0.0),
+        np.where(waits, seconds, 0.0),
+        np.where(waits, 0.0, computes_s),
         work.causal_flops / rates.peak_flops_per_s(dtype),
         moved / rates.hbm_bytes_per_s,
     )

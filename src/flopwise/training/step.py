@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
 from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
+from flopwise.cost.sustained import products_clock_frac
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
@@ -105,7 +106,7 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     parts["optimizer"] = _optimizer_s(table, owned, owned_others(table, inner, degree, layout), layout)
     if table.matrices is not None:
         group = shard_ranks(layout.shard, dp * table.inner.cp[inner])
-        rate = table.rates.matmul_flops_per_s("bf16")  # of large products
+        rate = table.rates.matmul_flops_per_s("bf16") * products_clock_frac(table.rates)  # of large products
         tp, ep = table.inner.tp[inner], table.inner.ep[inner]
         experts = table.recipe.expert_ranks(tp, ep)
         once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, experts, group, layout.zero)

@@ -10,7 +10,7 @@ import numpy as np
 from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import precision
-from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, clock_frac
+from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
 from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
@@ -61,21 +61,21 @@ _ONE = np.zeros(1, dtype=np.intp)
 
 
 class TrainingDevice(Device):
-    """A device under a training stack: `Device` with the rates that `training_rates` gives it."""
+    """A device under a training stack: `Device` with the rates that `training_rates` gives it, at a sustained clock."""
 
-    def __init__(self, cluster: Cluster, software: TrainingStack, sustained: Rates) -> None:
+    def __init__(self, cluster: Cluster, software: TrainingStack, boosted: Rates, clock_frac: float) -> None:
         """Keep what the step was timed with."""
         super().__init__(cluster)
-        self.software, self.sustained = software, sustained
+        self.software, self.boosted, self.clock_frac = software, boosted, clock_frac
 
     def clock(self) -> Figure:
-        """Share of the boost clock under matrix products."""
+        """Share of the boost clock under the kernels of a micro-batch."""
         if "clock" not in self._known:
             inputs = [self.parameter(f"train_{n}") for n in ("joules_per_flop", "idle_frac", "clock_exponent")]
             if self.chip.tdp_w is not None:
                 inputs.append(self.datasheet("tdp_w", "W"))
-            text = f"{KERNEL}: power limit less idle draw over the draw of the matrix units at full rate, to a power"
-            self._known["clock"] = term("sustained clock", clock_frac(self.rates), "frac", text, *inputs)
+            text = f"{KERNEL}: mean power of a micro-batch's kernels, idle draw and operations, within the power limit"
+            self._known["clock"] = term("sustained clock", self.clock_frac, "frac", text, *inputs)
         return self._known["clock"]
 
     def product_rate(self, dtype: str) -> Figure:
@@ -86,7 +86,8 @@ class TrainingDevice(Device):
             factors = [self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(name), self.clock()]
             if name != FULL_RATE:
                 factors.append(self.parameter("train_scaled_frac"))
-            self._known[key] = self._achieved_rate(dtype, self.sustained.matmul_flops_per_s(dtype), factors)
+            rate = self.clock_frac * self.boosted.matmul_flops_per_s(dtype)
+            self._known[key] = self._achieved_rate(dtype, rate, factors)
         return self._known[key]
 
     def attention_rate(self, *, backward: bool) -> Figure:
@@ -95,7 +96,7 @@ class TrainingDevice(Device):
         if key not in self._known:
             parameters = map(self.parameter, ATTENTION[self.software.attention_kernel])
             factors = [self.datasheet("peak bf16", "FLOP/s"), *parameters, self.clock()]
-            value = self.rates.peak_flops_per_s("bf16") * self.sustained.value["attention_frac"]
+            value = self.clock_frac * self.rates.peak_flops_per_s("bf16") * self.boosted.value["attention_frac"]
             if backward:
                 source = "FlashAttention-2 (arXiv 2307.08691) figures 4 to 6"
                 factors.append(fact("attention backward over forward", BACKWARD_RATE, "", source=source))
@@ -127,7 +128,8 @@ class StepFigures(Ledger):
         self.layout, self.recipe = self.job.layout, self.job.recipe
         self.software, self.lines = self.recipe.stack, dict(estimate.breakdown)
         self.table = estimate.table
-        self.device = TrainingDevice(self.job.cluster, self.software, self.table.rates)
+        self.clock_frac = number(self.table.kernels[0][0].clock_frac)
+        self.device = TrainingDevice(self.job.cluster, self.software, self.table.rates, self.clock_frac)
         self.pp, self.micro_batches = int(self.layout.pp), estimate.job.micro_batches
         self.mode = int(mode_index(self.layout, self.table.partials))
         mean = self.table.model_parts[self.mode, :, 0] / self.pp
@@ -188,14 +190,14 @@ class StepFigures(Ledger):
         names = ["before the layers", *(kind.name for kind in stack.kinds), "after the layers"]
         times = [1, *map(stack.order.count, range(len(stack.kinds))), 1]
         blocks = [
-            list(kernels_of(items, replace(context, block=block), in_layers=inside))
+            [k.at(self.clock_frac) for k in kernels_of(items, replace(context, block=block), in_layers=inside)]
             for (items, _, inside), block in zip(block_list(model), split.blocks, strict=True)
         ]
         for tower in tower_blocks(model):
             own = tower.context(model, replace(context, block=split.towers))
             names.append(tower.name)
             times.append(tower.times)
-            blocks.append(list(kernels_of(tower.items, own, in_layers=tower.in_layers)))
+            blocks.append([k.at(self.clock_frac) for k in kernels_of(tower.items, own, in_layers=tower.in_layers)])
         return [(n, c / self.pp, b) for n, c, b in zip(names, times, blocks, strict=True) if c and b]
 
     def _reading(self) -> Figure | None:

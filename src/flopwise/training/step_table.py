@@ -7,7 +7,7 @@ combinations; `flopwise.training.step` composes layouts out of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial as with_first
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +23,15 @@ from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.weights import frozen_bytes
 from flopwise.training.adapters import adapter_matrices, adapter_parameters, extra_items
-from flopwise.training.blocks import BlockContext, BlockTimes, Kernels, block_kernels, tensor_parallel_s
+from flopwise.training.blocks import (
+    BlockContext,
+    BlockTimes,
+    BoostedKernels,
+    Kernels,
+    block_kernels,
+    sustained_clock,
+    tensor_parallel_s,
+)
 from flopwise.training.frozen import split_model
 from flopwise.training.muon import Matrices, hidden_matrices
 from flopwise.training.routing import expert_load
@@ -224,17 +232,22 @@ def block_contexts(
 
 
 def model_kernels(split: SplitModel, context: BlockContext) -> list[Kernels]:
-    """The kernels of every block; those of the towers stand before the layers."""
+    """The kernels of every block at the clock that they leave; those of the towers stand before the layers."""
     first, *others = [
         block_kernels(items, replace(context, block=block), in_layers=inside)
         for (items, _, inside), block in zip(block_list(split.model), split.blocks, strict=True)
     ]
     for tower in tower_blocks(split.model):
         own = tower.context(split.model, replace(context, block=split.towers))
-        kernels = block_kernels(tower.items, own, in_layers=tower.in_layers)
-        sums = {f.name: getattr(first, f.name) + tower.times * getattr(kernels, f.name) for f in fields(Kernels)}
-        first = Kernels(**sums)
-    return [first, *others]
+        first = first.plus(tower.times, block_kernels(tower.items, own, in_layers=tower.in_layers))
+    return at_sustained_clock(split.model.stacks[0], (first, *others), context.rates)
+
+
+def at_sustained_clock(stack: Stack, blocks: Sequence[BoostedKernels], rates: Rates) -> list[Kernels]:
+    """The kernels of a stack, and of what stands before and after its layers, at the clock that they leave together."""
+    times = (1, *(stack.order.count(kind) for kind in range(len(stack.kinds))), 1)
+    clock = sustained_clock([*zip(times, blocks, strict=True)], rates)
+    return [block.at(clock) for block in blocks]
 
 
 def _block_times(split: SplitModel, context: BlockContext, kernels: list[Kernels]) -> list[BlockTimes]:
