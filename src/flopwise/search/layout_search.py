@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +64,6 @@ from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
 from flopwise.units import format_percent
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.search.nodes import NodeKind
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -180,6 +177,36 @@ class StepTables:
         self.kernels[device], self.first = table.kernels, self.first or table
         keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
         return replace(table, moved_bytes=search.moved_bytes, jitter_frac=search.conditions.jitter_frac)
+
+
+class Nodes(Protocol):
+    """What a search reads of the nodes that it times layouts on."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Their devices and links."""
+
+    @property
+    def count(self) -> int:
+        """Devices of each: layouts take whole nodes."""
+
+    @property
+    def networked(self) -> bool:
+        """Whether the network between them is known; without it a job stays on one."""
+
+    @property
+    def host_bytes(self) -> float:
+        """Host memory of each device; 0 where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyNodes:
+    """Devices with their links, whatever instances they are in: a layout may leave part of a node to others."""
+
+    cluster: Cluster
+    count: int = 1
+    networked: bool = True
+    host_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +345,7 @@ class _NodeSearch:
     """
 
     search: LayoutSearch
-    node: NodeKind
+    node: Nodes
     capacity: float  # bytes of tensors that a device holds
     least_s: Floats
     found: list[Rows] = field(default_factory=list)
@@ -441,7 +468,7 @@ class _NodeSearch:
 
 
 def timed_layouts(
-    search: LayoutSearch, node: NodeKind, tokens: float, tables: StepTables, *, margin: float = 1.0,
+    search: LayoutSearch, node: Nodes, tokens: float, tables: StepTables, *, margin: float = 1.0,
     every: bool = False, after: TimedLayouts | None = None, unless: LayoutSearch | None = None,
 ) -> TimedLayouts:  # fmt: skip
     """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
@@ -480,7 +507,7 @@ def timed_layouts(
     )  # fmt: skip
 
 
-def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Index:
+def _possible_meshes(space: Space, family: Family, node: Nodes) -> Index:
     """Meshes of whole nodes whose tensor ranks share the fast link; of one node where the network is not known."""
     domain = max(node.cluster.fabric.domain, 1)
     whole = family.num_gpus % node.count == 0 if node.networked else family.num_gpus == node.count
@@ -499,7 +526,7 @@ def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
     return candidates[first]
 
 
-def _meter_watts(search: LayoutSearch, node: NodeKind, table: StepTable | None, rows: Index) -> Floats:
+def _meter_watts(search: LayoutSearch, node: Nodes, table: StepTable | None, rows: Index) -> Floats:
     """Power of candidates at the meter, hosts and cooling included, in W; infinite where the limit is not known."""
     device = node.cluster.accelerator
     if device.tdp_w is None or table is None or not rows.size:
@@ -556,27 +583,29 @@ def fastest_layout(
     if not space.size:
         return None
     most = confident_capacity_bytes(recipe, built.accelerator)
-    capacity = tensor_bytes(most, recipe.stack, built.accelerator.kind)
-    fitting, values = sum(int((nbytes <= capacity).sum()) for nbytes in needs), list(needs)
-    if fitting:
-        table = StepTables().table(search, built)
-        steps = (steps_s(table, space, family) for family in space.families)
-        values = [np.where(n <= capacity, s, np.inf) for n, s in zip(needs, steps, strict=True)]
-    flat = np.concatenate([v.ravel() for v in values])
-    kinds = [np.broadcast_to(kinds_in(space.columns(one)), one.shape).ravel() for one in space.families]
-    layout = space.layout(_simplest(flat, np.concatenate(kinds)) if fitting else int(flat.argmin()))
-    if fitting and recompute is None:
-        layout = _with_fewest_recomputed(search, layout, capacity)
-    return layout, space.size, fitting
+    anywhere = AnyNodes(built)
+    found = timed_layouts(search, anywhere, 1.0, StepTables(), margin=built.accelerator.hbm_bytes / most)
+    if not found.rows.size:
+        flat = np.concatenate([nbytes.ravel() for nbytes in needs])
+        return space.layout(int(flat.argmin())), space.size, 0
+    layout = space.layout(int(found.rows[found.simplest(np.arange(found.rows.size))]))
+    if recompute is None:
+        layout = _with_fewest_recomputed(search, layout, tensor_bytes(most, recipe.stack, built.accelerator.kind))
+    return layout, space.size, found.fitting
 
 
 def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: float) -> Layout:
-    """`layout` with full recompute of the fewest blocks with which it fits: never slower than recompute of all."""
+    """`layout` with full recompute of the fewest first blocks with which it fits, where these are fewer than its own.
+
+    Never slower: recompute of a block more takes time.
+    """
     if int(layout.recompute) != FULL:
         return layout
-    table = MemoryTable(search.model, search.recipe)
-    for blocks in range(1, -(-search.model.stacks[0].num_layers // (int(layout.pp) * int(layout.interleave)))):
-        fewer = replace(layout, recompute_first=blocks)
+    table, chunks = MemoryTable(search.model, search.recipe), int(layout.interleave)
+    of_stage = -(-search.model.stacks[0].num_layers // int(layout.pp))
+    recomputed = -(-of_stage // int(layout.recompute_every))
+    for blocks in range(1, -(-recomputed // chunks)):
+        fewer = replace(layout, recompute_every=1, recompute_first=blocks)
         if allocated_and_states(table, fewer)[0] <= capacity:
             return fewer
     return layout
