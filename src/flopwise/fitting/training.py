@@ -141,6 +141,8 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
     megatron_like = ("megatron-te", "megatron-2026", "nanotron", "fast-llm", "xla", "in-house", "hai-llm")
     stack = partial(Constant, table="stacks")
     return (
+        # where products alone reach what ml-engineering's table of maximum achievable matmul FLOPS has: 267 of 312
+        # TFLOP/s in 400 W, 794 of 989 in 700 W, 1,745 of 2,250 in 1,000 W
         Constant("train_joules_per_flop", ("ampere",), 1.2e-12, 0.3e-12, 3e-12, 0.3),
         Constant("train_joules_per_flop", ("hopper",), 0.85e-12, 0.2e-12, 3e-12, 0.3),
         Constant("train_joules_per_flop", ("blackwell",), 0.52e-12, 0.1e-12, 3e-12, 0.3),
