@@ -49,6 +49,9 @@ def with_lengths(workload: Resolved, model: Model) -> tuple[Resolved, tuple[str,
     changed: dict[str, Any] = {"input_tokens": prompt} if given["input_tokens"] is None else {}
     if given["output_tokens"] is None and answer:
         changed["output_tokens"] = answer
+    if workload.sessions is not None:  # these are a turn's own
+        sessions = replace(workload.sessions, **changed)
+        changed |= {"sessions": sessions, "input_tokens": round(sessions.prompt_tokens)}
     if all(getattr(workload, name) == tokens for name, tokens in changed.items()):
         return workload, ()
     return replace(workload, **changed), notes

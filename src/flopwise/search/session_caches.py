@@ -1,0 +1,60 @@
+"""What the caches of each layout still hold of sessions, so that layouts are judged with it before any is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from flopwise.cost.rates import Rates
+from flopwise.ops.types import Floats
+from flopwise.search.workload import Resolved
+from flopwise.serving.job import ServeJob
+from flopwise.serving.sessions import found_histories
+from flopwise.serving.sim.stores import KvStore
+from flopwise.serving.steady import closed_loop
+from flopwise.serving.techniques import request_work, runner, tokens_a_round
+
+SETTLING = 6
+"""Times that replicas are counted anew, at what their caches then hold."""
+
+
+def kv_stores(workload: Resolved, rates: Rates, devices: int) -> tuple[KvStore, ...]:
+    """The stores below the caches of a replica of so many devices."""
+    if workload.sessions is None or workload.sessions.kv_stores is None:
+        return ()
+    return KvStore.parse_list(workload.sessions.kv_stores, rates, devices, workload.facts)
+
+
+def found_by_layout(
+    job: ServeJob, batch: Floats, tokens: Floats, token_bytes: Floats, workload: Resolved,
+    replicas: Callable[[Floats], Floats],
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """(share of prompt tokens that caches hold, seconds until stores have brought theirs); shape of the job's layouts.
+
+    `batch`: the most sequences in flight on an attention replica, whose cache has room for `tokens` of `token_bytes`
+    each; `replicas`: how many carry the workload where one answers so many requests a second. The fewer tokens are
+    found the more replicas it takes, each of which then has fewer sessions to hold: both are solved together.
+
+    Source: `flopwise.serving.sessions.found_histories`. Assumes: as there; replicas share all turns evenly.
+    """
+    sessions, ranks = workload.sessions, np.asarray(job.layout.dp)
+    assert sessions is not None, "there are histories of sessions only"
+    assert workload.requests_per_s is not None, "sessions come at a rate"
+    stores = [kv_stores(workload, job.cluster.rates, int(devices)) for devices in np.ravel(job.layout.num_gpus)]
+    tiers = list(zip(*stores, strict=True))
+    held = [tokens, *(np.array([one.capacity_bytes for one in tier]) / ranks / token_bytes for tier in tiers)]
+    found = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens)
+    for _ in range(SETTLING):
+        tried = replace(job, techniques=replace(job.techniques, hit_frac=found))
+        loop = closed_loop(runner(tried), job.layout, batch, *request_work(tried))
+        turns_per_s = workload.requests_per_s / replicas(np.asarray(loop.requests_per_s) * ranks) / ranks
+        service_s = loop.ttft_s + (workload.output_tokens - 1) * loop.tpot_s / tokens_a_round(job)
+        parts = found_histories(sessions, turns_per_s, service_s, held, workload.engine.block_tokens)
+        found = (found + parts.whole_frac) / 2.0
+    fetch_s = np.zeros(ranks.shape)
+    for frac, tier in zip(parts.store_fracs, tiers, strict=True):
+        bytes_per_s = np.array([one.bytes_per_s for one in tier]) / ranks
+        fetch_s = fetch_s + frac * sessions.prompt_tokens * token_bytes / bytes_per_s
+    return found, fetch_s
