@@ -186,6 +186,8 @@ class ServingOption(PlanOption):
         """Latencies, rates and the price of tokens."""
         found, tokens = self.found, float(self.tokens_per_s[row])
         hourly = float(self.usd_per_hour[row])
+        if self.workload.sessions is not None:  # whose stores are paid besides
+            hourly = float(self.cost_usd[row]) / HOURS_PER_MONTH
         return {
             "ttft_s": float(found.ttft_s[row]),
             "tpot_s": float(found.tpot_s[row]) if self.decodes else None,

@@ -367,8 +367,8 @@ def _session_run(
 
     Raises: SpecError, InfeasibleError: as `SessionRun.of`; what says something else about the load.
     """
+    from flopwise.serving.sessions import SessionTraffic  # noqa: PLC0415 - few are asked for
     from flopwise.serving.sim.finite import SessionRun  # noqa: PLC0415 - the simulator starts where one runs
-    from flopwise.serving.sim.source import Traffic  # noqa: PLC0415 - same
 
     if not job.decodes:
         raise OptionError("turns", f"{job.model.name} answers in one pass: sessions need a model that generates")
@@ -377,11 +377,13 @@ def _session_run(
             raise OptionError(name, "sessions come at a rate (--rate, of sessions); leave it out with --turns")
     if request.rate is None:
         raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
-    traffic = Traffic(
-        rate=request.rate, turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share,
-        tool_pause=sessions.tool_pause, input_tokens=request.input_tokens or job.input_tokens,
-        output_tokens=request.output_tokens or job.output_tokens,
+    assert sessions.turns is not None
+    asked = SessionTraffic(
+        turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share or 0.0,
+        tool_pause_s=sessions.tool_pause or 0.0, input_tokens=request.input_tokens or job.input_tokens,
+        output_tokens=request.output_tokens or job.output_tokens, kv_stores=sessions.kv_stores,
     )  # fmt: skip
+    traffic = asked.traffic(request.rate)
     traffic.check()
     return SessionRun.of(job, traffic, sessions.kv_stores, replicas, facts)
 

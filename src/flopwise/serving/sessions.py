@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 DRAWN_SESSIONS = 2**16
 """Sessions whose turns are drawn for the moments of their number."""
-HALVINGS = 60
-"""Of the interval in which the time until an eviction is looked for."""
+HALVINGS = 40
+"""Of the interval, in logarithms, in which the time until an eviction is looked for."""
 LONGEST_S = 1e9
 """No cache keeps what nobody used for longer."""
 
@@ -141,9 +141,9 @@ def _held_tokens(sessions: SessionTraffic, turns_per_s: Array, service_s: Array,
 
 def _kept_s(sessions: SessionTraffic, turns_per_s: Array, service_s: Array, capacity: Array) -> Array:
     """The time T for which a cache of so many tokens keeps what nobody uses; by bisection."""
-    low, high = np.zeros(np.shape(capacity)), np.full(np.shape(capacity), LONGEST_S)
+    low, high = np.full(np.shape(capacity), 1.0 / LONGEST_S), np.full(np.shape(capacity), LONGEST_S)
     for _ in range(HALVINGS):
-        middle = (low + high) / 2.0
+        middle = np.sqrt(low * high)
         over = _held_tokens(sessions, turns_per_s, service_s, middle) > capacity
         low, high = np.where(over, low, middle), np.where(over, middle, high)
     return low

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
@@ -151,6 +152,8 @@ class SessionRun(NamedTuple):
 
     estimate: ServeEstimate
     report: SessionReport
+    simulated: SimulatedRun
+    counted: NDArray[np.bool_]  # turns of the run that figures are of
 
     @classmethod
     def of(cls, job: ServeJob, traffic: Traffic, stores: str | None, replicas: int, facts: Facts) -> Self:
@@ -202,4 +205,4 @@ class SessionRun(NamedTuple):
             hourly = figures.usd_per_hour * replicas + report.stores_usd * HOUR_S / run.paid_s
             per_hour = rate * replicas / report.turns_per_session * HOUR_S
             report = replace(report, usd_per_session=hourly / per_hour)
-        return cls(figures, report)
+        return cls(figures, report, run, kept)
