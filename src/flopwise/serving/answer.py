@@ -21,7 +21,7 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
-from flopwise.serving.estimate import estimate, job_memory, request_tokens
+from flopwise.serving.estimate import estimate, job_memory, outgrows_cache, request_tokens
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
@@ -112,8 +112,16 @@ class ServeAnswer(Result):
         if sessions is not None and sessions.turns is not None:
             session_run = _session_run(job, replicas, request, sessions, facts)
             result, job = session_run.estimate, session_run.estimate.job
+        elif request.requests is not None:
+            result = _run_estimate(job, replicas, request, facts)
+        elif outgrows_cache(job):
+            result = _crowded_estimate(job, request, facts)
+            request_notes += (
+                "more users than the cache has room for once their answers have grown: those who were started last give "
+                "way and are read again, as simulated",
+            )
         else:
-            result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
+            result = estimate(job)
         at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
         memory = memory_answer(
             job.model, replace(deployment, weights=job.weights.name),
@@ -430,6 +438,17 @@ def _run_estimate(job: ServeJob, replicas: int, request: RequestSpec, facts: Fac
         output_tokens=outputs if isinstance(outputs, str) else job.output_tokens,
     )  # fmt: skip
     return finite_estimate(job, traffic, replicas, facts)
+
+
+def _crowded_estimate(job: ServeJob, request: RequestSpec, facts: Facts) -> ServeEstimate:
+    """The estimate of users who outgrow the cache, whose lengths are as asked for."""
+    from flopwise.serving.sim.finite import crowded_estimate  # noqa: PLC0415 - the simulator starts where one runs
+
+    drawn = (request.input_tokens, request.output_tokens)
+    if not any(isinstance(length, str) for length in drawn):
+        return crowded_estimate(job, facts)
+    inputs, outputs = drawn
+    return crowded_estimate(job, facts, (inputs or job.input_tokens, outputs or job.output_tokens))
 
 
 def _load_text(request: RequestSpec) -> str:

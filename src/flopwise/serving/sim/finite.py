@@ -22,6 +22,7 @@ from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import Scheduling, mean_tokens
+from flopwise.serving.steady import ROUNDS
 from flopwise.units import DAY_S, HOUR_S
 
 ENOUGH_REQUESTS = 2_000
@@ -33,6 +34,8 @@ BATCHES = 4
 """Full batches after which the pace of a long batch job is that of its middle."""
 ARRIVALS = 6_000
 """Requests of a run whose middle half stands for a steady state under random arrivals."""
+LEAST_REQUESTS, AROUND = 300, 8 / 9
+"""Of a closed loop; and the shortest of its lengths over the mean, where they go from 0.8 to 1 of the nominal ones."""
 LIVES, LEAST_S, MOST_TURNS = 4.0, 600.0, 100_000
 """Sessions come for so many times as long as one lasts, ten minutes at least, and have no more turns in all."""
 LEAST_SESSIONS, MOST_S, SELDOM_PER_S = 600, 20 * DAY_S, 1.0 / DAY_S
@@ -82,6 +85,32 @@ def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> 
         run = _request(job, replace(traffic, seed=seed), facts).run_fixed(replicas)
         figures.append(np.array(_means(job, run, replicas)))
     return FiniteRun(RunMeans(*np.mean(figures, axis=0).tolist()), run)
+
+
+def crowded_estimate(job: ServeJob, facts: Facts, lengths: tuple[int | str, int | str] | None = None) -> ServeEstimate:
+    """A replica whose users outgrow its cache (`outgrows_cache`): means over `ROUNDS` requests of each, simulated.
+
+    `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own.
+
+    Source: `flopwise.serving.sim`; `flopwise.serving.steady.ROUNDS` for what load generators send; Little's law for the
+    rate, as the end of a run, when few are left, is no steady state.
+    Raises: as `finite_run`.
+    """
+    users = max(int(job.concurrency or 1), 1)
+    inputs, outputs = lengths or (_about(job.input_tokens), _about(job.output_tokens))
+    traffic = Traffic(
+        requests=max(ROUNDS * users, LEAST_REQUESTS), users=users, together=True, input_tokens=inputs,
+        output_tokens=outputs,
+    )  # fmt: skip
+    run = _request(job, traffic, facts).run_fixed(1)
+    tpot_s = float(np.nanmean(run.tpot_s)) if job.output_tokens > 1 else 0.0
+    return estimate(job, RunMeans(float(np.nanmean(run.ttft_s)), tpot_s, users / float(np.nanmean(run.e2e_s))))
+
+
+def _about(tokens: int) -> int | str:
+    """Lengths around a mean, as load generators draw them."""
+    low = round(AROUND * tokens)
+    return tokens if low == tokens else f"{low}:{2 * tokens - low}"
 
 
 def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest:
