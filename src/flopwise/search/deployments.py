@@ -538,8 +538,10 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
     return _Sizing(job, batch, fit.size, one_pass, known, asked.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
 
 
-def _cache_rooms(memory: ServingMemory, grid: ServingLayout, fit: Column, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """(tokens that the cache of an attention replica holds, bytes of one on all its devices) of the layouts that fit."""
+def _cache_rooms(
+    memory: ServingMemory, grid: ServingLayout, fit: Column, shape: tuple[int, ...]
+) -> tuple[Floats, Floats]:
+    """(tokens that the cache of an attention replica holds, bytes of one on its devices) of the layouts that fit."""
     tokens, budget, tp, pp = (
         np.broadcast_to(np.asarray(v, dtype=float), shape)[fit]
         for v in (memory.kv_capacity_tokens, memory.kv_budget_bytes, grid.tp, grid.pp)

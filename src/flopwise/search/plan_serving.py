@@ -126,6 +126,8 @@ def plan_serving(
     """
     draft = PlanDraft()
     draft.assumptions += check_serving(workload, model, facts)
+    if not alone and workload.sessions is not None and workload.sessions.kv_stores is not None:
+        raise SpecError("traffic.kv_stores: a fleet's bill has no stores of caches; plan this service by itself")
     workload = with_facts(workload, facts)
     wanted, one_pass = variants(workload, model), answers_in_one_pass(model, workload)
     nodes = nodes_with_engine(

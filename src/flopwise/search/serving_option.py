@@ -25,8 +25,8 @@ from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
 from flopwise.search.replica import DEGREES, answers_in_one_pass, candidate_job, replica_job
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
-from flopwise.search.spec import Latency
 from flopwise.search.session_caches import kv_stores
+from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.iteration import StepLoad

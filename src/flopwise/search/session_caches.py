@@ -50,7 +50,8 @@ def found_by_layout(
     tiers = list(zip(*stores, strict=True))
     held = [tokens, *(np.array([one.capacity_bytes for one in tier]) / ranks / token_bytes for tier in tiers)]
     both = ServingLayout(**{name: np.tile(np.asarray(getattr(job.layout, name)), 2) for name in DEGREES})
-    found, running = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0), np.asarray(batch) / 2.0
+    found: Floats = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0)
+    running = np.asarray(batch) / 2.0
     for _ in range(SETTLING):
         tried = replace(job, techniques=replace(job.techniques, hit_frac=np.tile(found, 2)))
         loop = closed_loop(runner(tried), both, np.concatenate([batch, running]), *request_work(tried))

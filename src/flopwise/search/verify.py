@@ -198,10 +198,10 @@ class Simulator:
         sessions, per_s = workload.sessions, workload.sessions_per_s
         assert sessions is not None
         assert per_s is not None
-        own = replace(
-            option.job(row), input_tokens=mean_tokens(sessions.input_tokens), arrivals_per_s=per_s / replicas
+        own = replace(option.job(row), input_tokens=mean_tokens(sessions.input_tokens), arrivals_per_s=per_s / replicas)
+        found = SessionRun.of(
+            own, sessions.traffic(per_s, self.seed), sessions.kv_stores, replicas, workload.facts, self.on_compile
         )
-        found = SessionRun.of(own, sessions.traffic(per_s, self.seed), sessions.kv_stores, replicas, workload.facts)
         figures = _figures(found.simulated, workload, found.counted, replicas)
         return msgspec.structs.replace(figures, sessions=_sessions(found))
 
@@ -210,7 +210,7 @@ class Simulator:
         workload, replicas = self.workload, int(option.found.replicas[row])
         assert workload.requests is not None
         traffic = batch_traffic(workload, int(workload.requests), self.seed)
-        means, run = finite_run(option.job(row), traffic, replicas, workload.facts)
+        means, run = finite_run(option.job(row), traffic, replicas, workload.facts, self.on_compile)
         self.means[_run_key(option, row)] = means
         simulated = min(replicas, len(run.totals.busy_ps))
         whole_s = workload.requests / (means.requests_per_s * replicas)
@@ -227,7 +227,12 @@ def _sessions(found: SessionRun) -> SimulatedSessions:
 
 
 def _figures(
-    run: SimulatedRun, workload: Resolved, rows: slice | NDArray[np.bool_], replicas: int, *, seconds: float | None = None
+    run: SimulatedRun,
+    workload: Resolved,
+    rows: slice | NDArray[np.bool_],
+    replicas: int,
+    *,
+    seconds: float | None = None,
 ) -> SimulatedFigures:
     """Percentiles over some of the requests."""
     from flopwise.serving.sim.result import Slo  # noqa: PLC0415 - beside its only use

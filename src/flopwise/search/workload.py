@@ -14,8 +14,8 @@ from flopwise.facts.software import Engine
 from flopwise.options import OptionError, options_of
 from flopwise.search import spec as specs
 from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, TargetsSpec, TrafficSpec, WorkloadSpec
-from flopwise.serving.sim.profiles import weekly_rates
 from flopwise.serving.sessions import SessionTraffic
+from flopwise.serving.sim.profiles import weekly_rates
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec

@@ -93,8 +93,9 @@ class Found(NamedTuple):
 
 
 def found_histories(
-    sessions: SessionTraffic, turns_per_s: Floats, service_s: Floats, capacities: Sequence[Floats], block_tokens: int = 1
-) -> Found:
+    sessions: SessionTraffic, turns_per_s: Floats, service_s: Floats, capacities: Sequence[Floats],
+    block_tokens: int = 1,
+) -> Found:  # fmt: skip
     """What one cache still holds of the histories of turns that come `turns_per_s`; shape of the broadcast.
 
     `capacities`: tokens of the device's cache and of each store below it, which has what the one above evicts.

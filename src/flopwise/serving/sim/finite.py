@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self
 
@@ -46,6 +46,10 @@ BEFORE = 1 / 3
 """Of that time, until as many sessions are under way as on average."""
 
 
+OnCompile = Callable[[], None] | None
+"""Called where the simulator must be compiled first."""
+
+
 class FiniteRun(NamedTuple):
     """Means over the requests of a run, and its last draw; of a long batch job the first requests of a replica."""
 
@@ -53,7 +57,9 @@ class FiniteRun(NamedTuple):
     simulated: SimulatedRun
 
 
-def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> ServeEstimate:
+def finite_estimate(
+    job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile = None
+) -> ServeEstimate:
     """One of `replicas` that work off `traffic` to its end: means over its requests, and its tokens over its duration.
 
     The duration holds the first prompts, before which nothing is answered, and the drain of the longest answers, when
@@ -61,11 +67,11 @@ def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts
 
     Source: `finite_run`. Raises: as `finite_run`.
     """
-    return estimate(job, finite_run(job, traffic, replicas, facts).means)
+    return estimate(job, finite_run(job, traffic, replicas, facts, on_compile).means)
 
 
-def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> FiniteRun:
-    """Simulate `replicas` that work off `traffic` to its end.
+def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile = None) -> FiniteRun:
+    """Simulate `replicas` that work off `traffic` to its end; `on_compile` is called where code is compiled first.
 
     Source: `flopwise.serving.sim`, run to the end; vLLM's and SGLang's serving benchmarks divide by the same duration.
     Assumes: lengths and arrivals as drawn; of a short run the mean of several draws.
@@ -78,16 +84,18 @@ def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> 
         raise SpecError("the number of requests is not given")
     at_once = traffic.together and (traffic.users or 0) >= traffic.requests
     if at_once and traffic.requests > WHOLE_REQUESTS:
-        return _long_job(job, traffic, math.ceil(traffic.requests / replicas), facts)
+        return _long_job(job, traffic, math.ceil(traffic.requests / replicas), facts, on_compile)
     draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // traffic.requests))
     figures = []
     for seed in range(traffic.seed, traffic.seed + draws):
-        run = _request(job, replace(traffic, seed=seed), facts).run_fixed(replicas)
+        run = _request(job, replace(traffic, seed=seed), facts).run_fixed(replicas, on_compile)
         figures.append(np.array(_means(job, run, replicas)))
     return FiniteRun(RunMeans(*np.mean(figures, axis=0).tolist()), run)
 
 
-def crowded_estimate(job: ServeJob, facts: Facts, lengths: tuple[int | str, int | str] | None = None) -> ServeEstimate:
+def crowded_estimate(
+    job: ServeJob, facts: Facts, lengths: tuple[int | str, int | str] | None = None, on_compile: OnCompile = None
+) -> ServeEstimate:
     """A replica whose users outgrow its cache (`outgrows_cache`): means over `ROUNDS` requests of each, simulated.
 
     `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own.
@@ -102,7 +110,7 @@ def crowded_estimate(job: ServeJob, facts: Facts, lengths: tuple[int | str, int 
         requests=max(ROUNDS * users, LEAST_REQUESTS), users=users, together=True, input_tokens=inputs,
         output_tokens=outputs,
     )  # fmt: skip
-    run = _request(job, traffic, facts).run_fixed(1)
+    run = _request(job, traffic, facts).run_fixed(1, on_compile)
     tpot_s = float(np.nanmean(run.tpot_s)) if job.output_tokens > 1 else 0.0
     return estimate(job, RunMeans(float(np.nanmean(run.ttft_s)), tpot_s, users / float(np.nanmean(run.e2e_s))))
 
@@ -124,7 +132,7 @@ def _means(job: ServeJob, run: SimulatedRun, replicas: int) -> RunMeans:
     return RunMeans(float(np.nanmean(run.ttft_s)), tpot_s, made / replicas)
 
 
-def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> FiniteRun:
+def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts, on_compile: OnCompile) -> FiniteRun:
     """The share of one replica in a batch job: whole where it is short, else its beginning and then the pace there.
 
     Source: the time of twice as many requests less that of so many leaves out filling and emptying the batch.
@@ -136,7 +144,7 @@ def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> F
 
     first = first_requests(WHOLE_REQUESTS // 2)
     begin = max(WHOLE_REQUESTS // 2, BATCHES * first.replica.limits.max_batch * first.replica.schedulers)
-    run = first_requests(min(requests, 2 * begin)).run_fixed(1)
+    run = first_requests(min(requests, 2 * begin)).run_fixed(1, on_compile)
     means = _means(job, run, 1)
     if requests <= 2 * begin:
         return FiniteRun(means, run)
@@ -155,7 +163,7 @@ class ArrivalRun(NamedTuple):
     tpot_s: dict[str, float]
 
     @classmethod
-    def of(cls, job: ServeJob, percentiles: Sequence[str], facts: Facts) -> Self:
+    def of(cls, job: ServeJob, percentiles: Sequence[str], facts: Facts, on_compile: OnCompile = None) -> Self:
         """Simulate `ARRIVALS` requests of one length at the job's rate; `percentiles` as p50.
 
         Source: `flopwise.serving.sim`. Assumes: Poisson arrivals; the first and the last quarter are no steady state.
@@ -165,7 +173,7 @@ class ArrivalRun(NamedTuple):
         traffic = Traffic(
             requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=job.input_tokens, output_tokens=job.output_tokens
         )
-        run = _request(job, traffic, facts).run_fixed(1)
+        run = _request(job, traffic, facts).run_fixed(1, on_compile)
         cut = ARRIVALS // 4
         ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
         shares = [float(name.removeprefix("p")) for name in percentiles]
@@ -185,7 +193,10 @@ class SessionRun(NamedTuple):
     counted: NDArray[np.bool_]  # turns of the run that figures are of
 
     @classmethod
-    def of(cls, job: ServeJob, traffic: Traffic, stores: str | None, replicas: int, facts: Facts) -> Self:
+    def of(
+        cls, job: ServeJob, traffic: Traffic, stores: str | None, replicas: int, facts: Facts,
+        on_compile: OnCompile = None,
+    ) -> Self:  # fmt: skip
         """Sessions of `traffic` on `replicas` of the job; prefixes stay in the cache, or in `stores`, if they can.
 
         A request goes where its session's prefix is. Figures are means over turns that come when as many sessions are
@@ -211,7 +222,7 @@ class SessionRun(NamedTuple):
         how = Scheduling(kv_stores=stores, balancer="prefix-aware", prefill_gpus=job.techniques.prefill_gpus)
         alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
         request = request_of(alone, replace(traffic, duration_s=duration_s), how, facts, ())
-        run = request.run_fixed(replicas)
+        run = request.run_fixed(replicas, on_compile)
         first_s, last_s = BEFORE * duration_s, duration_s
         came, ended = run.outcome.arrival_ps / PS, run.outcome.finish_ps / PS
         kept = (came >= first_s) & (came <= last_s)
