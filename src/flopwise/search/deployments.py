@@ -293,7 +293,7 @@ class SizedReplicas:
     steady: Steady | None  # None: answers in one pass
     known: dict[str, Any]
     start: tuple[float, Storage]  # seconds until a rented machine runs the image, and what weights are read from
-    fetch_s: Floats = 0.0  # of a prompt, until stores have brought what they hold of it
+    fetch_s: float | Floats = 0.0  # of a prompt, until stores have brought what they hold of it
     bands: dict[bool, dict[str, ErrorBand]] = field(default_factory=lambda: {False: {}, True: {}}, compare=False)
     """`Deployments.bands` of closed loops, and of requests that arrive at a rate."""
 
@@ -420,7 +420,7 @@ class _Sizing:
     one_pass: bool
     known: dict[str, Any]
     start: tuple[float, Storage]
-    fetch_s: Floats = 0.0
+    fetch_s: float | Floats = 0.0
 
 
 def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
@@ -523,7 +523,7 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
     }
     if workload.sessions is None:
         return _Sizing(job, batch, fit.size, one_pass, known, asked.start)
-    room = _cache_rooms(memory, grid, fit, whole.shape)
+    tokens, token_bytes = _cache_rooms(memory, grid, fit, whole.shape)
     largest = {name: degree[-fit.size :] for name, degree in degrees.items()}
     fewest = least[-fit.size :] if isinstance(least, np.ndarray) and least.ndim else least
 
@@ -532,7 +532,7 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
         return _replicas(capacity, in_flight, workload, fewest, np.zeros(fit.size))
 
     alone = replace(job, layout=ServingLayout(**largest))
-    found, fetch_s = found_by_layout(alone, batch[-fit.size :], *room, workload, replicas)
+    found, fetch_s = found_by_layout(alone, batch[-fit.size :], tokens, token_bytes, workload, replicas)
     known["found_frac"] = np.broadcast_to(found, sizes.shape).ravel()
     job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
     return _Sizing(job, batch, fit.size, one_pass, known, asked.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
@@ -662,9 +662,8 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
     full_s = column(one.full_s for one in sized)[rows]
     parts = ("compute_s", "memory_s", "communication_s", "conversion_s")
     drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
-    tokens, steps = request_work(job)
-    if np.ndim(tokens):  # those of each layout
-        tokens = column([tokens])[rows][:1]
+    prompt, steps = request_work(job)
+    tokens: Any = column([prompt])[rows][:1] if np.ndim(prompt) else prompt  # those of each layout
     return _ReplicasTogether(
         batch=batch, ranks=degrees["dp"], capacity=column(one.requests_per_s for one in steady) * degrees["dp"],
         decode=step._replace(seconds=seconds, **drawn), ends=np.cumsum([one.batch.size for one in sized]).tolist(),

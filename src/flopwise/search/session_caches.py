@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def kv_stores(workload: Resolved, rates: Rates, devices: int) -> tuple[KvStore, 
 
 def found_by_layout(
     job: ServeJob, batch: Floats, tokens: Floats, token_bytes: Floats, workload: Resolved,
-    replicas: Callable[[Floats], Floats],
+    replicas: Callable[[Any], Any],
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """(share of prompt tokens that caches hold, seconds until stores have brought theirs); shape of the job's layouts.
 
@@ -53,7 +54,8 @@ def found_by_layout(
     found: Floats = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0)
     running = np.asarray(batch) / 2.0
     for _ in range(SETTLING):
-        tried = replace(job, techniques=replace(job.techniques, hit_frac=np.tile(found, 2)))
+        hits: Any = np.tile(found, 2)
+        tried = replace(job, techniques=replace(job.techniques, hit_frac=hits))
         loop = closed_loop(runner(tried), both, np.concatenate([batch, running]), *request_work(tried))
         full_per_s, _ = np.split(np.asarray(loop.requests_per_s), 2)
         answer_s = loop.ttft_s + (workload.output_tokens - 1) * loop.tpot_s / tokens_a_round(job)

@@ -243,17 +243,17 @@ def tokens_a_round(job: ServeJob) -> float:
     return 1.0 if how is None else float(tokens_per_step(how.acceptance, how.tokens))
 
 
-def prefix_tokens(job: ServeJob) -> Floats:
-    """Tokens of each prompt that the cache holds already; shape of the share that is found."""
+def prefix_tokens(job: ServeJob) -> float:
+    """Tokens of each prompt that the cache holds already; a column where the share that is found is one."""
     shared, hit, block = job.techniques.shared_tokens, job.techniques.hit_frac, job.engine.block_tokens
     if not (shared or np.any(hit)):
         return 0.0
-    found = cached_tokens(job.input_tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block)
+    found: Any = cached_tokens(job.input_tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block)
     return found if np.ndim(found) else float(found)
 
 
-def request_work(job: ServeJob) -> tuple[Floats, float]:
-    """(prompt tokens to compute, steps until its answer is whole) of one request; shape of the share that is found.
+def request_work(job: ServeJob) -> tuple[float, float]:
+    """(prompt tokens to compute, steps until its answer is whole) of one request; a column as `prefix_tokens`.
 
     Source: `cached_tokens`, `tokens_per_step`.
     Assumes: the first token comes with the prompt.
@@ -302,7 +302,7 @@ def layer_bytes(model: Model, weights: WeightFormat, layout: ServingLayout) -> F
 class TechniqueRunner(Runner):
     """A runner with techniques. Loads are as for a plain one, of what is left to compute and of whole rounds."""
 
-    cached_tokens: Floats = 0.0  # of each prompt: seen, not computed
+    cached_tokens: float = 0.0  # of each prompt: seen, not computed; or a column
     grown_tokens: float = 0.0  # by which an answer is longer on average than the rounds that made it
     kept_frac: float = 1.0  # of a context, what decoding reads
     proposals: int = 0  # tokens that a draft proposes a round
