@@ -905,6 +905,11 @@ def plan(
     burstiness: float | None | str = ...,
     peak: float | None | str = ...,
     profile: Any = ...,
+    turns: int | str | None = ...,
+    think_s: float | str = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
+    kv_stores: str | None = ...,
     shared_prefix: int | None | str = ...,
     prefix_hit: float | None | str = ...,
     kv_keep: float | None | str = ...,
@@ -970,6 +975,7 @@ def plan(
     hsdp: int | None | str = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
+    think: float | str = ...,
     provider: Sequence[str] = ...,
     region: Sequence[str] = ...,
     gpu: Sequence[str] = ...,
@@ -1057,6 +1063,11 @@ def plan(
         burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
         peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
         profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
         prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
         kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
@@ -1465,6 +1476,7 @@ def serve(
     static: bool = ...,
     encode: bool = ...,
     simulate: bool = ...,
+    on_compile: Callable[[], None] | None = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
     rate: float | None | str = ...,
@@ -1543,6 +1555,7 @@ def serve(
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
         simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
+        on_compile: called before the simulator is compiled for the first time.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
         output_tokens (or output): Tokens of an answer, as --input (default: 256).
         rate: Requests per second, on average: 20, 500/min.

@@ -13,6 +13,8 @@ from flopwise.options import DEGREE, changed_options, defaults_of, take
 from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flopwise.facts.architecture import Model
     from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.job import ServeEstimate
@@ -24,7 +26,7 @@ SERVED = (RequestSpec, SessionsSpec, MachineSpec, ServingSpec, TechniqueRequest,
 @takes(*SERVED, gpus=DEGREE)
 def serve(
     model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, simulate: bool = False,
-    **options: Any,
+    on_compile: Callable[[], None] | None = None, **options: Any,
 ) -> ServeAnswer:  # fmt: skip
     """Latency, throughput, memory, energy and price of serving a model.
 
@@ -37,6 +39,7 @@ def serve(
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
         simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
+        on_compile: called before the simulator is compiled for the first time.
         **options: options of the command line by name, or whole specs.
 
     Raises:
@@ -66,7 +69,7 @@ def serve(
     job, notes = replica_of(found, deployment, machines, techniques, source)
     answer = ServeAnswer.of(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
-        sessions=sessions, simulate=simulate,
+        sessions=sessions, simulate=simulate, on_compile=on_compile,
     )  # fmt: skip
     said = [name for part in (request, deployment, techniques) for name in changed_options(part)]
     kinds = unsaid_kinds(SETTINGS, said if gpus is None else [*said, "gpus"], "default")

@@ -16,10 +16,10 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.serving.estimate import estimate
+from flopwise.serving.estimate import estimate, outgrows_cache
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.sim.finite import finite_estimate
+from flopwise.serving.sim.finite import crowded_estimate, finite_estimate
 from flopwise.serving.sim.source import Traffic
 
 Release = tuple[int, int]
@@ -366,6 +366,8 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
         burst = burst_requests(row, job.engine)
         if finite:
             result = finite_estimate(job, _run_traffic(row, job, replicas), replicas, facts)
+        elif outgrows_cache(job):
+            result = crowded_estimate(job, facts, _lengths_text(row, job))
         else:
             result = estimate(job, burst=None if burst is None else math.ceil(burst / replicas))
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}

@@ -15,7 +15,7 @@ from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import TRAINING
 
 if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures
+    from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures, SimulatedSessions
 
 METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
 """Ways of fine-tuning, as a heading names them."""
@@ -25,7 +25,8 @@ LABELS = {
     "step_s": "step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s per GPU", "gpu_hours": "GPU-hours",
     "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
     "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
-    "usd_per_million_tokens": "per million tokens",
+    "usd_per_million_tokens": "per million tokens", "usd_per_session": "per session",
+    "prompt_found_frac": "prompts found in caches",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
 SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
@@ -74,6 +75,8 @@ def _first(plan: Plan, paper: Screen) -> Iterator[str]:
         if one.reproduce:
             exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
             same = "with the same figures" if exact else "as estimated, before its simulation"
+            if " --turns " in one.reproduce:
+                same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
             yield f"Row 1 by itself, {same}:\n{paper.verbatim(f'  {one.reproduce}')}"
     if plan.plans:
         yield from _network(plan.plans[0], paper)
@@ -297,12 +300,27 @@ def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
             rows.append((f"  {label}", ", ".join(shown)))
     if run.goodput_frac is not None:
         rows.append(("  within all targets", units.format_percent(run.goodput_frac)))
+    if run.sessions is not None:
+        rows += _session_rows(run.sessions)
     cache = f"cache at most {units.format_percent(run.kv_peak_frac)} full"
     dropped = f"; {run.dropped:,} requests too long for the model or the cache" if run.dropped else ""
     return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
 
 
+def _session_rows(found: SimulatedSessions) -> Iterator[tuple[str, Any]]:
+    """Where histories came from, how soon later turns are answered, and what a session costs."""
+    turns = f"{found.sessions:,}, {found.turns_per_session:,.3g} turns each"
+    yield "  sessions", turns
+    held = {"the device": found.device_frac, **found.store_fracs, "computed": found.computed_frac}
+    yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in held.items())
+    later = [f"{p} {units.format_seconds(v)}" for p, v in found.turn_ttft_s.items() if v is not None]
+    if later:
+        yield "  TTFT of later turns", ", ".join(later)
+
+
 def _figure(name: str, value: float, task: str) -> str:
+    if name == "usd_per_session":
+        return units.format_cost(value) or ""
     if name.endswith("_frac"):
         return units.format_percent(value)
     if name.startswith("usd_per"):

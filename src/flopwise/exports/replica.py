@@ -200,6 +200,9 @@ def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
     if job.engine.name != engine:
         yield f"the plan is for {job.engine.name}; plan again with --engine {engine}"
         return
+    sessions = deployment.workload.sessions
+    if sessions is not None and sessions.kv_stores is not None:
+        yield "stores below the KV cache (traffic.kv_stores) are not exported: plan without them"
     if job.techniques.kept_frac < 1.0:
         yield "servers keep the whole KV cache: plan without --kv-keep"
     if job.techniques.adapters and engine not in SERVE_ADAPTERS:

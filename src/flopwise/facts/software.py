@@ -288,6 +288,7 @@ class Engine(Software):
     batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
     stream_interval: int = 1  # tokens that are handed out together, after the first
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
+    preempts: bool = False  # starts whatever prompt fits, and takes the cache of the latest where answers outgrow it
     stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")
     serial: bool  # one batch passes through all pipeline stages before the next starts
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")

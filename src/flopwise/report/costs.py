@@ -96,7 +96,7 @@ def _workload_bars(values: Mapping[str, float], ends: Mapping[str, tuple[float, 
 UNITS = {
     "run": "a run", "epoch": "an epoch", "request": "a request", "million_requests": "a million requests",
     "million_tokens": "a million tokens", "million_input_tokens": "a million tokens in",
-    "million_output_tokens": "a million tokens out", "hour": "an hour",
+    "million_output_tokens": "a million tokens out", "session": "a session", "hour": "an hour",
 }  # fmt: skip
 
 

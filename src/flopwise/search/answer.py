@@ -20,6 +20,17 @@ FORMAT = 1
 """Version of the plan file."""
 
 
+class SimulatedSessions(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions of a run: how soon later turns are answered, and where the tokens of prompts came from."""
+
+    sessions: int
+    turns_per_session: float
+    turn_ttft_s: dict[str, float | None]  # of turns after the first, by percentile
+    device_frac: float
+    store_fracs: dict[str, float]
+    computed_frac: float
+
+
 class SimulatedFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of the simulator gave: seconds by percentile (and their mean), None where there are none.
 
@@ -38,6 +49,7 @@ class SimulatedFigures(msgspec.Struct, frozen=True, kw_only=True):
     utilisation_frac: float
     kv_peak_frac: float
     seconds: float | None = None  # batch: the whole job
+    sessions: SimulatedSessions | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
+from flopwise.search.session_caches import found_by_layout
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, whole_prompts
@@ -95,6 +96,7 @@ class Deployments:
     busy_frac: Floats
     watts_frac: Floats  # mean draw of a device over its power limit
     start_s: Floats  # of a batch: from machines that are paid to the first request; 0 of a service
+    found_frac: Floats  # of prompt tokens, those of earlier turns that a cache still holds; 0 without sessions
     considered: int
     too_big: int
     room_text: str  # what takes the room in the smallest layout that is too big; empty where all fit
@@ -128,6 +130,8 @@ def computed_prompt_tokens(workload: Resolved) -> int:
 
     Source: `flopwise.serving.techniques.cached_tokens`.
     """
+    if workload.sessions is not None:  # at least what is new in a turn
+        return max(1, round(workload.sessions.prompt_tokens - workload.sessions.history_tokens))
     shared, hit = workload.techniques.shared_prefix or 0, workload.techniques.prefix_hit or 0.0
     block, tokens = workload.engine.block_tokens, workload.input_tokens
     return max(1, round(tokens - float(cached_tokens(tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block))))
@@ -205,7 +209,8 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
         else:
             arriving[sized.job.engine.name].append((place, asked, sized))
     for group in arriving.values():
-        alike = not group[0][1].workload.techniques.any  # techniques may differ from device to device
+        first = group[0][1].workload  # techniques, and what caches hold of sessions, differ from device to device
+        alike = not first.techniques.any and first.sessions is None
         for start in range(0, len(group), READ_TOGETHER if alike else 1):
             places, *members = zip(*group[start : start + (READ_TOGETHER if alike else 1)], strict=True)
             columns |= zip(places, _arriving_columns(*members), strict=True)
@@ -268,7 +273,7 @@ class ReplicaQuestion:
     def is_kept(self) -> bool:
         """Whether other workloads may have the same answer: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return not users and not self.workload.techniques.any
+        return not users and not self.workload.techniques.any and self.workload.sessions is None
 
     @property
     def devices(self) -> tuple[object, ...]:
@@ -288,6 +293,7 @@ class SizedReplicas:
     steady: Steady | None  # None: answers in one pass
     known: dict[str, Any]
     start: tuple[float, Storage]  # seconds until a rented machine runs the image, and what weights are read from
+    fetch_s: float | Floats = 0.0  # of a prompt, until stores have brought what they hold of it
     bands: dict[bool, dict[str, ErrorBand]] = field(default_factory=lambda: {False: {}, True: {}}, compare=False)
     """`Deployments.bands` of closed loops, and of requests that arrive at a rate."""
 
@@ -414,6 +420,7 @@ class _Sizing:
     one_pass: bool
     known: dict[str, Any]
     start: tuple[float, Storage]
+    fetch_s: float | Floats = 0.0
 
 
 def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
@@ -424,7 +431,9 @@ def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None) -> Answ
     """The sizing with its closed loop; what has none is an answer by itself."""
     if not isinstance(sizing, _Sizing):
         return sizing
-    return SizedReplicas(sizing.job, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start)
+    return SizedReplicas(
+        sizing.job, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
+    )
 
 
 def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
@@ -510,8 +519,34 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
         "considered": sizes.size + too_big,
         "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
         "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
+        "found_frac": np.zeros(sizes.size),
     }
-    return _Sizing(job, batch, fit.size, one_pass, known, asked.start)
+    if workload.sessions is None:
+        return _Sizing(job, batch, fit.size, one_pass, known, asked.start)
+    tokens, token_bytes = _cache_rooms(memory, grid, fit, whole.shape)
+    largest = {name: degree[-fit.size :] for name, degree in degrees.items()}
+    fewest = least[-fit.size :] if isinstance(least, np.ndarray) and least.ndim else least
+
+    def replicas(capacity: Floats) -> Floats:
+        in_flight = batch[-fit.size :] * largest["dp"]
+        return _replicas(capacity, in_flight, workload, fewest, np.zeros(fit.size))
+
+    alone = replace(job, layout=ServingLayout(**largest))
+    found, fetch_s = found_by_layout(alone, batch[-fit.size :], tokens, token_bytes, workload, replicas)
+    known["found_frac"] = np.broadcast_to(found, sizes.shape).ravel()
+    job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
+    return _Sizing(job, batch, fit.size, one_pass, known, asked.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
+
+
+def _cache_rooms(
+    memory: ServingMemory, grid: ServingLayout, fit: Column, shape: tuple[int, ...]
+) -> tuple[Floats, Floats]:
+    """(tokens that the cache of an attention replica holds, bytes of one on its devices) of the layouts that fit."""
+    tokens, budget, tp, pp = (
+        np.broadcast_to(np.asarray(v, dtype=float), shape)[fit]
+        for v in (memory.kv_capacity_tokens, memory.kv_budget_bytes, grid.tp, grid.pp)
+    )
+    return tokens, budget / np.maximum(tokens, 1.0) * tp * pp
 
 
 def _room_text(
@@ -627,10 +662,12 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
     full_s = column(one.full_s for one in sized)[rows]
     parts = ("compute_s", "memory_s", "communication_s", "conversion_s")
     drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
+    prompt, steps = request_work(job)
+    tokens: Any = column([prompt])[rows][:1] if np.ndim(prompt) else prompt  # those of each layout
     return _ReplicasTogether(
         batch=batch, ranks=degrees["dp"], capacity=column(one.requests_per_s for one in steady) * degrees["dp"],
         decode=step._replace(seconds=seconds, **drawn), ends=np.cumsum([one.batch.size for one in sized]).tolist(),
-        curves=SteadyCurves(runner(job), layout, *request_work(job), batch[rows], loops, full_s), gather=rows,
+        curves=SteadyCurves(runner(job), layout, tokens, steps, batch[rows], loops, full_s), gather=rows,
         place=np.concatenate(place),
     )  # fmt: skip
 
@@ -665,11 +702,12 @@ def _arriving_columns(asked: Sequence[ReplicaQuestion], sized: Sequence[SizedRep
     whole = wanted["latency"]
     further_s = (outputs - 1) * token_s[whole] if outputs > 1 else 0.0  # which may be without end
     busy = arrivals * ranks / capacity
+    fetch_s = _column([one.fetch_s for one in sized], sized)
     columns = {
         "replicas": replicas,
-        "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + behind,
+        "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + fetch_s + behind,
         "tpot_s": np.asarray(token_s[wanted["tpot"]]) + behind,
-        "e2e_s": np.asarray(seen[whole].ttft_s + further_s) + behind,
+        "e2e_s": np.asarray(seen[whole].ttft_s + further_s) + fetch_s + behind,
         "least_tpot_s": all_of.rows(there.steady.decode.floor_s) / each,
         "requests_per_s": capacity,
         "tokens_per_s": np.full(batch.size, workload.requests_per_s / workload.peak * outputs),

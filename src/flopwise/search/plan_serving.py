@@ -104,6 +104,8 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
     variants(workload, model)
     _ = workload.engine
     answer = 1 if answers_in_one_pass(model, workload) else workload.output_tokens
+    if workload.sessions is not None and answers_in_one_pass(model, workload):
+        raise SpecError(f"traffic.turns: {model.name} answers in one pass: sessions need a model that generates")
     try:
         return check_request(model, workload.input_tokens, answer)
     except SpecError as error:
@@ -124,6 +126,8 @@ def plan_serving(
     """
     draft = PlanDraft()
     draft.assumptions += check_serving(workload, model, facts)
+    if not alone and workload.sessions is not None and workload.sessions.kv_stores is not None:
+        raise SpecError("traffic.kv_stores: a fleet's bill has no stores of caches; plan this service by itself")
     workload = with_facts(workload, facts)
     wanted, one_pass = variants(workload, model), answers_in_one_pass(model, workload)
     nodes = nodes_with_engine(
@@ -248,6 +252,12 @@ def _default_assumptions(
         )
     elif flow.peak > 1:
         texts.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
+    if flow.sessions is not None:
+        texts.append(
+            f"sessions of {flow.sessions.turns} turns: rates and lengths are those of a turn, whose prompt holds all "
+            "turns before it; estimates keep what was used last (Che's approximation of a cache), the simulator all "
+            "that happens"
+        )
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")
     return texts
@@ -275,7 +285,10 @@ def _technique_assumptions(
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     """What was simulated, and what follows from it."""
     kind = "a batch complete at the start" if workload.task == "batch" else "requests as they arrive"
-    ran = f"{draft.simulated} plans were run through the simulator ({kind}, least-loaded balancer, in rank order)"
+    balancer = "least-loaded balancer"
+    if workload.sessions is not None:
+        kind, balancer = "sessions as they start", "turns go where their session's prefix is"
+    ran = f"{draft.simulated} plans were run through the simulator ({kind}, {balancer}, in rank order)"
     return [f"{ran}; `meets` comes from its percentiles and the measured errors, for other plans from the estimate"]
 
 

@@ -49,6 +49,9 @@ def with_lengths(workload: Resolved, model: Model) -> tuple[Resolved, tuple[str,
     changed: dict[str, Any] = {"input_tokens": prompt} if given["input_tokens"] is None else {}
     if given["output_tokens"] is None and answer:
         changed["output_tokens"] = answer
+    if workload.sessions is not None:  # these are a turn's own
+        sessions = replace(workload.sessions, **changed)
+        changed |= {"sessions": sessions, "input_tokens": round(sessions.prompt_tokens)}
     if all(getattr(workload, name) == tokens for name, tokens in changed.items()):
         return workload, ()
     return replace(workload, **changed), notes
@@ -87,14 +90,12 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     built = offer_cluster(workload, facts, offer, chosen.purchase)
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
+    asked = with_lengths(with_facts(workload, facts), model)[0]
+    job = replica_job(asked, model, built, facts.weight_format(document["weights"]), layout)
+    if found := chosen.figures.get("prompt_found_frac"):  # histories of sessions
+        job = replace(job, techniques=replace(job.techniques, hit_frac=found))
     return replace(
-        replica_job(
-            with_lengths(with_facts(workload, facts), model)[0],
-            model,
-            built,
-            facts.weight_format(document["weights"]),
-            layout,
-        ),
+        job,
         kv_dtype=facts.cache_format(document["kv_dtype"]),
         engine=facts.engine(document["engine"]),
         concurrency=document["max_batch"] * int(layout.dp),

@@ -23,13 +23,13 @@ from flopwise.search.replica import DEGREES
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.serving.memory import generates
-from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
+from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, TechniqueRequest
 from flopwise.training.layout import Layout
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, SourceSpec)
-SERVE = (MachineSpec, ServingSpec, RequestSpec, TechniqueRequest, SharedSpec, SourceSpec)
+SERVE = (MachineSpec, ServingSpec, RequestSpec, SessionsSpec, TechniqueRequest, SharedSpec, SourceSpec)
 """Whose options the commands take, in the order in which they are said."""
 _NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name != "dp"}
 _NEUTRAL |= {"recompute": "none", "schedule": "1f1b"}
@@ -42,7 +42,7 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     """The command line that estimates `chosen`, a plan of `workload`, by itself.
 
     Of a service that is given a rate its percentiles under load are the plan's, as estimated; of a batch its simulated
-    means and throughput (as estimated, where lengths come from a trace).
+    means and throughput (as estimated, where lengths come from a trace), of sessions their simulated means and cost.
     """
     said = _values(source) | _machines(workload, chosen, facts)
     if workload.task in TRAINING:
@@ -115,5 +115,18 @@ def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
         **{name: document[name] for name in ("weights", "kv_dtype", "engine", "max_batch")},
         "memory_fraction": workload.limits.memory_fraction, "gpus": each * document["replicas"],
         "input_tokens": workload.inputs or workload.input_tokens, "output_tokens": answer,
-        "rate": workload.requests_per_s, "concurrency": workload.concurrency,
+        "rate": workload.requests_per_s, "concurrency": workload.concurrency, **_sessions(workload),
+    }  # fmt: skip
+
+
+def _sessions(workload: Resolved) -> dict[str, Any]:
+    """Sessions and their rate, whose lengths are a turn's own; nothing without sessions."""
+    sessions = workload.sessions
+    if sessions is None:
+        return {}
+    return {
+        "input_tokens": sessions.input_tokens, "output_tokens": sessions.output_tokens,
+        "rate": workload.sessions_per_s, "turns": sessions.turns, "think_s": sessions.think_s,
+        "tool_share": sessions.tool_share or None, "tool_pause": sessions.tool_pause_s or None,
+        "kv_stores": sessions.kv_stores,
     }  # fmt: skip

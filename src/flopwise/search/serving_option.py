@@ -25,12 +25,14 @@ from flopwise.search.nodes import NodeKind, Priced
 from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
 from flopwise.search.replica import DEGREES, answers_in_one_pass, candidate_job, replica_job
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
+from flopwise.search.session_caches import kv_stores
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.sim.stores import HOST
 from flopwise.serving.techniques import request_work, runner
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 from flopwise.values import dataclass
@@ -184,6 +186,8 @@ class ServingOption(PlanOption):
         """Latencies, rates and the price of tokens."""
         found, tokens = self.found, float(self.tokens_per_s[row])
         hourly = float(self.usd_per_hour[row])
+        if self.workload.sessions is not None:  # whose stores are paid besides
+            hourly = float(self.cost_usd[row]) / HOURS_PER_MONTH
         return {
             "ttft_s": float(found.ttft_s[row]),
             "tpot_s": float(found.tpot_s[row]) if self.decodes else None,
@@ -192,7 +196,17 @@ class ServingOption(PlanOption):
             "requests_per_s_capacity": float(found.requests_per_s[row] * found.replicas[row]),
             "busy_frac": float(found.busy_frac[row]),
             "usd_per_million_tokens": hourly / (tokens * HOUR_S) * 1e6 if tokens else None,
+            **self._session_figures(row),
         }
+
+    def _session_figures(self, row: int) -> dict[str, float | None]:
+        """What a session costs at the mean rate, and what caches hold of prompts; nothing without sessions."""
+        workload = self.workload
+        if workload.sessions_per_s is None:
+            return {}
+        month = workload.sessions_per_s / workload.peak * HOURS_PER_MONTH * HOUR_S
+        found = float(self.found.found_frac[row])
+        return {"usd_per_session": float(self.cost_usd[row]) / month, "prompt_found_frac": found}
 
 
 def serving_options(
@@ -205,6 +219,9 @@ def serving_options(
     shared = np.ceil(found.replicas / np.maximum(packed, 1))
     instances = np.where(packed > 0, shared, found.replicas * each / node.count)
     seconds, paid_s = found.e2e_s, np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
+    stores = kv_stores(workload, node.cluster.rates, 1)
+    stores_usd = found.replicas * sum(one.usd(HOURS_PER_MONTH * HOUR_S) for one in stores)
+    host_bytes = np.maximum(packed, 1) * sum(one.capacity_bytes for one in stores if one.name == HOST)
     if batch:
         assert workload.requests is not None
         seconds = paid_s = workload.requests / (found.replicas * found.requests_per_s)
@@ -218,13 +235,19 @@ def serving_options(
         ServingOption(
             workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
             cost_usd=np.asarray(run_cost_usd(seconds, found.start_s, hourly, _terms(workload, priced))) if batch
-            else hourly * HOURS_PER_MONTH, start_s=found.start_s, energy_joules=energy,
+            else hourly * HOURS_PER_MONTH + stores_usd, start_s=found.start_s, energy_joules=energy,
             memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
             kv_dtype=kv_dtype, shared=shared,
         )
         for priced in bought
-        for hourly in (instances * priced.usd_per_hour,)
+        for hourly in (instances * _held_by_host(priced, host_bytes) * priced.usd_per_hour,)
     ]  # fmt: skip
+
+
+def _held_by_host(priced: Priced, host_bytes: Floats) -> Floats:
+    """1 for what the machine's own memory can hold, infinity for the rest; 1 where its size is not known."""
+    room = priced.offer.ram_bytes
+    return np.where(host_bytes <= (np.inf if room is None else room), 1.0, np.inf)
 
 
 def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:

@@ -14,7 +14,7 @@ from flopwise.facts import defaults
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FIELD, FileFormat, OptionError, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
+from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, TechniqueRequest
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import parse_share, split_count
@@ -131,6 +131,17 @@ class TrafficSpec(Spec):
     burstiness: float | None = same(Traffic, "burstiness", key="traffic.")
     peak: float | None = same(Traffic, "peak", key="traffic.")
     profile: Any = same(Traffic, "profile", key="traffic.")
+    turns: int | str | None = same(SessionsSpec, "turns", key="traffic.")
+    think_s: float = same(SessionsSpec, "think_s", key="traffic.think", default=0.0)
+    tool_share: float | None = same(SessionsSpec, "tool_share", key="traffic.")
+    tool_pause: float | None = same(SessionsSpec, "tool_pause", key="traffic.")
+    kv_stores: str | None = same(SessionsSpec, "kv_stores", key="traffic.", section="Traffic")
+
+    @property
+    def sessions(self) -> SessionsSpec:
+        """What is said of sessions."""
+        names = ("turns", "think_s", "tool_share", "tool_pause", "kv_stores")
+        return SessionsSpec(**{name: getattr(self, name) for name in names})
 
 
 _target = partial(option, section="Targets", key="targets.")
@@ -254,6 +265,9 @@ MEANING: dict[str, tuple[str, ...]] = {
     "targets.tpot": ("serve", "batch"), "targets.latency": SERVING, "constraints.weight_formats": SERVING,
     "constraints.kv_dtype": SERVING, "constraints.engine": SERVING, "constraints.memory_fraction": SERVING,
     "targets.deadline": (*TRAINING, "batch"), "traffic.requests": ("batch",),
+    **dict.fromkeys(
+        ("traffic.turns", "traffic.think", "traffic.tool_share", "traffic.tool_pause", "traffic.kv_stores"), ("serve",)
+    ),
 }  # fmt: skip
 """Tasks for which a section or a key of a workload means something, where that is not all of them."""
 

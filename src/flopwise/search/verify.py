@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.ops.types import Array
-from flopwise.search.answer import Candidate, PlanDraft, SimulatedFigures
+from flopwise.search.answer import Candidate, PlanDraft, SimulatedFigures, SimulatedSessions
 from flopwise.search.deployments import Deployments, deployments
 from flopwise.search.rank import Pick
 from flopwise.search.replica import DEGREES
@@ -23,12 +24,13 @@ from flopwise.search.workload import Resolved, WorkloadTraffic, busiest
 from flopwise.serving.estimate import RunMeans
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
-from flopwise.serving.sim.finite import finite_run
+from flopwise.serving.sim.finite import SessionRun, finite_run
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, RequestTrace, read_trace_columns, trace
 from flopwise.serving.sim.traffic import draw_requests
+from flopwise.serving.spec import mean_tokens
 from flopwise.units import format_seconds
 
 MOST_REPLICAS = 8
@@ -142,8 +144,8 @@ class Simulator:
         """
         key = _run_key(option, row)
         if key not in self._figures:
-            job = self.workload.task == "batch"
-            self._figures[key] = self._run_batch(option, row) if job else self._run_service(option, row)
+            run = self._run_batch if self.workload.task == "batch" else self._run_service
+            self._figures[key] = (self._run_sessions if self.workload.sessions else run)(option, row)
             self.runs += 1
         return self._figures[key]
 
@@ -190,20 +192,47 @@ class Simulator:
         run = self._run(option, row, requests.trace, replicas=replicas, users=requests.users, balancer="least-loaded")
         return _figures(run, workload, slice(requests.first, requests.last), replicas)
 
+    def _run_sessions(self, option: ServingOption, row: int) -> SimulatedFigures:
+        """Sessions as `flopwise serve --turns` simulates them."""
+        workload, replicas = self.workload, int(option.found.replicas[row])
+        sessions, per_s = workload.sessions, workload.sessions_per_s
+        assert sessions is not None
+        assert per_s is not None
+        own = replace(option.job(row), input_tokens=mean_tokens(sessions.input_tokens), arrivals_per_s=per_s / replicas)
+        found = SessionRun.of(
+            own, sessions.traffic(per_s, self.seed), sessions.kv_stores, replicas, workload.facts, self.on_compile
+        )
+        figures = _figures(found.simulated, workload, found.counted, replicas)
+        return msgspec.structs.replace(figures, sessions=_sessions(found))
+
     def _run_batch(self, option: ServingOption, row: int) -> SimulatedFigures:
         """A batch job, as `flopwise serve --requests` simulates it; its means are kept in `means`."""
         workload, replicas = self.workload, int(option.found.replicas[row])
         assert workload.requests is not None
         traffic = batch_traffic(workload, int(workload.requests), self.seed)
-        means, run = finite_run(option.job(row), traffic, replicas, workload.facts)
+        means, run = finite_run(option.job(row), traffic, replicas, workload.facts, self.on_compile)
         self.means[_run_key(option, row)] = means
         simulated = min(replicas, len(run.totals.busy_ps))
         whole_s = workload.requests / (means.requests_per_s * replicas)
         return _figures(run, workload, slice(None), simulated, seconds=whole_s)
 
 
+def _sessions(found: SessionRun) -> SimulatedSessions:
+    report = found.report
+    later = {name: None if np.isnan(seconds) else seconds for name, seconds in report.turn_ttft_s.items()}
+    return SimulatedSessions(
+        sessions=report.sessions, turns_per_session=report.turns_per_session, turn_ttft_s=later,
+        device_frac=report.device_frac, store_fracs=report.store_fracs, computed_frac=report.computed_frac,
+    )  # fmt: skip
+
+
 def _figures(
-    run: SimulatedRun, workload: Resolved, rows: slice, replicas: int, *, seconds: float | None = None
+    run: SimulatedRun,
+    workload: Resolved,
+    rows: slice | NDArray[np.bool_],
+    replicas: int,
+    *,
+    seconds: float | None = None,
 ) -> SimulatedFigures:
     """Percentiles over some of the requests."""
     from flopwise.serving.sim.result import Slo  # noqa: PLC0415 - beside its only use

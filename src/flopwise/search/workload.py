@@ -14,6 +14,7 @@ from flopwise.facts.software import Engine
 from flopwise.options import OptionError, options_of
 from flopwise.search import spec as specs
 from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, TargetsSpec, TrafficSpec, WorkloadSpec
+from flopwise.serving.sessions import SessionTraffic
 from flopwise.serving.sim.profiles import weekly_rates
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
 from flopwise.training.run_spec import RunConditionsSpec
@@ -35,6 +36,7 @@ class WorkloadTraffic:
     """The requests of a workload. `requests_per_s` is the rate that replicas are sized for; the mean is that / `peak`.
 
     `inputs`, `outputs`: lengths as `flopwise.serving.sim.lengths.Lengths.parse` reads them, None where all are alike.
+    With `sessions` a request is a turn, whose prompt holds all turns before it: rates and lengths are those of turns.
     """
 
     requests_per_s: float | None = None
@@ -49,6 +51,14 @@ class WorkloadTraffic:
     burstiness: float | None = None  # standard deviation of the gaps over their mean
     trace: str | None = None
     profile: tuple[float, ...] = ()  # rates of the hours of a week over their mean
+    sessions: SessionTraffic | None = None  # None: requests that stand alone
+
+    @property
+    def sessions_per_s(self) -> float | None:
+        """Sessions that start in a second, at the rate that replicas are sized for; None without any."""
+        if self.sessions is None or self.requests_per_s is None:
+            return None
+        return self.requests_per_s / self.sessions.mean_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +130,8 @@ class Resolved(WorkloadTraffic):
             done |= {"million_requests": requests / 1e6, "million_input_tokens": requests * self.input_tokens / 1e6}
             outputs = requests * self.output_tokens / 1e6 if self.task != "encode" else None
             done |= {"million_output_tokens": outputs}
+        if self.sessions is not None and requests is not None:
+            done |= {"session": requests / self.sessions.mean_turns}
         return done
 
     @property
@@ -181,6 +193,11 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     data.check_packing()
     data.check_batch()
     techniques.check()
+    if values[TrafficSpec].turns is not None and (techniques.shared_prefix or techniques.prefix_hit):
+        raise SpecError(
+            "techniques: the turns of sessions have prefixes of their own (traffic.turns); leave shared_prefix and "
+            "prefix_hit out"
+        )
     tokens = data.run_tokens(_sample_tokens(data))
     if what.task in specs.TRAINING and tokens is None:
         raise SpecError(f"data: a {what.task} workload needs data.tokens, or data.samples with data.seq_len")
@@ -234,6 +251,16 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
     if traffic.profile is not None:
         profile = weekly_rates(traffic.profile, "profile")
         peak = max(profile)
+    if traffic.turns is not None:
+        assert traffic.rate is not None
+        sessions = SessionTraffic(
+            turns=traffic.turns, input_tokens=lengths[0], output_tokens=lengths[1], think_s=traffic.think_s,
+            tool_share=traffic.tool_share or 0.0, tool_pause_s=traffic.tool_pause or 0.0, kv_stores=traffic.kv_stores,
+        )  # fmt: skip
+        return WorkloadTraffic(
+            requests_per_s=traffic.rate * sessions.mean_turns * peak, peak=peak, profile=profile, sessions=sessions,
+            input_tokens=round(sessions.prompt_tokens), output_tokens=answer,
+        )  # fmt: skip
     return WorkloadTraffic(
         requests_per_s=None if traffic.rate is None else traffic.rate * peak, concurrency=traffic.concurrency,
         requests=traffic.requests, input_tokens=prompt, output_tokens=answer, peak=peak, inputs=inputs,
@@ -243,6 +270,7 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
 
 def _check_traffic(traffic: TrafficSpec, process: str) -> None:
     """Refuse what contradicts itself; `process`: how requests arrive."""
+    _check_sessions(traffic, process)
     shape = next((n for n in ("profile", "arrivals", "burstiness", "peak") if getattr(traffic, n) is not None), None)
     for name in (shape, "concurrency", "input_tokens", "output_tokens") if traffic.trace is not None else ():
         if name is not None and getattr(traffic, name) is not None:
@@ -260,6 +288,22 @@ def _check_traffic(traffic: TrafficSpec, process: str) -> None:
         raise OptionError(
             "arrivals", "a plan is sized for the highest rate of a day: give peak, or a profile, instead of diurnal"
         )
+
+
+def _check_sessions(traffic: TrafficSpec, process: str) -> None:
+    """Refuse what is said of sessions and cannot be."""
+    traffic.sessions.check()
+    if bool(traffic.tool_share) != bool(traffic.tool_pause):
+        raise OptionError("tool_share", "how many turns and how long a tool takes (tool_pause) go together")
+    if traffic.turns is None:
+        return
+    for name in ("trace", "concurrency"):
+        if getattr(traffic, name) is not None:
+            raise OptionError(name, "sessions come at a rate (--rate, of sessions); leave it out with turns")
+    if traffic.rate is None:
+        raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
+    if process != "poisson":
+        raise OptionError("arrivals", "sessions start at random (poisson); leave it out with turns")
 
 
 def _trace_traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:

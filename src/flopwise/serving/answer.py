@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
-from flopwise.serving.estimate import estimate, job_memory, request_tokens
+from flopwise.serving.estimate import estimate, job_memory, outgrows_cache, request_tokens
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
@@ -98,10 +98,12 @@ class ServeAnswer(Result):
         cls, job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec,
         facts: Facts, *, gpus: int | None = None, static: bool = False, encode: bool = False,
         notes: tuple[str, ...] = (), sessions: SessionsSpec | None = None, simulate: bool = False,
+        on_compile: Callable[[], None] | None = None,
     ) -> ServeAnswer:  # fmt: skip
         """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
 
-        `simulate`: near saturation latencies are those of simulated requests.
+        `simulate`: near saturation latencies are those of simulated requests. `on_compile` is called where the
+        simulator must be compiled first.
 
         Raises:
             SpecError: no whole replicas, or a load that cannot be.
@@ -110,10 +112,15 @@ class ServeAnswer(Result):
         rate, cluster = request.rate, job.cluster
         session_run = None
         if sessions is not None and sessions.turns is not None:
-            session_run = _session_run(job, replicas, request, sessions, facts)
+            session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
             result, job = session_run.estimate, session_run.estimate.job
+        elif request.requests is not None:
+            result = _run_estimate(job, replicas, request, facts, on_compile)
+        elif outgrows_cache(job):
+            result = _crowded_estimate(job, request, facts, on_compile)
+            request_notes += (OUTGROWN,)
         else:
-            result = estimate(job) if request.requests is None else _run_estimate(job, replicas, request, facts)
+            result = estimate(job)
         at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
         memory = memory_answer(
             job.model, replace(deployment, weights=job.weights.name),
@@ -125,7 +132,7 @@ class ServeAnswer(Result):
         if waits is not None and job.output_tokens > 1 and SIMULATED_FROM <= waits.utilisation_frac < 1:
             share = format_percent(waits.utilisation_frac)
             if simulate:
-                result, waits = _simulated_load(job, waits, facts)
+                result, waits = _simulated_load(job, waits, facts, on_compile)
                 request_notes += (f"latencies are those of simulated requests: {share} of capacity is used",)
             else:
                 request_notes += (
@@ -361,14 +368,15 @@ def _batch_at_rate(job: ServeJob) -> int:
 
 
 def _session_run(
-    job: ServeJob, replicas: int, request: RequestSpec, sessions: SessionsSpec, facts: Facts
-) -> SessionRun:
+    job: ServeJob, replicas: int, request: RequestSpec, sessions: SessionsSpec, facts: Facts,
+    on_compile: Callable[[], None] | None,
+) -> SessionRun:  # fmt: skip
     """Sessions at the rate that is asked for, simulated.
 
     Raises: SpecError, InfeasibleError: as `SessionRun.of`; what says something else about the load.
     """
+    from flopwise.serving.sessions import SessionTraffic  # noqa: PLC0415 - few are asked for
     from flopwise.serving.sim.finite import SessionRun  # noqa: PLC0415 - the simulator starts where one runs
-    from flopwise.serving.sim.source import Traffic  # noqa: PLC0415 - same
 
     if not job.decodes:
         raise OptionError("turns", f"{job.model.name} answers in one pass: sessions need a model that generates")
@@ -377,13 +385,15 @@ def _session_run(
             raise OptionError(name, "sessions come at a rate (--rate, of sessions); leave it out with --turns")
     if request.rate is None:
         raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
-    traffic = Traffic(
-        rate=request.rate, turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share,
-        tool_pause=sessions.tool_pause, input_tokens=request.input_tokens or job.input_tokens,
-        output_tokens=request.output_tokens or job.output_tokens,
+    assert sessions.turns is not None
+    asked = SessionTraffic(
+        turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share or 0.0,
+        tool_pause_s=sessions.tool_pause or 0.0, input_tokens=request.input_tokens or job.input_tokens,
+        output_tokens=request.output_tokens or job.output_tokens, kv_stores=sessions.kv_stores,
     )  # fmt: skip
+    traffic = asked.traffic(request.rate)
     traffic.check()
-    return SessionRun.of(job, traffic, sessions.kv_stores, replicas, facts)
+    return SessionRun.of(job, traffic, sessions.kv_stores, replicas, facts, on_compile)
 
 
 def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
@@ -412,7 +422,9 @@ def _session_settings(report: SessionReport) -> Iterator[tuple[str, str]]:
         yield "session", f"{format_cost(report.usd_per_session)} each"
 
 
-def _run_estimate(job: ServeJob, replicas: int, request: RequestSpec, facts: Facts) -> ServeEstimate:
+def _run_estimate(
+    job: ServeJob, replicas: int, request: RequestSpec, facts: Facts, on_compile: Callable[[], None] | None
+) -> ServeEstimate:
     """The estimate of the run that is asked for: all at once where neither a rate nor users are given.
 
     Raises: SpecError, InfeasibleError: as `finite_estimate`.
@@ -427,7 +439,26 @@ def _run_estimate(job: ServeJob, replicas: int, request: RequestSpec, facts: Fac
         input_tokens=inputs if isinstance(inputs, str) else job.input_tokens,
         output_tokens=outputs if isinstance(outputs, str) else job.output_tokens,
     )  # fmt: skip
-    return finite_estimate(job, traffic, replicas, facts)
+    return finite_estimate(job, traffic, replicas, facts, on_compile)
+
+
+OUTGROWN = (
+    "the answers of so many users outgrow the cache: those that were started last give way and are read again, as "
+    "simulated requests do"
+)
+
+
+def _crowded_estimate(
+    job: ServeJob, request: RequestSpec, facts: Facts, on_compile: Callable[[], None] | None
+) -> ServeEstimate:
+    """The estimate of users who outgrow the cache, whose lengths are as asked for."""
+    from flopwise.serving.sim.finite import crowded_estimate  # noqa: PLC0415 - the simulator starts where one runs
+
+    drawn = (request.input_tokens, request.output_tokens)
+    if not any(isinstance(length, str) for length in drawn):
+        return crowded_estimate(job, facts, on_compile=on_compile)
+    inputs, outputs = drawn
+    return crowded_estimate(job, facts, (inputs or job.input_tokens, outputs or job.output_tokens), on_compile)
 
 
 def _load_text(request: RequestSpec) -> str:
@@ -492,11 +523,13 @@ def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoa
     )
 
 
-def _simulated_load(job: ServeJob, waits: UnderLoad, facts: Facts) -> tuple[ServeEstimate, UnderLoad]:
+def _simulated_load(
+    job: ServeJob, waits: UnderLoad, facts: Facts, on_compile: Callable[[], None] | None
+) -> tuple[ServeEstimate, UnderLoad]:
     """(the estimate, what requests see) of a load near saturation, from a run of the simulator."""
     from flopwise.serving.sim.finite import ArrivalRun  # noqa: PLC0415 - the simulator starts where one runs
 
-    run = ArrivalRun.of(job, tuple(waits.ttft_s), facts)
+    run = ArrivalRun.of(job, tuple(waits.ttft_s), facts, on_compile)
     return estimate(job, run.means), replace(waits, ttft_s=run.ttft_s, tpot_s=run.tpot_s)
 
 

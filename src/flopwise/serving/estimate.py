@@ -16,7 +16,7 @@ from flopwise.ops.types import Array
 from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, serving_band
-from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
+from flopwise.serving.memory import ServingLayout, ServingMemory, default_batch, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
 from flopwise.serving.steady import (
@@ -188,6 +188,23 @@ def burst_rate(job: ServeJob, machine: Runner, memory: ServingMemory, requests: 
     sizes = np.floor(most * np.linspace(*ends, CAPACITIES))
     each = burst_per_s(machine, job.layout, requests / ranks, sizes, *request_work(job))
     return each * ranks
+
+
+def outgrows_cache(job: ServeJob) -> bool:
+    """Whether users are more than the cache has room for, of an engine that starts them all the same.
+
+    Their answers outgrow it, and those who came last give their blocks back and are read again: no mean describes how
+    often. Where the engine's own limit is less than the cache, the others wait for a place.
+
+    Source: vLLM, `Scheduler.schedule`: a waiting prompt starts where its blocks are free, and the last of the running
+    is preempted where there are none (its documentation, optimization and tuning: recompute).
+    """
+    users = _replica_concurrency(job)
+    steady = job.engine.preempts and not job.static and job.requests is None and not job.techniques.prefill_gpus
+    if users is None or not steady or not job.growing or job.arrivals_per_s is not None:
+        return False
+    limit = job.max_batch or int(default_batch(job.model, job.software, job.layout.dp))
+    return 0 < int(job_memory(job).max_concurrency) < min(users, limit)
 
 
 def job_memory(job: ServeJob, **load: Any) -> ServingMemory:

@@ -49,7 +49,7 @@ class Techniques:
     """All of them; the defaults change nothing."""
 
     shared_tokens: int = 0  # with which all prompts begin: computed once, cached once
-    hit_frac: float = 0.0  # of the tokens of a prompt, found in the cache, whoever put them there
+    hit_frac: float = 0.0  # of the tokens of a prompt, found in the cache, whoever put them there; or a column
     kept_frac: float = 1.0  # of the tokens of a sequence, whose keys and values are kept
     speculation: Speculation | None = None
     offload: Offload | None = None

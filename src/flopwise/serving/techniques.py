@@ -244,22 +244,24 @@ def tokens_a_round(job: ServeJob) -> float:
 
 
 def prefix_tokens(job: ServeJob) -> float:
-    """Tokens of each prompt that the cache holds already."""
+    """Tokens of each prompt that the cache holds already; a column where the share that is found is one."""
     shared, hit, block = job.techniques.shared_tokens, job.techniques.hit_frac, job.engine.block_tokens
-    if not (shared or hit):
+    if not (shared or np.any(hit)):
         return 0.0
-    return float(cached_tokens(job.input_tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block))
+    found: Any = cached_tokens(job.input_tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block)
+    return found if np.ndim(found) else float(found)
 
 
 def request_work(job: ServeJob) -> tuple[float, float]:
-    """(prompt tokens to compute, steps until its answer is whole) of one request.
+    """(prompt tokens to compute, steps until its answer is whole) of one request; a column as `prefix_tokens`.
 
     Source: `cached_tokens`, `tokens_per_step`.
     Assumes: the first token comes with the prompt.
     """
-    if job.techniques.speculation is None and not prefix_tokens(job):
+    found = prefix_tokens(job)
+    if job.techniques.speculation is None and not np.any(found):
         return job.input_tokens, job.output_tokens
-    return job.input_tokens - prefix_tokens(job), 1.0 + (job.output_tokens - 1.0) / tokens_a_round(job)
+    return job.input_tokens - found, 1.0 + (job.output_tokens - 1.0) / tokens_a_round(job)
 
 
 def per_token(job: ServeJob, steady: Steady) -> Steady:
@@ -300,7 +302,7 @@ def layer_bytes(model: Model, weights: WeightFormat, layout: ServingLayout) -> F
 class TechniqueRunner(Runner):
     """A runner with techniques. Loads are as for a plain one, of what is left to compute and of whole rounds."""
 
-    cached_tokens: float = 0.0  # of each prompt: seen, not computed
+    cached_tokens: float = 0.0  # of each prompt: seen, not computed; or a column
     grown_tokens: float = 0.0  # by which an answer is longer on average than the rounds that made it
     kept_frac: float = 1.0  # of a context, what decoding reads
     proposals: int = 0  # tokens that a draft proposes a round
@@ -428,7 +430,7 @@ def runner(job: ServeJob) -> Runner:
         direct=job.engine.custom_all_reduce,
         graph_batches=job.graph_batches,
     )
-    if how == Techniques(prefill_gpus=how.prefill_gpus):
+    if not np.any(how.hit_frac) and replace(how, hit_frac=0.0) == Techniques(prefill_gpus=how.prefill_gpus):
         return plain
     _, rounds = request_work(job)
     if how.structured_frac:  # a schema is compiled before its first token

@@ -13,6 +13,7 @@ from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import memory_items
+from flopwise.cli.progress import announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
@@ -65,7 +66,7 @@ def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
         from flopwise.api.serve import serve_sweep
 
         options.refuse(["explain"], "of one estimate; leave it out with --sweep")
-        swept = serve_sweep(given.pop("model"), sweep, **options.values(given))
+        swept = serve_sweep(given.pop("model"), sweep, on_compile=announce_compilation, **options.values(given))
         options.answer(swept, sweep_lines)
         return
     answer = question(**given)
@@ -79,7 +80,7 @@ def question(*, model: str, **given: Any) -> Any:
     """The answer to the parameters of this command."""
     from flopwise.api.serve import serve
 
-    return serve(model, **options.values(given))
+    return serve(model, on_compile=announce_compilation, **options.values(given))
 
 
 AXES = {

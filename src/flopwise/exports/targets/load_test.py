@@ -28,6 +28,8 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     """Why there is no load to make."""
     if deployment.workload.requests_per_s is None and deployment.workload.concurrency is None:
         yield "the plan has neither a rate of requests nor requests in flight: give traffic.requests_per_s"
+    if deployment.workload.sessions is not None:
+        yield "turns of sessions wait for the answers before them, and these programs send independent requests"
     try:
         _lengths(deployment)
     except SpecError as error:

@@ -121,7 +121,8 @@ def replica(
     Source: `flopwise.serving.memory` for blocks, data/engines.json for batch and tokens a step, step costs from
     `flopwise.serving.iteration`; pipelines as `flopwise.serving.steady.micro_batches`.
     Assumes: blocks hold what a sequence of `context` tokens needs on average, windows and states included; how many of
-    them answers fill as they grow is simulated, so they are those of whole contexts. Engines that work through whole
+    them answers fill as they grow is simulated, so they are those of whole contexts. Engines that reserve them start
+    no more requests than have room as a whole, of the mean length. Engines that work through whole
     prompts take the longest (`max_tokens`, or the job's context) in a step. Where drafts speculate, one token of the
     simulator's is a step that brings several, and a sequence holds as many more as it does on average.
     Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
@@ -134,7 +135,8 @@ def replica(
     )  # fmt: skip
     parts = 1 if row.serial else int(job.layout.pp)
     given = job.max_batch or int(default_batch(job.model, row, job.layout.dp))
-    most = max(int(min(given, memory.max_states)) // parts, 1)
+    whole = memory.max_whole_contexts if row.reserves else given
+    most = max(int(min(given, whole, memory.max_states)) // parts, 1)
     _, steps = request_work(job)  # the simulator counts a cached token for each step, half of an answer on average
     counted_frac = (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
     blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens // parts

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
@@ -21,6 +22,7 @@ from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import Scheduling, mean_tokens
+from flopwise.serving.steady import ROUNDS
 from flopwise.units import DAY_S, HOUR_S
 
 ENOUGH_REQUESTS = 2_000
@@ -32,6 +34,8 @@ BATCHES = 4
 """Full batches after which the pace of a long batch job is that of its middle."""
 ARRIVALS = 6_000
 """Requests of a run whose middle half stands for a steady state under random arrivals."""
+LEAST_REQUESTS, AROUND = 300, 8 / 9
+"""Of a closed loop; and the shortest of its lengths over the mean, where they go from 0.8 to 1 of the nominal ones."""
 LIVES, LEAST_S, MOST_TURNS = 4.0, 600.0, 100_000
 """Sessions come for so many times as long as one lasts, ten minutes at least, and have no more turns in all."""
 LEAST_SESSIONS, MOST_S, SELDOM_PER_S = 600, 20 * DAY_S, 1.0 / DAY_S
@@ -42,6 +46,10 @@ BEFORE = 1 / 3
 """Of that time, until as many sessions are under way as on average."""
 
 
+OnCompile = Callable[[], None] | None
+"""Called where the simulator must be compiled first."""
+
+
 class FiniteRun(NamedTuple):
     """Means over the requests of a run, and its last draw; of a long batch job the first requests of a replica."""
 
@@ -49,7 +57,9 @@ class FiniteRun(NamedTuple):
     simulated: SimulatedRun
 
 
-def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> ServeEstimate:
+def finite_estimate(
+    job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile = None
+) -> ServeEstimate:
     """One of `replicas` that work off `traffic` to its end: means over its requests, and its tokens over its duration.
 
     The duration holds the first prompts, before which nothing is answered, and the drain of the longest answers, when
@@ -57,11 +67,11 @@ def finite_estimate(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts
 
     Source: `finite_run`. Raises: as `finite_run`.
     """
-    return estimate(job, finite_run(job, traffic, replicas, facts).means)
+    return estimate(job, finite_run(job, traffic, replicas, facts, on_compile).means)
 
 
-def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> FiniteRun:
-    """Simulate `replicas` that work off `traffic` to its end.
+def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile = None) -> FiniteRun:
+    """Simulate `replicas` that work off `traffic` to its end; `on_compile` is called where code is compiled first.
 
     Source: `flopwise.serving.sim`, run to the end; vLLM's and SGLang's serving benchmarks divide by the same duration.
     Assumes: lengths and arrivals as drawn; of a short run the mean of several draws.
@@ -74,13 +84,41 @@ def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts) -> 
         raise SpecError("the number of requests is not given")
     at_once = traffic.together and (traffic.users or 0) >= traffic.requests
     if at_once and traffic.requests > WHOLE_REQUESTS:
-        return _long_job(job, traffic, math.ceil(traffic.requests / replicas), facts)
+        return _long_job(job, traffic, math.ceil(traffic.requests / replicas), facts, on_compile)
     draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // traffic.requests))
     figures = []
     for seed in range(traffic.seed, traffic.seed + draws):
-        run = _request(job, replace(traffic, seed=seed), facts).run_fixed(replicas)
+        run = _request(job, replace(traffic, seed=seed), facts).run_fixed(replicas, on_compile)
         figures.append(np.array(_means(job, run, replicas)))
     return FiniteRun(RunMeans(*np.mean(figures, axis=0).tolist()), run)
+
+
+def crowded_estimate(
+    job: ServeJob, facts: Facts, lengths: tuple[int | str, int | str] | None = None, on_compile: OnCompile = None
+) -> ServeEstimate:
+    """A replica whose users outgrow its cache (`outgrows_cache`): means over `ROUNDS` requests of each, simulated.
+
+    `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own.
+
+    Source: `flopwise.serving.sim`; `flopwise.serving.steady.ROUNDS` for what load generators send; Little's law for the
+    rate, as the end of a run, when few are left, is no steady state.
+    Raises: as `finite_run`.
+    """
+    users = max(int(job.concurrency or 1), 1)
+    inputs, outputs = lengths or (_about(job.input_tokens), _about(job.output_tokens))
+    traffic = Traffic(
+        requests=max(ROUNDS * users, LEAST_REQUESTS), users=users, together=True, input_tokens=inputs,
+        output_tokens=outputs,
+    )  # fmt: skip
+    run = _request(job, traffic, facts).run_fixed(1, on_compile)
+    tpot_s = float(np.nanmean(run.tpot_s)) if job.output_tokens > 1 else 0.0
+    return estimate(job, RunMeans(float(np.nanmean(run.ttft_s)), tpot_s, users / float(np.nanmean(run.e2e_s))))
+
+
+def _about(tokens: int) -> int | str:
+    """Lengths around a mean, as load generators draw them."""
+    low = round(AROUND * tokens)
+    return tokens if low == tokens else f"{low}:{2 * tokens - low}"
 
 
 def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest:
@@ -94,7 +132,7 @@ def _means(job: ServeJob, run: SimulatedRun, replicas: int) -> RunMeans:
     return RunMeans(float(np.nanmean(run.ttft_s)), tpot_s, made / replicas)
 
 
-def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> FiniteRun:
+def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts, on_compile: OnCompile) -> FiniteRun:
     """The share of one replica in a batch job: whole where it is short, else its beginning and then the pace there.
 
     Source: the time of twice as many requests less that of so many leaves out filling and emptying the batch.
@@ -106,7 +144,7 @@ def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts) -> F
 
     first = first_requests(WHOLE_REQUESTS // 2)
     begin = max(WHOLE_REQUESTS // 2, BATCHES * first.replica.limits.max_batch * first.replica.schedulers)
-    run = first_requests(min(requests, 2 * begin)).run_fixed(1)
+    run = first_requests(min(requests, 2 * begin)).run_fixed(1, on_compile)
     means = _means(job, run, 1)
     if requests <= 2 * begin:
         return FiniteRun(means, run)
@@ -125,7 +163,7 @@ class ArrivalRun(NamedTuple):
     tpot_s: dict[str, float]
 
     @classmethod
-    def of(cls, job: ServeJob, percentiles: Sequence[str], facts: Facts) -> Self:
+    def of(cls, job: ServeJob, percentiles: Sequence[str], facts: Facts, on_compile: OnCompile = None) -> Self:
         """Simulate `ARRIVALS` requests of one length at the job's rate; `percentiles` as p50.
 
         Source: `flopwise.serving.sim`. Assumes: Poisson arrivals; the first and the last quarter are no steady state.
@@ -135,7 +173,7 @@ class ArrivalRun(NamedTuple):
         traffic = Traffic(
             requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=job.input_tokens, output_tokens=job.output_tokens
         )
-        run = _request(job, traffic, facts).run_fixed(1)
+        run = _request(job, traffic, facts).run_fixed(1, on_compile)
         cut = ARRIVALS // 4
         ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
         shares = [float(name.removeprefix("p")) for name in percentiles]
@@ -151,9 +189,14 @@ class SessionRun(NamedTuple):
 
     estimate: ServeEstimate
     report: SessionReport
+    simulated: SimulatedRun
+    counted: NDArray[np.bool_]  # turns of the run that figures are of
 
     @classmethod
-    def of(cls, job: ServeJob, traffic: Traffic, stores: str | None, replicas: int, facts: Facts) -> Self:
+    def of(
+        cls, job: ServeJob, traffic: Traffic, stores: str | None, replicas: int, facts: Facts,
+        on_compile: OnCompile = None,
+    ) -> Self:  # fmt: skip
         """Sessions of `traffic` on `replicas` of the job; prefixes stay in the cache, or in `stores`, if they can.
 
         A request goes where its session's prefix is. Figures are means over turns that come when as many sessions are
@@ -179,7 +222,7 @@ class SessionRun(NamedTuple):
         how = Scheduling(kv_stores=stores, balancer="prefix-aware", prefill_gpus=job.techniques.prefill_gpus)
         alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
         request = request_of(alone, replace(traffic, duration_s=duration_s), how, facts, ())
-        run = request.run_fixed(replicas)
+        run = request.run_fixed(replicas, on_compile)
         first_s, last_s = BEFORE * duration_s, duration_s
         came, ended = run.outcome.arrival_ps / PS, run.outcome.finish_ps / PS
         kept = (came >= first_s) & (came <= last_s)
@@ -202,4 +245,4 @@ class SessionRun(NamedTuple):
             hourly = figures.usd_per_hour * replicas + report.stores_usd * HOUR_S / run.paid_s
             per_hour = rate * replicas / report.turns_per_session * HOUR_S
             report = replace(report, usd_per_session=hourly / per_hour)
-        return cls(figures, report)
+        return cls(figures, report, run, kept)

@@ -1,0 +1,100 @@
+"""Users whose answers outgrow the cache: who comes last gives way and is read again, where the engine does that."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flopwise
+from flopwise.backtests.serving import predict_row
+from flopwise.serving.answer import ServeAnswer
+from flopwise.serving.estimate import estimate, outgrows_cache
+from flopwise.serving.sim.engine import replica
+from named import FACTS
+
+TRUTH = Path(__file__).parents[3] / "benchmarks" / "truth" / "serving.csv"
+LONG: dict[str, Any] = {"gpu": "l4", "input": 200, "output": 800}
+
+
+def served(users: int, **more: Any) -> ServeAnswer:
+    found: ServeAnswer = flopwise.serve("Llama-3.1-8B", concurrency=users, **(LONG | more))
+    return found
+
+
+def room(**more: Any) -> int:
+    """Users that the cache holds with answers half grown."""
+    return int(flopwise.serve("Llama-3.1-8B", **(LONG | more)).estimate.max_concurrency)
+
+
+@pytest.mark.parametrize(("times", "length"), [(1.3, (200, 800)), (2, (1000, 1000)), (4, (100, 2000))])
+def test_serve_says_what_the_simulator_says(times: float, length: tuple[int, int]) -> None:
+    inputs, outputs = length
+    users = round(times * room(input=inputs, output=outputs))
+    found = served(users, input=inputs, output=outputs).estimate
+    low = [round(8 / 9 * n) for n in length]
+    drawn = [f"{least}:{2 * n - least}" for least, n in zip(low, length, strict=True)]
+    run = flopwise.simulate(
+        "Llama-3.1-8B", gpu="l4", input=drawn[0], output=drawn[1], users=users, requests=max(10 * users, 300),
+        together=True,
+    ).simulated  # fmt: skip
+    assert run.totals.preemptions.sum() > 0, "the case shows nothing else"
+    assert found.tpot_s is not None
+    assert found.ttft_s.value == pytest.approx(float(np.mean(run.ttft_s)), rel=1e-9)
+    assert found.tpot_s.value == pytest.approx(float(np.mean(run.tpot_s)), rel=1e-9)
+    assert found.requests_per_s == pytest.approx(users / float(np.mean(run.e2e_s)), rel=1e-9)
+
+
+def test_giving_way_takes_time_between_tokens_that_waiting_takes_before_the_first() -> None:
+    """Those who wait for a place, as the engine's limit has it, are as quick as ever once they have one."""
+    most = room()
+    crowded, limited = served(4 * most), served(4 * most, max_batch=most)
+    assert crowded.estimate.tpot_s is not None
+    assert limited.estimate.tpot_s is not None
+    assert crowded.estimate.tpot_s.value > 1.3 * limited.estimate.tpot_s.value
+    assert crowded.estimate.ttft_s.value < limited.estimate.ttft_s.value
+    assert crowded.estimate.requests_per_s < limited.estimate.requests_per_s
+    assert any("give way" in text for text in crowded.assumptions)
+    assert not any("give way" in text for text in limited.assumptions)
+
+
+def test_only_what_can_outgrow_its_cache_is_simulated() -> None:
+    job = served(1).estimate.job
+    most = room()
+    assert outgrows_cache(replace(job, concurrency=most + 1))
+    assert not outgrows_cache(replace(job, concurrency=most))
+    assert not outgrows_cache(replace(job, concurrency=2 * most, max_batch=most // 2))
+    assert not outgrows_cache(replace(job, concurrency=None))
+    assert not outgrows_cache(replace(job, concurrency=2 * most, static=True))
+    assert not outgrows_cache(replace(job, concurrency=2 * most, requests=10))
+    for name in ("sglang", "tensorrt-llm", "llama.cpp"):
+        assert not outgrows_cache(replace(job, concurrency=2 * most, engine=FACTS.engine(name)))
+
+
+def test_engines_that_reserve_whole_answers_never_take_them_back() -> None:
+    """As many at once as have room with whole answers, in the simulator as in the estimate."""
+    how: dict[str, Any] = {**LONG, "engine": "tensorrt-llm"}
+    found = flopwise.serve("Llama-3.1-8B", **how).estimate
+    assert found.max_concurrency == found.max_whole_contexts
+    assert replica(found.job).limits.max_batch == found.max_whole_contexts
+    run = flopwise.simulate("Llama-3.1-8B", users=3 * found.max_concurrency, **how)
+    assert run.summary.preemptions == 0
+    steady = estimate(replace(found.job, concurrency=3 * found.max_concurrency))
+    assert steady.tpot_s is not None
+    assert steady.tpot_s.value == pytest.approx(run.summary.tpot_s.p50, rel=0.1)
+
+
+def test_a_full_cache_was_measured() -> None:
+    """64 users of whom 50 have room with half an answer of 7,373 tokens, Llama-3.3-70B in 8 bits on an H100: waiting
+    alone came to less than half of the time per token that giving way added, and to twice the time to the first."""
+    with TRUTH.open(encoding="utf-8", newline="") as lines:
+        row = next(one for one in csv.DictReader(lines) if one["id"] == "s2493")
+    found = {p.quantity: p for p in predict_row(row, FACTS)}
+    for quantity in ("tpot_s", "ttft_s"):
+        one = found[quantity]
+        assert one.measured is not None
+        assert one.predicted == pytest.approx(one.measured, rel=0.15)
