@@ -52,8 +52,9 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
-FEW = 100
-"""Up to so many options traits are left out of an allocation where that is cheaper; else where nothing else holds."""
+FEW = 200
+"""Up to so many options, those of each trait kept apart, traits are left out of an allocation where that is cheaper;
+else where nothing else holds."""
 CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
 ROUNDS = 4
@@ -137,7 +138,7 @@ def allocate(
     made, solution = _lean_solution(made, gap, seconds, columns if fits else None)
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
         made, solution = _lean_solution(ThriftyProgram(problem, without), gap, seconds)
-    if made.has_shares and (solution.columns is None or len(problem.options) <= FEW):
+    if made.has_shares:
         made, solution = _with_traits_left_out(problem, made, solution, gap, seconds)
     if solution.columns is None:
         made, columns = _nearest(made, seconds * STEP_FRAC)
@@ -161,6 +162,8 @@ def _with_traits_left_out(
     if not closable_traits(options):
         return made, solution
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
+    if solution.columns is not None and len(wider.options) > FEW:
+        return made, solution
     trial, other = _lean_solution(ThriftyProgram(wider, made.without), gap, seconds * LATER_FRAC)
     if other.columns is None:
         return made, solution
