@@ -31,7 +31,10 @@ def test_memory_says_whether_it_fits_how_sure_that_is_and_what_would_do(run: Run
     first, found = answers(run, "memory Llama-3.1-8B --gpu h100 --context 8k --weights fp8")
     assert first.startswith("Fits 1 x H100-SXM-80: ")
     assert first.endswith(f" At most {found['max_concurrency']:,.0f} sequences of 8,192 tokens at once.")
-    first, _ = answers(run, "memory gpt2 --seq 512")
+    first, found = answers(run, "memory gpt2 --seq 512")
+    assert first.startswith(
+        f"Training takes {units.format_gib(found['per_gpu_bytes'])} per accelerator (80 % interval: "
+    )
     assert first.endswith("Name a device (--gpu) to see whether it fits.")
 
 
@@ -66,7 +69,7 @@ def test_train_says_speed_and_what_the_run_takes(run: Run) -> None:
     run_of = found["run"]
     ends = f"({units.format_seconds(run_of['seconds_low'])} to {units.format_seconds(run_of['seconds_high'])})"
     assert f"1.00 B tokens take {units.format_seconds(run_of['seconds'])} {ends} and $" in first
-    assert run("train Llama-3.1-70B --gpu h100")[1].startswith("Does not fit 1 x H100-SXM-80: ")
+    assert run("train Llama-3.1-70B --gpu h100")[1].startswith("Does not fit 1 x H100-SXM-80 in training: ")
     first, found = answers(run, "train gpt2 --gpu 4xh100 --seq 1024 --global-batch 64 --compare")
     best = max((p for p in found["points"] if p["num_gpus"] == 4 and p["fits"]), key=lambda p: p["samples_per_s"])
     assert f"the fastest way is {best['strategy']}: {best['samples_per_s'] * 1024:,.0f} tokens/s" in first
@@ -88,6 +91,48 @@ def test_other_questions_have_theirs(run: Run) -> None:
     assert re.match(
         r"No plan meets every target\. The nearest is 1 x .* \(1 x L4\), whose TTFT is .* times its lim", first
     )
+
+
+@pytest.mark.parametrize("task", ["train", "serve", "memory"])
+def test_an_explanation_opens_with_what_it_explains(run: Run, task: str) -> None:
+    first, _ = answers(run, f"explain {task} gpt2 --gpu h100")
+    assert first == run(f"{task} gpt2 --gpu h100")[1].split("\n")[0]
+
+
+def test_shapes_open_with_their_largest_gain(run: Run) -> None:
+    first, found = answers(run, "explain gpt2-xl --gpu a100-80gb --batch 8 --seq 1024")
+    assert first.startswith(f"A pass of GPT-2 XL on A100-SXM-80 takes {units.format_seconds(found['pass_s'])}, ")
+    best = found["advice"][0]
+    assert f"{best['what']} {best['better']} instead of {best['now']}" in first
+
+
+def test_lists_open_with_a_sentence(run: Run) -> None:
+    """How many rows there are, and what counts most among them."""
+
+    def both(line: str) -> tuple[str, Any]:
+        return run(line)[1].split("\n")[0], json.loads(run(f"{line} --json")[1])
+
+    first, rows = both("gpus --vendor AMD")
+    fastest = max(rows, key=lambda row: row["hbm_bytes_per_s"])
+    assert first.startswith(f"{len(rows)} accelerators of AMD; {fastest['name']} has the fastest memory, ")
+    first, one = both("gpus h100")
+    assert first.startswith(f"{one['name']}: {units.format_rate(one['peak']['bf16'], 'FLOP/s')} dense in bf16, ")
+    first, rows = both("models llama-3.2")
+    assert first == f"{len(rows)} models have llama-3.2 in the name or type; none is called so."
+    first, one = both("models Mixtral-8x7B")
+    assert first == (
+        "Mixtral-8x7B (decoder, mixtral): 46.7 B parameters, 12.9 B of them active for a token; contexts of up to "
+        "32,768 tokens."
+    )
+    first, rows = both("instances --provider aws --gpu h100")
+    keys = ("on_demand_usd_per_hour", "spot_usd_per_hour", "reserved_1y_usd_per_hour", "reserved_3y_usd_per_hour")
+    least = min(row[key] / row["count"] for row in rows for key in keys if row[key] is not None)
+    assert first.startswith(
+        f"{len(rows)} offers of aws; the cheapest accelerator-hour is {units.format_usd(least)}: aws p5"
+    )
+    first, ages = both("prices")
+    stale = sum(row["stale"] for row in ages["providers"])
+    assert f": {stale:,} prices are older than 180 days, " in first
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_colour_and_width_follow_the_terminal() -> None:
     assert "\x1b[1m" in shown
     plain = shown.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\r", "")
     assert "\x1b" not in plain
-    rows = plain.splitlines()
+    rows = plain.split("\n\n", 1)[1].splitlines()  # the table, below the sentence
     assert rows[1].startswith("─")
     assert len({len(row) for row in rows[1:2]}) == 1
     assert "…" in plain or max(map(len, rows)) <= 90

@@ -19,16 +19,16 @@ RULES = Policies(providers={}, purchase=("on_demand",), backup=Backup(share=0.25
 def option(
     workload: int, provider: str, usd: float, n: int = 1, *, purchase: str = "on_demand", hours: float = 730,
     instance: str = "", kg: float = 0.0, unit: int = 1, running: float = 0.0, own: OwnPool | None = None,
-    pool: str = "", region: str = "r", marketplace: bool = False, software: str = "",
+    pool: str = "", region: str = "r", marketplace: bool = False, software: str = "", gpu: str = "H100-SXM-80",
 ) -> MonthlyOption:  # fmt: skip
     """`n` instances of a provider for a workload, each `usd` a month."""
     name = instance or f"{provider}.x"
     offer = Offer(
-        provider=provider, instance=name, region=region, accelerator="H100-SXM-80", count=1, source="s",
+        provider=provider, instance=name, region=region, accelerator=gpu, count=1, source="s",
         price_date="2026-01-01", marketplace=marketplace,
     )  # fmt: skip
     candidate = Candidate(
-        rank=1, provider=provider, region=region, instance=name, num_instances=n, gpu="H100-SXM-80", num_gpus=n,
+        rank=1, provider=provider, region=region, instance=name, num_instances=n, gpu=gpu, num_gpus=n,
         purchase=purchase, layout={}, seconds=0.0, usd_per_hour=0.0, cost_usd=usd * n, energy_joules=None, meets={},
         figures={}, memory_bytes=0.0, capacity_bytes=0.0, price_date="2026-01-01", price_source="s",
     )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, product
 from pathlib import Path
@@ -137,8 +137,7 @@ def has_redundant(options: list[MonthlyOption], demand: WorkloadDemand, taken: C
         if demand.backup:
             share = rules.backup.share
             part = min(part + share * part, share)
-            market = c.provider, c.market
-            ready = [o for o in options if (o.provider, o.market) == market and o.purchase == "on_demand"]
+            ready = [o for o in options if o.traits[:2] == c.traits[:2] and o.purchase == "on_demand"]
             ready = [] if c.provider == "a" and rules.quotas else ready
             hours = rules.backup.hours / 730
             standby = min((math.ceil(part * o.instances - EDGE) * o.usd_each * hours for o in ready), default=math.inf)
@@ -152,8 +151,8 @@ def counts_enough(
 ) -> bool:
     """Whether the shares, and the limit on spot, hold where no money beyond what work costs at least counts.
 
-    A provider's work is worth its part of the workload's cheapest way there (on spot and else apart) in markets that
-    are open, what stands by the cheapest that stands by for all of the share, and neither more than is paid for it.
+    A provider's work is worth its part of the workload's cheapest way there (on spot and else apart) with the traits
+    that are open, what stands by the cheapest for all of the share, and neither more than is paid for it.
     Which parts those are is free within what the machines carry: a linear program.
     """
     if not rules.shares and rules.max_spot_share == 1:
@@ -161,13 +160,13 @@ def counts_enough(
     for number, (demand, (taken, _)) in enumerate(zip(demands, bill.taken, strict=True)):
         if demand.splittable and has_redundant([c for c in options if c.workload == number], demand, taken, rules):
             return False
-    used = {(c.provider, c.market) for taken, spare in bill.taken for c, _ in (*taken, *spare)}
-    unused = sorted({(c.provider, c.market) for c in options} - used)
+    used = {trait for taken, spare in bill.taken for c, _ in (*taken, *spare) for trait in c.traits}
+    unused = sorted({trait for c in options for trait in c.traits} - used, key=str)
     closings = chain.from_iterable(combinations(unused, size) for size in range(len(unused) + 1))
-    return any(
-        _counts_enough(bill, [c for c in options if (c.provider, c.market) not in closed], demands, rules, slack)
-        for closed in closings
+    open_ones = dict.fromkeys(
+        tuple(n for n, c in enumerate(options) if not set(closed) & set(c.traits)) for closed in closings
     )
+    return any(_counts_enough(bill, [options[n] for n in some], demands, rules, slack) for some in open_ones)
 
 
 def _counts_enough(
@@ -278,14 +277,20 @@ PURCHASES = ("on_demand", "spot", "reserved_1y")
 
 PLACES: dict[str, dict[str, Any]] = {
     "usual": {}, "region": {"region": "s"}, "marketplace": {"marketplace": True}, "vendor": {"software": "rocm"},
+    "device": {"gpu": "L4"}, "purchase": {"purchase": "reserved_1y"},
 }  # fmt: skip
-"""Where machines are, beside where they usually are: what a policy of that name would leave out."""
-USUAL = option(0, "a", 1.0).market
+"""What machines are beside what they usually are: what a policy of that name would leave out."""
+VALUE: dict[str, Callable[[MonthlyOption], object]] = {
+    "region": lambda one: one.region, "marketplace": lambda one: one.offer.marketplace,
+    "vendor": lambda one: one.software, "device": lambda one: one.offer.accelerator,
+    "purchase": lambda one: one.purchase,
+}  # fmt: skip
+"""What such a policy looks at."""
 
 
 @st.composite
 def fleets(
-    draw: Any, places: tuple[str, ...] = ("usual", "region")
+    draw: Any, places: tuple[str, ...] = ("usual", "region", "device")
 ) -> tuple[list[MonthlyOption], list[WorkloadDemand], Policies]:
     options, demands = [], []
     for number in range(draw(st.integers(1, 3))):
@@ -300,7 +305,10 @@ def fleets(
             )
         )  # fmt: skip
         options += [
-            option(number, provider, float(usd), n, purchase=purchase, instance=f"{provider}{number}", **PLACES[place])
+            option(
+                number, provider, float(usd), n, instance=f"{provider}{number}",
+                **{"purchase": purchase} | PLACES[place],
+            )
             for provider, purchase, place, n, usd in kinds
         ]  # fmt: skip
         stored = {p: float(draw(st.integers(0, 40))) for p in sorted({k[0] for k in kinds})}
@@ -383,16 +391,13 @@ def test_a_looser_policy_never_costs_more(
     assert allocate(options, demands, looser, gap=0.0).usd <= strict.usd * (1 + 1e-6)
 
 
-MARKETS = ("region", "marketplace", "vendor")
-
-
-@pytest.mark.parametrize("which", MARKETS)
+@pytest.mark.parametrize("which", VALUE)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_one_more_market_never_costs_more(which: str, data: st.DataObject) -> None:
-    """One more region, the marketplace, one more vendor: what was allowed stays allowed."""
+def test_one_more_of_what_policies_allow_never_costs_more(which: str, data: st.DataObject) -> None:
+    """One more region, the marketplace, one more vendor, device or way to buy: what was allowed stays allowed."""
     options, demands, rules = data.draw(fleets(("usual", which)))
-    usual = [one for one in options if one.market == USUAL]
+    usual = [one for one in options if VALUE[which](one) not in PLACES[which].values()]
     try:
         strict = allocate(usual, demands, rules, gap=0.0)
     except InfeasibleError:
@@ -400,9 +405,9 @@ def test_one_more_market_never_costs_more(which: str, data: st.DataObject) -> No
     assert allocate(options, demands, rules, gap=0.0).usd <= strict.usd * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("which", MARKETS)
-def test_one_more_market_with_shares_that_bind_never_costs_more(which: str) -> None:
-    """Two or three workloads that two providers do, cheaper in a market more; each bill is the least by hand."""
+@pytest.mark.parametrize("which", VALUE)
+def test_one_more_of_it_with_shares_that_bind_never_costs_more(which: str) -> None:
+    """Two or three workloads that two providers do, cheaper with one more; each bill is the least by hand."""
     draw, cheaper = random.Random(which), 0  # noqa: S311 - figures for a test
     for _ in range(40):
         numbers = range(draw.randint(2, 3))

@@ -71,6 +71,28 @@ def test_a_market_is_left_out_for_all_workloads_or_for_none() -> None:
         allocate(options, [*demands, demand("v")], HALVES)
 
 
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"gpu": "L4"}, ("device", "L4")), ({"purchase": "reserved_1y"}, ("purchase", "reserved_1y")),
+        ({"region": "s"}, ("b", ("s", False, ""))),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_for_a_share_is_said_with_what_it_would_save(more: dict[str, Any], what: object) -> None:
+    """100 on a, 100 on b, where b would do it for 40: half and half hold with that left out, for 60 a month more."""
+    options = [option(0, "a", 100), option(1, "b", 100), option(1, "b", 40, **more)]
+    demands = (demand("s"), demand("t"))
+    found = allocate(options, demands, HALVES)
+    assert found.by_provider == {"a": 100, "b": 100}
+    assert found.left_out == ((what, 60.0),)
+    problem = AllocationProblem(options=tuple(options), demands=demands, rules=HALVES)
+    (row,) = (row for row in bindings(problem, found) if row.constraint.startswith("without"))
+    assert row.text.endswith(
+        "is left out for all workloads; with it the same providers would do the same work for $60 a month less"
+    )
+    assert not allocate(options, demands, RULES).left_out
+
+
 @pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])
 def test_on_demand_holds_a_share_whether_or_not_spot_is_limited(limit: float) -> None:
     """100 on a; b at 40 on spot or at 100 on demand. With spot a has 71 %, on demand half, whatever limits spot.
@@ -311,11 +333,17 @@ SHARED = {
 def test_the_bill_of_a_fleet_has_no_dearer_machine_than_its_provider_sells() -> None:
     """Each workload of a fleet with shares runs on what costs least with its provider: nothing stands against it.
 
-    aws has 32 % so. 7 x g6.xlarge for what 1 x g6e.xlarge does would make it 50.
+    aws has 32 % so. 7 x g6.xlarge for what 1 x g6e.xlarge does would make it 50: with L40S left out of the whole fleet,
+    as `exclude` does, and never beside one.
     """
     halves = {"providers": {"aws": "50%", "gcp": "50%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
-    with pytest.raises(InfeasibleError, match="spent on more expensive machines for the same work"):
-        assess(fleet_from(SHARED | {"policies": halves}), catalog(), scenarios=0, today=TODAY)
+    without = assess(
+        fleet_from(SHARED | {"policies": halves | {"exclude": ["l40s"]}}), catalog(), scenarios=0, today=TODAY
+    )
+    found = assess(fleet_from(SHARED | {"policies": halves}), catalog(), scenarios=0, today=TODAY)
+    assert found.assessment.usd_per_month.total <= without.assessment.usd_per_month.total * 1.001
+    assert "L40S" not in {row.gpu for row in found.assessment.allocation}
+    assert any(row.constraint == "without L40S" for row in found.assessment.binding)
     policies = {"providers": {"aws": "35%", "gcp": "65%"}, "share_tolerance": "15%", "purchase": ["on_demand", "spot"]}
     fleet = fleet_from(SHARED | {"policies": policies})
     found = assess(fleet, catalog(), scenarios=0, today=TODAY)

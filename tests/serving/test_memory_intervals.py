@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import flopwise
 from flopwise import cli
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.memory import OWN_ENDS, ServingLayout, serving_memory
@@ -63,3 +64,13 @@ def test_a_batch_that_is_capped_stays_capped(capsys: pytest.CaptureFixture[str])
 def test_nothing_is_left_where_the_weights_do_not_fit() -> None:
     memory = serving_memory(load_model("Llama-3.1-70B"), context=4096, hbm_bytes=24e9, engine=FACTS.engine("vllm"))
     assert memory.capacity_ends() == (0.0, 1.0)
+
+
+def test_adapters_are_counted_exactly() -> None:
+    """120 adapters beside the weights are above what a card has, whatever the engine takes of its own."""
+    found = flopwise.serve("Llama-3.1-8B", gpu="a10g", adapters=120, adapter_rank=16, concurrency=1).memory
+    items, usable = dict(found.items), found.usable_bytes
+    assert usable is not None
+    assert items["weights"] + items["adapters"] > usable
+    assert found.low_bytes > usable
+    assert found.fits_probability == 0.0

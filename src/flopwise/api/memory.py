@@ -9,7 +9,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.options import BATCH, CONTEXT, changed_options, defaults_of, take
+from flopwise.options import BATCH, CONTEXT, OptionError, changed_options, defaults_of, take
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -127,7 +127,7 @@ def _training(
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
     seq_len, unsaid = data.seq_len(model, tunes=spec.tunes), spec.unsaid
     layout = spec.layout(model, gpus)
-    in_a_step = int(layout.dp) * int(layout.micro_batch) * grad_accum
+    in_a_step = _sequences_of_a_step(data, seq_len, int(layout.dp) * int(layout.micro_batch), grad_accum)
     spec = spec if chip is None else spec.on(chip, facts)
     wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
@@ -136,6 +136,18 @@ def _training(
     answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None, unsaid=unsaid)
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
     return replace(answer, assumptions=(*notes, *lacking, *answer.assumptions))
+
+
+def _sequences_of_a_step(data: DataSpec, seq_len: int, at_once: int, grad_accum: int) -> int:
+    """Sequences of a step: those of `grad_accum` micro-batches of all replicas, or the global batch that is given."""
+    batch = data.sequences(seq_len)
+    if batch is None:
+        return at_once * grad_accum
+    if grad_accum > 1:
+        raise OptionError("grad_accum", "the global batch is given as well; give one of them")
+    if batch % at_once:
+        raise SpecError(f"a global batch of {batch:,} is no multiple of {at_once:,} sequences (replicas x micro-batch)")
+    return batch
 
 
 def _serving(

@@ -95,8 +95,10 @@ class MemoryAnswer(Result):
             )
         if self.accelerator is None or usable is None or chance is None:
             ends = format_interval(self.low_bytes, self.high_bytes, gib)
-            return f"{gib(self.per_gpu_bytes)} per accelerator {ends}. Name a device (--gpu) to see whether it fits."
-        where = f"{self.num_gpus:,} x {self.accelerator.name}"
+            what = "Training" if self.task == "train" else "Serving"
+            size = f"{gib(self.per_gpu_bytes)} per accelerator {ends}"
+            return f"{what} takes {size}. Name a device (--gpu) to see whether it fits."
+        where = f"{self.num_gpus:,} x {self.accelerator.name}" + " in training" * (self.task == "train")
         each = f"{gib(self.per_gpu_bytes)} of {gib(usable)}" + " each" * (self.num_gpus > 1)
         odds = f"{100 * chance:.0f} % chance that it runs"
         if self.fits:

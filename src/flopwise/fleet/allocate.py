@@ -45,21 +45,20 @@ from flopwise.fleet.program import (
 )
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
-from flopwise.fleet.waste import ThriftyProgram, Waste
+from flopwise.fleet.waste import HALF, ThriftyProgram, Waste, closable_traits
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH, format_usd
 
 GAP, SECONDS = 1e-3, 10.0
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
-FEW = 100
-"""Up to so many options markets are left out of an allocation where that is cheaper; else where nothing else holds."""
+FEW = 200
+"""Up to so many options, those of each trait kept apart, traits are left out of an allocation where that is cheaper;
+else where nothing else holds."""
 CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
 ROUNDS = 4
 """Solutions with redundant machines after which no workload may have one."""
-HALF = 0.5
-"""A column of whole numbers above it is not zero."""
 
 
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
@@ -92,7 +91,7 @@ def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], fac
 
 def _without_waste(problem: AllocationProblem) -> AllocationProblem:
     """The problem without options that only waste money."""
-    waste = Waste(problem.options, problem.demands, problem.rules, by_market=problem.closing)
+    waste = Waste(problem.options, problem.demands, problem.rules, by_traits=problem.closing)
     kept = waste.worthwhile_options
     names = set(map(id, kept))
     dropped = tuple(option for option in problem.options if id(option) not in names)
@@ -139,8 +138,8 @@ def allocate(
     made, solution = _lean_solution(made, gap, seconds, columns if fits else None)
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
         made, solution = _lean_solution(ThriftyProgram(problem, without), gap, seconds)
-    if made.has_shares and (solution.columns is None or len(problem.options) <= FEW):
-        made, solution = _with_closed_markets(problem, made, solution, gap, seconds)
+    if made.has_shares:
+        made, solution = _with_traits_left_out(problem, made, solution, gap, seconds)
     if solution.columns is None:
         made, columns = _nearest(made, seconds * STEP_FRAC)
         made, solution = _lean_solution(made, gap, seconds * LATER_FRAC, columns)
@@ -152,18 +151,19 @@ def allocate(
     return found
 
 
-def _with_closed_markets(
+def _with_traits_left_out(
     problem: AllocationProblem, made: ThriftyProgram, solution: Solution, gap: float, seconds: float
 ) -> tuple[ThriftyProgram, Solution]:
-    """The program and its solution, or cheaper ones that leave markets of a provider out for all workloads together.
+    """The program and its solution, or cheaper ones that leave markets, devices or ways to buy out for all workloads.
 
-    So that shares that hold under policies that leave these markets out hold with them, too.
+    So that shares that hold under policies that leave these out hold with them, too.
     """
     options = (*problem.options, *problem.dropped)
-    places = {(o.provider, o.market) for o in options if is_rented(o.purchase)}
-    if len(places) == len({provider for provider, _ in places}):
+    if not closable_traits(options):
         return made, solution
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
+    if solution.columns is not None and len(wider.options) > FEW:
+        return made, solution
     trial, other = _lean_solution(ThriftyProgram(wider, made.without), gap, seconds * LATER_FRAC)
     if other.columns is None:
         return made, solution
@@ -196,7 +196,7 @@ def _proven_gap(problem: AllocationProblem, objective: float, gap: float) -> flo
     return max(gap, 1.0 - bound.objective / objective) if objective else gap
 
 
-def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Allocation:
+def _read_solution(made: ThriftyProgram, columns: Array, gap: float) -> Allocation:
     """The columns read back; every sum is of what is returned, so that it is the bill to the cent."""
     counts = made.counts(columns)
     numbers = [i for i in range(len(made.options)) if counts[i]]
@@ -233,6 +233,7 @@ def _read_solution(made: AllocationProgram, columns: Array, gap: float) -> Alloc
     return Allocation(
         taken=tuple(taken), pools=pools, idle=idle, volumes=volumes, by_provider=dict(by_provider), usd=usd,
         objective=usd + made.rules.carbon_usd_per_kg * kg, kg=kg, gap=gap, columns=columns,
+        left_out=made.left_out(columns),
     )  # fmt: skip
 
 

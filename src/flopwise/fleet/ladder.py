@@ -61,7 +61,7 @@ def _machine_steps(
     rows = [row for row, _, owner in fleet.primary if owner is chosen]
     machines = " and ".join(
         f"{row.count:,} x {row.provider} {row.instance} ({row.gpu}), {BOUGHT[row.purchase]}"
-        + (f", its share of {row.pool}" if row.pool else "")
+        + (", at its share of machines that other workloads use, too" if row.pool else "")
         for row in rows
     )
     yield "machine", sum(row.usd_per_month for row in rows) + beside, machines

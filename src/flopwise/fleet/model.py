@@ -185,6 +185,8 @@ class Platform:
 Market = tuple[str, bool, str]
 """A region, whether its hosts are those of third parties, and the software that its devices need: of a provider, what
 policies on regions, on the marketplace and on vendors allow or do not."""
+Trait = tuple[str, Market] | tuple[str, str]
+"""What policies may leave out for all workloads: a market of a provider, a kind of device, a way to buy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +257,13 @@ class MonthlyOption:
 
     @property
     def market(self) -> Market:
-        """What they are compared within where money that buys nothing is left out."""
+        """What policies on regions, hosts and vendors tell apart."""
         return self.region, self.offer.marketplace, self.software
+
+    @property
+    def traits(self) -> tuple[Trait, ...]:
+        """What they are compared within where money that buys nothing is left out."""
+        return (self.provider, self.market), ("device", self.offer.accelerator), ("purchase", self.purchase)
 
     @property
     def instance(self) -> str:
@@ -379,6 +386,9 @@ class Allocation:
     objective: float
     kg: float
     gap: float
+    left_out: tuple[
+        tuple[Trait, float], ...
+    ] = ()  # for all workloads, so that shares hold; USD a month cheaper with it
     columns: Array | None = field(default=None, repr=False, compare=False)  # of the program, to begin another from
 
 

@@ -29,6 +29,7 @@ from flopwise.fleet.model import (
     ProviderShare,
     SecondProvider,
     SpotLimit,
+    Trait,
     is_rented,
     paid_all_month,
 )
@@ -85,7 +86,7 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
         return allocation.objective - free.objective
 
     costs = _side_by_side([partial(policy_usd, left_out) for *_, left_out in groups])
-    rows, told = [], False
+    rows, told = [_left_out(trait, usd) for trait, usd in allocation.left_out], False
     for (name, words, left_out), cost in zip(groups, costs, strict=True):
         if cost > max(TELLING * allocation.objective, 0.5):
             only = all(isinstance(policy, ProviderShare) for policy in left_out)
@@ -96,6 +97,22 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
             text = f"{words} {format_usd(cost, 0)} a month"
             rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps))
     return sorted(rows, key=lambda row: -row.usd_per_month)
+
+
+def _left_out(trait: Trait, usd: float) -> Binding:
+    """What shares of the bill are held by, of a whole market, device or way to buy."""
+    of, value = trait
+    if isinstance(value, str):
+        what = value.replace("_", " ")  # a device, or a way to buy
+    else:
+        region, third_parties, software = value
+        more = ", ".join([*(["hosts of third parties"] if third_parties else []), *([software] if software else [])])
+        what = f"{of} in {region}" + (f" ({more})" if more else "")
+    text = (
+        f"so that the shares hold, {what} is left out for all workloads; with it the same providers would do the same "
+        f"work for {format_usd(usd, 0)} a month less"
+    )
+    return Binding(constraint=f"without {what}", usd_per_month=usd, text=text)
 
 
 def _share_steps(

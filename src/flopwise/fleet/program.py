@@ -173,7 +173,7 @@ class AllocationProblem:
     `risen`: providers whose prices are so many times those at which shares of the bill, spot too, are to be held.
     `bounds`: least and largest share of a provider that are others than the policies'. `dropped`: options that only
     waste money, left out before. `minimal`: workloads of which no machine may be taken that the others make redundant.
-    `closing`: markets of a provider may be left out for all workloads together.
+    `closing`: markets of a provider, devices and ways to buy may be left out for all workloads together.
     """
 
     options: tuple[MonthlyOption, ...]

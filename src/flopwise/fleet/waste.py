@@ -2,9 +2,9 @@
 
 Without shares of the bill nobody would take them. With shares they would be a way to raise a provider's part, or to
 lower that of others, for nothing in return; so they are left out, or allowed only where what is cheaper cannot be had.
-A market of a provider (a region, its own hosts or those of third parties, devices for one software) may be left out
-for all workloads together, as policies could leave it out: what it sells cheaper then is no measure. So a policy that
-allows one more leaves allowed what was.
+A market of a provider (a region, its own hosts or those of third parties, devices for one software), a kind of device
+and a way to buy may be left out for all workloads together, as policies could leave them out: what is cheaper there
+then is no measure. So a policy that allows one more leaves allowed what was.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 from flopwise.fleet.model import (
     VOLUMES,
     Machine,
-    Market,
     MonthlyOption,
     Policy,
     ProviderShare,
     SpotLimit,
+    Trait,
     WorkloadDemand,
     is_rented,
     paid_all_month,
@@ -44,6 +44,8 @@ from flopwise.units import HOURS_PER_MONTH
 
 CENT = 1e-6
 """USD by which options cost the same."""
+HALF = 0.5
+"""A column of whole numbers above it is not zero."""
 Scarce = frozenset[Policy]
 """Quotas that an option is counted by, and the limit on spot, with shares of the bill even where it is all of it."""
 
@@ -56,14 +58,14 @@ class Waste:
 
     def __init__(
         self, options: Sequence[MonthlyOption], demands: Sequence[WorkloadDemand], rules: Policies, *,
-        by_market: bool = False,
+        by_traits: bool = False,
     ) -> None:  # fmt: skip
-        """`by_market`: an option may take the place of others in the same market alone."""
+        """`by_traits`: an option may take the place of others with the same traits alone."""
         self.options, self.demands = options, demands
         quotas = [quota for quota in dict.fromkeys(rules.quotas) if _may_bind(quota, options)]
         apart = bool(rules.shares) or rules.max_spot_share < 1
         spot = SpotLimit(rules.max_spot_share) if apart else None
-        self.by_market = by_market
+        self.by_traits = by_traits
         by_type = {
             key: frozenset[Policy](q for q in quotas if q.counts(*key))
             for key in dict.fromkeys((o.provider, o.instance) for o in options)
@@ -79,13 +81,12 @@ class Waste:
     def groups(self) -> Iterable[list[int]]:
         """Numbers of the options of each workload with one provider, the cheapest first; rented machines only.
 
-        `by_market`: in one market of it.
+        `by_traits`: with the same traits.
         """
         found: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, option in enumerate(self.options):
             if option.own is None and option.purchase != API:
-                market = option.market if self.by_market else None
-                found[option.workload, option.provider, market].append(number)
+                found[option.workload, option.provider, option.traits if self.by_traits else ()].append(number)
         for numbers in found.values():
             yield sorted(numbers, key=lambda n: (self.usd[n] * self.options[n].instances, self.options[n].instances, n))
 
@@ -168,12 +169,23 @@ def _may_bind(quota: Quota, options: Sequence[MonthlyOption]) -> bool:
 SPOT, RENTED = "spot", "rented"
 Seller = tuple[str, str]
 """A provider, and what it is paid for: machines, storage and traffic, an API."""
-Ladder = list[tuple[float, Market]]
-"""What all of some work costs at least in each market of a provider, the cheapest first."""
+Ladder = list[tuple[float, frozenset[Trait]]]
+"""What all of some work costs at least with a provider, the cheapest first, and the traits that may be left out of it:
+a step counts where something is left out of every one before it."""
 AS_PAID = frozenset({OWNED, VOLUMES})
 """What counts as what is paid for it: there is no other way."""
 Carried = tuple[Seller, Ladder, dict[int, float]]
-"""Who has work of a workload, what all of it is worth in each market there, and the part that each column carries."""
+"""Who has work of a workload, what all of it is worth there, and the part that each column carries."""
+
+
+def closable_traits(options: Iterable[MonthlyOption]) -> frozenset[Trait]:
+    """Traits of rented machines that may be left out: there are others of their kind, of markets at the provider."""
+    kinds: dict[str, set[Trait]] = defaultdict(set)
+    for option in options:
+        if is_rented(option.purchase):
+            for trait in option.traits:
+                kinds[trait[0]].add(trait)
+    return frozenset(trait for traits in kinds.values() if len(traits) > 1 for trait in traits)
 
 
 class ThriftyProgram(AllocationProgram):
@@ -181,9 +193,10 @@ class ThriftyProgram(AllocationProgram):
 
     The work that a provider has of a workload is worth its part of the cheapest way to do all of it there, whichever
     machines are taken and whatever the other workloads run on. What is paid beyond that neither raises the provider's
-    share nor lowers that of others. The cheapest way is that of all markets of the provider that are open; one is
-    closed for all workloads, and sells nothing then. What work is worth follows from no other policy (but for machines
-    of which a quota allows none), so that looser policies allow whatever stricter ones do.
+    share nor lowers that of others. The cheapest way is that of all markets, devices and ways to buy that are open; a
+    market is closed for all workloads at its provider, the others at all providers, and nothing is taken of them then.
+    What work is worth follows from no other policy (but for machines of which a quota allows none), so that looser
+    policies allow whatever stricter ones do.
 
     Of the workloads in `minimal` no machine is taken beside others that carry all of it, where the bill is less
     without it: a part of the load on it would count as that provider's work.
@@ -194,10 +207,10 @@ class ThriftyProgram(AllocationProgram):
 
     def _hold_policies(self) -> None:
         self.worth: dict[Seller, dict[int, float]] = {}
-        self.open: dict[tuple[str, Market], int] = {}
+        self.open: dict[Trait, int] = {}
         if self.has_shares:
             if self.problem.closing:
-                self._add_markets()
+                self._add_open_traits()
             self._add_worth()
         super()._hold_policies()
         for number in sorted(self.problem.minimal & self.of.keys()):
@@ -261,12 +274,35 @@ class ThriftyProgram(AllocationProgram):
             ready = (
                 o
                 for o in (self.options[i] for i in self.of[option.workload])
-                if (o.provider, o.market, o.purchase) == (option.provider, option.market, "on_demand")
+                if o.traits[:2] == option.traits[:2]
+                and o.purchase == "on_demand"
                 and not any(quota.counts(o.provider, o.instance) for quota in self.rules.quotas)
             )
             part = min((1.0 + share) * part, share)
             more += min((np.ceil(part * o.instances - CENT) * backup_usd(o, self.rules) for o in ready), default=np.inf)
         return (option.usd_each + option.usd_running) * self.scale[index] > more + CENT
+
+    def left_out(self, columns: Array) -> tuple[tuple[Trait, float], ...]:
+        """Closed traits with which machines of the same provider would do the work that it has for less.
+
+        With USD a month that they would save, alone.
+        """
+        saved: dict[Trait, float] = defaultdict(float)
+        counts = np.rint(columns[self.own])
+        for mine in self.of.values():
+            sold: dict[Seller, list[int]] = defaultdict(list)
+            for i in (i for i in mine if is_rented(self.options[i].purchase)):
+                sold[self._seller(self.options[i].provider, self.options[i].purchase)].append(i)
+            for group in sold.values():
+                part = sum(counts[i] * self.part[i] for i in group)
+                whole = {i: self.options[i].instances * self.options[i].usd_each for i in group}
+                cheapest = min(group, key=whole.__getitem__)
+                less = sum(counts[i] * self.part[i] * whole[i] for i in group) - part * whole[cheapest]
+                if less > CENT:
+                    for trait in self.options[cheapest].traits:
+                        if trait in self.open and columns[self.open[trait]] < HALF:
+                            saved[trait] += less
+        return tuple(sorted(saved.items(), key=lambda item: -item[1]))
 
     def counted_shares(self, policy: ProviderShare | SpotLimit) -> tuple[Share, Share]:
         """The shares of the plain program, with what work is worth for what is paid where more of that would help."""
@@ -280,21 +316,15 @@ class ThriftyProgram(AllocationProgram):
         paid = {column: usd for column, usd in whole.items() if column not in part}
         return (own, paid | own), (part, others | part)
 
-    def _add_markets(self) -> None:
-        """Of providers that sell in several markets each is open or closed: closed ones sell nothing."""
-        sold = defaultdict[str, set[Market]](set)
-        rented = [i for i, option in enumerate(self.options) if is_rented(option.purchase)]
-        for i in rented:
-            sold[self.options[i].provider].add(self.options[i].market)
-        for i in rented:
-            option = self.options[i]
-            if len(sold[option.provider]) == 1:
-                continue
-            place = option.provider, option.market
-            if place not in self.open:
-                self.open[place] = self.program.column(0.0, 1)
-            for column in (self.own[i], *([self.spare[i]] if i in self.spare else [])):
-                self.program.at_most({column: 1.0, self.open[place]: -self.program.upper[column]}, 0.0)
+    def _add_open_traits(self) -> None:
+        """Of traits that may be left out each is open or closed: nothing with a closed one is taken."""
+        closable = closable_traits(self.options)
+        for i in (i for i, option in enumerate(self.options) if is_rented(option.purchase)):
+            for trait in (trait for trait in self.options[i].traits if trait in closable):
+                if trait not in self.open:
+                    self.open[trait] = self.program.column(0.0, 1)
+                for column in (self.own[i], *([self.spare[i]] if i in self.spare else [])):
+                    self.program.at_most({column: 1.0, self.open[trait]: -self.program.upper[column]}, 0.0)
 
     def _add_worth(self) -> None:
         """What each seller's work counts for: no more than is paid for it, nor than it costs at least."""
@@ -342,7 +372,7 @@ class ThriftyProgram(AllocationProgram):
     def _count(self, parts: Sequence[Carried], least: dict[Seller, dict[int, float]], low: float) -> None:
         """Add what parts of a workload cost at least: each is no more than is carried there, all together are 1.
 
-        On a ladder nothing counts at a step above that of an open market.
+        On a ladder nothing counts at a step above one that is open.
         """
         whole: dict[int, float] = {}
         for seller, ladder, carried in parts:
@@ -350,13 +380,14 @@ class ThriftyProgram(AllocationProgram):
             self.program.at_most(dict.fromkeys(columns, 1.0) | {other: -part for other, part in carried.items()}, 0.0)
             for column, (usd, _) in zip(columns, ladder, strict=True):
                 least[seller][column], whole[column] = usd, 1.0
-            for step, (_, market) in enumerate(ladder[:-1], start=1):
-                self.program.at_most(dict.fromkeys(columns[step:], 1.0) | {self.open[seller[0], market]: 1.0}, 1.0)
+            for step, (_, traits) in enumerate(ladder[:-1], start=1):
+                still_open = {self.open[trait]: 1.0 for trait in traits}
+                self.program.at_most(dict.fromkeys(columns[step:], 1.0) | still_open, float(len(traits)))
         if whole:
             self.program.row(whole, low, 1.0)
 
     def _ladder(self, whole: Mapping[int, float]) -> Ladder:
-        """What all of the work costs at least in each market, the cheapest first, of options that do it for `whole`.
+        """What all of the work costs at least, then with traits left out, of options that do it for `whole`.
 
         At prices as agreed, of machines that may be taken at all, and in the order of prices with the weight on carbon,
         as machines are chosen. What nothing closes, as an API, is the last step.
@@ -366,10 +397,10 @@ class ThriftyProgram(AllocationProgram):
         ladder: Ladder = []
         for i in sorted(able or whole, key=lambda i: whole[i] + self._kg_usd(self.options[i])):
             option = self.options[i]
-            place = option.provider, option.market
-            if all(market != option.market for _, market in ladder):
-                ladder.append((whole[i] / self.problem.risen.get(option.provider, 1.0), option.market))
-            if place not in self.open:  # the only market, or one that nothing closes
+            traits = frozenset(trait for trait in option.traits if trait in self.open)
+            if not any(before <= traits for _, before in ladder):  # else it is closed with one that is cheaper
+                ladder.append((whole[i] / self.problem.risen.get(option.provider, 1.0), traits))
+            if not traits:  # nothing closes it
                 break
         return ladder
 

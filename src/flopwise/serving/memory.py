@@ -84,7 +84,7 @@ class ServingMemory:
         return max(least, 0.0), most
 
 
-EXACT = ("weights", "KV cache")
+EXACT = ("weights", "KV cache", "draft weights", "adapters", "shared prefix")
 """Items of a deployment's memory that are counted exactly."""
 OWN_ENDS = (0.5, 1.5)
 """What an engine takes of its own (activations, graphs, context), over the estimate, at least and at most; see

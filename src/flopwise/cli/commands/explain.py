@@ -98,7 +98,7 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: A
     said = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
     found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in said})
-    options.answer(found, shape_lines, shape_document)
+    options.answer(found, shape_lines, shape_document, verdict=shape_verdict)
 
 
 command.forms = (shapes,)
@@ -122,7 +122,7 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
         options.refuse(NOT_EXPLAINED, "has no single answer that could be explained; leave it out")
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
         found = explanation(module.question(**given))
-    options.answer(found, lambda one, paper: lines(one, depth, paper), document)
+    options.answer(found, lambda one, paper: lines(one, depth, paper), document, verdict=lambda one: one.answer.verdict)
 
 
 def document(found: Explanation) -> dict[str, Any]:
@@ -170,6 +170,20 @@ def shape_document(answer: ShapeAnswer) -> dict[str, Any]:
         "clock.dtype pass_s kernels_s memory_bound_frac ridge_flops_per_byte l2_ridge_flops_per_byte operations advice "
         "fine stacks",
     ) | notes(answer)
+
+
+def shape_verdict(answer: ShapeAnswer) -> str:
+    """How long a pass takes, and the change that saves most of it."""
+    clock, share = answer.clock, units.format_percent(answer.memory_bound_frac, 0)
+    where = f"{clock.model.name} on {clock.cluster.accelerator.name}"
+    text = f"A pass of {where} takes {units.format_seconds(answer.pass_s)}, {share} of it bound by memory"
+    if not answer.advice:
+        return f"{text}; no single change of shape saves 0.5 % of it."
+    best = answer.advice[0]
+    change = f"{best.what} {best.better} instead of {best.now}"
+    if best.needed:
+        return f"{text}. It does not run as it is: {change}."
+    return f"{text}. The largest gain: {change}, {units.format_percent(best.gain_frac)} of it."
 
 
 def shape_lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags
-from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.render import Screen, pairs, table, verdict
 from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import BYTES, FLAG, name
@@ -68,7 +68,20 @@ def command(
             return
     else:
         rows = known.gpus(**places, **options.values(filters))
-    options.answer(rows, lambda found, paper: [table(_HEADERS, map(_row, found), paper, spare=_SPARE)])
+    options.answer(rows, _listing)
+
+
+def _listing(rows: Sequence[Accelerator], paper: Screen) -> Iterator[str]:
+    if not rows:
+        yield "No accelerator fits all of these."
+        return
+    vendors = list(dict.fromkeys(a.vendor for a in rows))
+    of = vendors[0] if len(vendors) == 1 else f"{len(vendors)} vendors"
+    fastest = max(rows, key=lambda a: a.hbm_bytes_per_s)
+    most = f"{fastest.name} has the fastest memory, {units.format_rate(fastest.hbm_bytes_per_s)}"
+    count = "1 accelerator" if len(rows) == 1 else f"{len(rows):,} accelerators"
+    yield verdict(f"{count} of {of}; {most}. `flopwise gpus NAME` shows all that is known of one.", paper)
+    yield table(_HEADERS, map(_row, rows), paper, spare=_SPARE)
 
 
 def document(found: Resolution) -> dict[str, Any]:
@@ -109,7 +122,7 @@ PATHS = {"pcie": "usually joined by PCIe, with peer access", "host": "no peer ac
 
 def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
     a = found.accelerator
-    yield heading(f"{a.name}: {a.vendor} {a.architecture} {a.kind}", paper)
+    yield verdict(_sentence(a), paper)
     if found.note:
         yield f"Assumed: {found.note}"
     reported = "as the driver reports" if a.hbm_bytes_reported else "as sold"
@@ -143,6 +156,17 @@ def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
     yield table(["dtype", ">dense peak"], rates, paper) if rates else "No rate is known."
     dated = f" ({a.date}, {a.confidence} confidence)" if a.date else ""
     yield f"Source: {a.source}{dated}" + (f"\nNotes: {a.notes}" if a.notes else "")
+
+
+KINDS = {"gpu": "GPU", "cpu": "CPU", "tpu": "TPU"}
+
+
+def _sentence(a: Accelerator) -> str:
+    """What counts most of a device."""
+    what = f"{a.vendor} {a.architecture} {KINDS.get(a.kind, a.kind)}" + (f" of {a.year}" if a.year else "")
+    dtype = next((dtype for dtype in ("bf16", "fp16", *a.peak) if dtype in a.peak), None)
+    rate = "" if dtype is None else f"{_rate(a.peak[dtype])} dense in {dtype}, "
+    return f"{a.name}: {rate}{units.format_gib(a.hbm_bytes)} at {units.format_rate(a.hbm_bytes_per_s)}; {what}."
 
 
 def _size(nbytes: float | None) -> str | None:

@@ -10,9 +10,10 @@ import click
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags
-from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.render import Screen, heading, pairs, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import UnknownNameError
+from flopwise.facts.offers import PURCHASES
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
 from flopwise.options import name as vendor_name
@@ -65,6 +66,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
     if not offers:
         yield "No offer fits all of these."
         return
+    yield verdict(_cheapest(offers), paper)
     yield table(_HEADERS, [_row(offer) for offer in offers], paper, spare=_SPARE)
     if name is not None:
         for offer in offers:
@@ -82,6 +84,25 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
                 ],
                 paper,
             )
+
+
+def _cheapest(offers: tuple[Offer, ...]) -> str:
+    """How many offers there are, and which of them has the cheapest hour of an accelerator."""
+    providers = list(dict.fromkeys(offer.provider for offer in offers))
+    of = providers[0] if len(providers) == 1 else f"{len(providers)} providers"
+    count = "1 offer" if len(offers) == 1 else f"{len(offers):,} offers"
+    priced = [
+        (usd / (offer.count * offer.accelerator_share), purchase, offer)
+        for offer in offers
+        for purchase in PURCHASES
+        if (usd := offer.price_usd_per_hour(purchase)) is not None
+    ]
+    if not priced:
+        return f"{count} of {of}; no price of them is known."
+    usd, purchase, offer = min(priced, key=lambda row: row[0])
+    bought = purchase.replace("_", " ")
+    where = f"{offer.provider} {offer.instance} ({offer.accelerator}) in {offer.region}, {bought}"
+    return f"{count} of {of}; the cheapest accelerator-hour is {_price(usd)}: {where}."
 
 
 def _origin(offer: Offer, purchase: str) -> str | None:

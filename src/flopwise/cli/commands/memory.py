@@ -72,6 +72,9 @@ def _further(*, model: str, task: Literal["train", "serve"] | None, explains: bo
     if given["gpu"] is None:
         return lines
     if _task(task) == "train":
+        if task is None:
+            serving = shlex.join(["flopwise", "memory", model, "--gpu", given["gpu"], "--task", "serve"])
+            lines = {"The memory of serving instead": serving, **lines}
         specs: tuple[type, ...] = (TrainingSpec, DataSpec, SourceSpec)
         extra = []
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags
-from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.render import Screen, heading, pairs, table, verdict
 from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
@@ -47,7 +47,7 @@ def command(
     if name is None:
         options.refuse(["batch", "seq", "assume_family"], "needs a NAME")
         rows = known.models(family=family, kind=kind, facts=facts)
-        options.answer(rows, lambda found, paper: [_listing(found, paper)])
+        options.answer(rows, lambda found, paper: _listing(_whole(found), found, paper))
         return
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
     try:
@@ -55,13 +55,21 @@ def command(
     except UnknownNameError:
         if not (rows := known.models(matching=name, facts=facts)):
             raise
-        options.answer(rows, lambda found, paper: [_matching(name), _listing(found, paper)])
+        options.answer(rows, lambda found, paper: _listing(_matching(name, found), found, paper))
         return
     options.answer(card, _detail, document, main=None)
 
 
-def _matching(part: str) -> str:
-    return f"No model is called {part}; these have it in their names:"
+def _matching(part: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    count = "1 model has" if len(rows) == 1 else f"{len(rows):,} models have"
+    return f"{count} {part} in the name or type; none is called so."
+
+
+def _whole(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "No model of the catalog fits all of these."
+    count = "1 model" if len(rows) == 1 else f"{len(rows):,} models"
+    return f"{count} of the catalog; a hub id, a folder, a config.json or a size such as 7B will do in their place."
 
 
 def document(card: ModelCard) -> dict[str, Any]:
@@ -79,8 +87,11 @@ def document(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def _listing(rows: Sequence[Mapping[str, Any]], paper: Screen) -> str:
-    return table(
+def _listing(sentence: str, rows: Sequence[Mapping[str, Any]], paper: Screen) -> Iterator[str]:
+    yield verdict(sentence, paper)
+    if not rows:
+        return
+    yield table(
         ["name", "type", "kind", ">parameters", ">active", "Hugging Face id", "known"],
         [
             (r["name"], r["model_type"], r["kind"], _count(r["parameters"]), _count(r["active_parameters"]), r["hf_id"],
@@ -97,7 +108,7 @@ def _count(number: float | None) -> str | None:
 
 def _detail(card: ModelCard, paper: Screen) -> Iterator[str]:
     model = card.model
-    yield heading(f"{model.name}: {model.kind} ({model.model_type})", paper)
+    yield verdict(_sentence(card), paper)
     if model.notes:
         yield "\n".join(f"Assumed: {note}" for note in model.notes)
     exact = None if card.parameters is None else f"{units.format_count(card.parameters)} ({card.parameters:,})"
@@ -124,6 +135,17 @@ def _detail(card: ModelCard, paper: Screen) -> Iterator[str]:
         yield from _operations(card.counts, paper)
     if model.source:
         yield f"Source: {model.source}" + (f" ({model.date}, {model.confidence} confidence)" if model.date else "")
+
+
+def _sentence(card: ModelCard) -> str:
+    """What counts most of a model."""
+    model, counted = card.model, card.parameters
+    size = f"{units.format_count(counted)} parameters" if counted is not None else ""
+    if counted is not None and card.active_parameters not in (None, counted):
+        size += f", {units.format_count(card.active_parameters)} of them active for a token"
+    context = f"contexts of up to {model.max_position:,} tokens" if model.max_position else ""
+    what = "; ".join(filter(None, (size, context)))
+    return f"{model.name} ({model.kind}, {model.model_type}){': ' if what else ''}{what}."
 
 
 def _operations(counts: Counts, paper: Screen) -> Iterator[str]:
