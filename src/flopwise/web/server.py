@@ -14,7 +14,6 @@ import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from socket import AddressFamily
 from typing import Any, NoReturn
@@ -31,6 +30,7 @@ from starlette.staticfiles import StaticFiles
 
 from flopwise.errors import FlopwiseError
 from flopwise.report.pages import PICTURES
+from flopwise.values import dataclass
 from flopwise.web.guard import Access, Guard
 from flopwise.web.jobs import AnswerJob, Jobs, events
 from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, document
