@@ -113,8 +113,13 @@ def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, d
     return total
 
 
-def _outside_in(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints) -> Floats:
-    """Gathering or scattering, level by level; between nodes round a ring, for which libraries have no tree."""
+def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
+    """Every rank ends with all `nbytes`, of which it held 1 / n.
+
+    Level by level; between nodes round a ring, for which libraries have no tree.
+
+    Source: as `all_reduce_s`, one pass. Assumes: as there.
+    """
     total: Floats = 0.0
     left: Floats = nbytes
     last = fabric.levels[-1]
@@ -124,20 +129,12 @@ def _outside_in(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints) -> Floats
     return total
 
 
-def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
-    """Every rank ends with all `nbytes`, of which it held 1 / n.
-
-    Source: as `all_reduce_s`, one pass. Assumes: as there.
-    """
-    return _outside_in(fabric, nbytes, n, stride)
-
-
 def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
-    """Every rank ends with its 1 / n of the sum of `nbytes`.
+    """Every rank ends with its 1 / n of the sum of `nbytes`: the way of `all_gather_s` back.
 
     Source: as `all_reduce_s`, one pass. Assumes: as there.
     """
-    return _outside_in(fabric, nbytes, n, stride)
+    return all_gather_s(fabric, nbytes, n, stride)
 
 
 def groups_reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> Floats:

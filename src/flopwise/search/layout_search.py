@@ -98,6 +98,13 @@ class LayoutSearch:
     host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
     conditions: Conditions = DEFAULT_CONDITIONS
+    _least_bytes: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # by family
+
+    def least_bytes(self, number: int) -> Floats:
+        """What tensors of a family take at least on each of its meshes, whatever is chosen there."""
+        if number not in self._least_bytes:
+            self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
+        return self._least_bytes[number]
 
     def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
         """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
@@ -217,11 +224,10 @@ class Piece(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Candidates with their times, in columns of one shape; `run_s` is that of the run for each of its steps."""
+    """Candidates with their times, in columns of one shape."""
 
     row: Index
     step_s: Floats
-    run_s: Floats
     num_gpus: NDArray[np.int64]
     nbytes: Floats
     kinds: Index
@@ -332,11 +338,14 @@ class _NodeSearch:
         """(family, its first row, piece) of the meshes on which something fits; small families first, to be beaten."""
         search, space = self.search, self.search.space
         for number in sorted(range(len(space.families)), key=lambda i: space.families[i].meshes):
-            family = space.families[number]
-            meshes = _possible_meshes(space, family, self.node)
-            self.considered += meshes.size * family.choices
-            for part in family.take(meshes).chunks(CHUNK):
-                chosen = meshes[part]
+            family, least = space.families[number], search.least_bytes(number)
+            possible = _possible_meshes(space, family, self.node)
+            self.considered += int(np.count_nonzero(possible)) * family.choices
+            roomy = least <= self.capacity
+            self.smallest = min(self.smallest, float(least.min(where=possible & ~roomy, initial=np.inf)))
+            meshes, step = np.flatnonzero(possible & roomy), max(1, CHUNK // family.choices)
+            for start in range(0, meshes.size, step):
+                chosen = meshes[start : start + step]
                 nbytes = search.allocated_bytes[number][..., chosen]
                 fits = nbytes <= self.capacity
                 if unless is not None:
@@ -380,15 +389,12 @@ class _NodeSearch:
         self.timed += whole_s.size
         rows = np.arange(family.choices)[:, None] * family.meshes + piece.meshes + start
         step = np.where(piece.fits, whole_s, np.inf)
-        run = step / goodput_frac(gpus, self.search.checkpoint_bytes, self.search.conditions.reliability)
-        each = (rows, step, run, np.broadcast_to(gpus, step.shape), piece.nbytes, np.broadcast_to(kinds, step.shape))
+        each = (rows, step, np.broadcast_to(gpus, step.shape), piece.nbytes, np.broadcast_to(kinds, step.shape))
         columns = Rows._make(column.reshape(family.choices, -1) for column in each)
         if every:
             self.found.append(columns.take(np.isfinite(columns.step_s)))
         else:
-            mesh = np.arange(columns.row.shape[1])
-            picks = np.concatenate([columns.step_s.argmin(axis=0), columns.run_s.argmin(axis=0)])
-            self.found.append(columns.take((picks, np.concatenate([mesh, mesh]))))
+            self.found.append(columns.take((columns.step_s.argmin(axis=0), np.arange(columns.row.shape[1]))))
         self.add_least(self.found[-1].num_gpus, self.found[-1].kinds, self.found[-1].step_s)
         if family.recomputes == MODES and not self.search.space.offload:
             shape = (-1, len(MODES), columns.row.shape[1])
@@ -419,25 +425,24 @@ class _NodeSearch:
             layout = replace(whole, recompute_every=np.array(EVERY)[:, None])
             nbytes = np.asarray(allocated_and_states(search.memory, layout)[0])
             step = np.asarray(whole_step_s(table, inner, degree, layout))
-            run = step / goodput_frac(layout.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
             fits, self.timed = nbytes <= self.capacity, self.timed + step.size
             each = (
-                part + times * search.space.size, step, run, np.asarray(layout.num_gpus), nbytes, kinds_in(layout)
+                part + times * search.space.size, step, np.asarray(layout.num_gpus), nbytes, kinds_in(layout)
             )  # fmt: skip
             self.found.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in each))
 
     def rows(self, *, every: bool) -> Rows:
         """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept."""
         if not self.found:
-            return Rows._make([np.empty(0)] * 6)
+            return Rows._make([np.empty(0)] * len(Rows._fields))
         merged = Rows._make(np.concatenate(columns) for columns in zip(*self.found, strict=True))
         if every:
             return merged
-        best = [_least_per_count(merged.num_gpus, column) for column in (merged.step_s, merged.run_s)]
+        best = _least_per_count(merged.num_gpus, merged.step_s)
         as_fast = np.flatnonzero(merged.step_s <= TIE * self.least_s[merged.num_gpus, KINDS])
         some = merged.take(as_fast)
         simplest = _least_per_count(some.num_gpus, some.kinds + some.step_s / (1.0 + some.step_s.max(initial=0.0)))
-        return merged.take(ascending(np.concatenate([*best, as_fast[simplest]])))
+        return merged.take(ascending(np.concatenate([best, as_fast[simplest]])))
 
 
 def timed_layouts(
@@ -470,9 +475,10 @@ def timed_layouts(
         table = table.with_partials(search.model, PARTIALS)
         going.recompute_partly(table, undecided)
     found = going.rows(every=every)
+    kept = goodput_frac(found.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
     return TimedLayouts(
         rows=(rows := found.row.astype(np.intp)), step_s=found.step_s,
-        run_s=tokens / search.recipe.useful_tokens * found.run_s, num_gpus=found.num_gpus.astype(np.int64),
+        run_s=tokens / search.recipe.useful_tokens * (found.step_s / kept), num_gpus=found.num_gpus.astype(np.int64),
         kinds=found.kinds.astype(np.intp), memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
         watts=_meter_watts(search, node, table, rows), table=table, considered=going.considered,
         timed=going.timed, fitting=going.fitting,
@@ -480,12 +486,12 @@ def timed_layouts(
     )  # fmt: skip
 
 
-def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Index:
-    """Meshes of whole nodes whose tensor ranks share the fast link; of one node where the network is not known."""
+def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Mask:
+    """Which meshes are whole nodes whose tensor ranks share the fast link; one node where the network is not known."""
     domain = max(node.cluster.fabric.domain, 1)
     whole = family.num_gpus % node.count == 0 if node.networked else family.num_gpus == node.count
     tp = space.inner.tp[family.inner_index]
-    return np.flatnonzero(whole & (tp <= (domain if node.networked else min(domain, node.count))))
+    return np.asarray(whole & (tp <= (domain if node.networked else min(domain, node.count))))
 
 
 def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:

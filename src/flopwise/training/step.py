@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s
 from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
-from flopwise.ops.columns import runs
+from flopwise.ops.columns import ascending, runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ
@@ -234,8 +234,6 @@ def messages_s(
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
     group = shard_ranks(shard, ranks)
     links = group_fabric(table.fabric, inner=False, tp=tp)
-    whole: Floats = np.zeros(inner.shape)
-    reduce_, gather, across = whole, whole, whole
 
     def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
         seconds = collective(links, nbytes / pieces, n, stride=stride)
@@ -244,22 +242,24 @@ def messages_s(
             frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
         return pieces / frac * seconds
 
-    groups: list[tuple[Floats, Ints]] = [(table.dense_params[degree, inner], tp)]
+    params, stride = table.dense_params[degree, inner][None], tp[None]
     if table.expert_params.any():
-        groups.append((table.expert_params[degree, inner], table.recipe.expert_ranks(tp, ep)))
-    for params, stride in groups:
-        grads, weights = params * grad_bytes, params * ACT_BYTES
-        members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
-        if wanted[0]:
-            whole = whole + message_s(all_reduce_s, grads, every, stride)
-        if wanted[1]:
-            reduce_ = reduce_ + message_s(reduce_scatter_s, grads, members, stride)
-            gather = gather + message_s(all_gather_s, weights, members, stride)
-        if wanted[2]:
-            across = across + message_s(all_reduce_s, grads / members, every // members, stride * members)
-    still = table.frozen_bytes[degree, inner]
-    together = gather + message_s(all_gather_s, still, group, tp) if table.frozen_bytes.any() else gather
-    return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, together))
+        params = np.stack([params[0], table.expert_params[degree, inner]])
+        stride = np.stack([tp, np.broadcast_to(table.recipe.expert_ranks(tp, ep), tp.shape)])
+    members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
+    whole = reduce_ = gather = across = np.zeros(inner.shape)
+    if wanted[0]:
+        whole = message_s(all_reduce_s, params * grad_bytes, every, stride).sum(axis=0)
+    if wanted[1]:  # what is scattered and what is gathered, over the same groups: one formula
+        widths = ascending(np.array([grad_bytes, ACT_BYTES], dtype=float))
+        sent_s = message_s(all_gather_s, params * widths[:, None, None], members, stride).sum(axis=1)
+        reduce_, gather = (sent_s[np.searchsorted(widths, width)] for width in (grad_bytes, ACT_BYTES))
+    if wanted[2]:
+        across = message_s(all_reduce_s, params * grad_bytes / members, every // members, stride * members).sum(axis=0)
+    together = gather
+    if table.frozen_bytes.any():
+        together = gather + message_s(all_gather_s, table.frozen_bytes[degree, inner], group, tp)
+    return whole, reduce_, gather, across, together
 
 
 def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layout, num_micro: Floats) -> Floats:
