@@ -99,12 +99,26 @@ class LayoutSearch:
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
     conditions: Conditions = DEFAULT_CONDITIONS
     _least_bytes: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # by family
+    _possible: dict[tuple[int, ...], Mask] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def least_bytes(self, number: int) -> Floats:
         """What tensors of a family take at least on each of its meshes, whatever is chosen there."""
         if number not in self._least_bytes:
             self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
         return self._least_bytes[number]
+
+    def possible_meshes(self, number: int, node: NodeKind) -> Mask:
+        """Which meshes of a family are whole nodes whose tensor ranks share the fast link.
+
+        One node where the network is not known.
+        """
+        domain, count = max(node.cluster.fabric.domain, 1), node.count
+        most = domain if node.networked else min(domain, count)
+        if (key := (number, count, most, node.networked)) not in self._possible:
+            family = self.space.families[number]
+            whole = family.num_gpus % count == 0 if node.networked else family.num_gpus == count
+            self._possible[key] = np.asarray(whole & (self.space.inner.tp[family.inner_index] <= most))
+        return self._possible[key]
 
     def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
         """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
@@ -287,20 +301,19 @@ def floor_s(table: StepTable, space: Space, family: Family) -> Floats:
     most interleaved 1F1B; messages across replicas, launches and the optimizer come on top.
     """
     modes, inner, degree = np.array(family.recomputes)[:, None], family.inner_index, family.degree_index
-    stage = table.stage_parts.sum(axis=0)
-    each_s, others = stage, np.maximum(table.model_s[:, None] - stage, 0.0)
+    each_s = table.stage_s
     if table.moved_bytes is not None:
         known, parts = len(table.moved_bytes), table.stage_parts
         open_s = passes_transfer_s(
             0.0, table.moved_bytes, table.rates, parts[0, :known], parts[1, :known] + parts[2, :known], 1.0
         )
-        each_s = stage[:known] + open_s
+        each_s = table.stage_s[:known] + open_s
     num_micro = table.recipe.global_batch / (family.dp * space.inner.micro_batch[inner])
     total: Floats = each_s[modes, degree, inner] * num_micro
     if any(turn.schedule for turn in family.turns):
         return total
     deepest = max(turn.interleave for turn in family.turns)
-    bubble: Floats = others[modes, degree, inner] * ((space.degrees[degree] > 1) / deepest)
+    bubble: Floats = table.rest_s[modes, degree, inner] * ((space.degrees[degree] > 1) / deepest)
     return total + bubble
 
 
@@ -339,7 +352,7 @@ class _NodeSearch:
         search, space = self.search, self.search.space
         for number in sorted(range(len(space.families)), key=lambda i: space.families[i].meshes):
             family, least = space.families[number], search.least_bytes(number)
-            possible = _possible_meshes(space, family, self.node)
+            possible = search.possible_meshes(number, self.node)
             self.considered += int(np.count_nonzero(possible)) * family.choices
             roomy = least <= self.capacity
             self.smallest = min(self.smallest, float(least.min(where=possible & ~roomy, initial=np.inf)))
@@ -484,14 +497,6 @@ def timed_layouts(
         timed=going.timed, fitting=going.fitting,
         smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
     )  # fmt: skip
-
-
-def _possible_meshes(space: Space, family: Family, node: NodeKind) -> Mask:
-    """Which meshes are whole nodes whose tensor ranks share the fast link; one node where the network is not known."""
-    domain = max(node.cluster.fabric.domain, 1)
-    whole = family.num_gpus % node.count == 0 if node.networked else family.num_gpus == node.count
-    tp = space.inner.tp[family.inner_index]
-    return np.asarray(whole & (tp <= (domain if node.networked else min(domain, node.count))))
 
 
 def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:

@@ -89,7 +89,7 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     micro = table.inner.micro_batch[inner]
     num_micro = recipe.global_batch / (dp * micro)
     stage = table.stage_parts[:, recompute, degree, inner]
-    stage_s = stage.sum(axis=0)
+    stage_s = table.stage_s[recompute, degree, inner]
     parts: dict[str, Floats] = dict(zip(table.lines, stage * num_micro, strict=True))
     pipe, others = Pipe(pp, interleave, num_micro), others_s(table, recompute, degree, inner, layout.schedule)
     parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
@@ -156,10 +156,10 @@ def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedul
 
     Source: sums over stages. Assumes: a forward pass has its part of the messages: half, a third where it runs again.
     """
-    stage = table.stage_parts[:, mode, degree, inner]
-    others = Others(np.maximum(table.model_s[mode, inner] - stage.sum(axis=0), 0.0), 0.0)
+    others = Others(table.rest_s[mode, degree, inner], 0.0)
     if not any_of(schedule, lambda one: one.splits_backward):
         return others
+    stage = table.stage_parts[:, mode, degree, inner]
     weight_s = table.weight_s[inner] - table.stage_weight_s[mode, degree, inner]
     passes = 2.0 + (np.asarray(mode) == FULL)
     whole = table.model_parts[mode, 0, inner] - stage[0]
@@ -274,14 +274,14 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     """
     zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))
     replicated, full = bool((zero == 0).any()), bool((zero > 2).any())
-    stage = table.stage_parts[:, mode_index(layout, table.partials), degree, inner]
-    forward, backward = stage[0], stage[1] + stage[2]
+    forward, back, again = table.stage_parts[:3, mode_index(layout, table.partials), degree, inner]
+    backward = back + again
     dp, shard = (np.broadcast_to(column, inner.shape) for column in (layout.dp, layout.shard))
     key = table.inner
-    first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
+    first, place = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
     wanted = (replicated, bool(zero.any()), hybrid)
     messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
-    whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
+    whole, reduce_, gather, across, gather_all = (m[..., place] for m in messages)
     exposed_s = partial(
         exposed_message_s, hide=table.software.dp_overlap, first=1.0 / table.num_layers,
         contention=table.rates.value["train_contention"],
