@@ -169,7 +169,12 @@ def _initialiser(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
             value = f"_default_{name}"
         else:
             continue
-        lines.append(f" _set(self, {name!r}, {value})")
+        slot = getattr(cls, name, None)
+        if isinstance(slot, MemberDescriptorType):
+            names[f"_set_{name}"] = slot.__set__
+            lines.append(f" _set_{name}(self, {value})")
+        else:
+            lines.append(f" _set(self, {name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append(" self.__post_init__()")
     parameters = ", ".join([*positional, *(["*", *keywords] if keywords else [])])

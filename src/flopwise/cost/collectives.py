@@ -73,6 +73,8 @@ def _share_s(
     level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0, *, ring: bool = False
 ) -> Floats:
     """A collective in which every rank sends `passes` times (g - 1) / g of `nbytes`; 0 for a group of one."""
+    if not np.any(joined > 1.0):
+        return np.zeros(np.broadcast(nbytes, joined).shape)
     gain = gain * np.where(joined > PAIR, 1.0, level.pair)
     transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
     fixed = level.launch_s + 0.5 * passes * level.hop_s * (joined - 1.0 if ring else _steps(joined))

@@ -99,6 +99,7 @@ class LayoutSearch:
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
     conditions: Conditions = DEFAULT_CONDITIONS
     _least_bytes: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # by family
+    _partial_bytes: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _possible: dict[tuple[int, ...], Mask] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def least_bytes(self, number: int) -> Floats:
@@ -119,6 +120,22 @@ class LayoutSearch:
             whole = family.num_gpus % count == 0 if node.networked else family.num_gpus == count
             self._possible[key] = np.asarray(whole & (self.space.inner.tp[family.inner_index] <= most))
         return self._possible[key]
+
+    def partial_bytes(self, rows: Index, layout: Layout) -> Floats:
+        """What tensors of `rows`, laid out as `layout`, take with full recompute of each of `EVERY` only.
+
+        Kinds of node ask for many of the same rows: each is evaluated once.
+        """
+        known = self._partial_bytes.setdefault("rows", np.empty(0, dtype=np.intp))
+        new = np.flatnonzero(~np.isin(rows, known))
+        if new.size:
+            some = replace(layout.take(new), recompute_every=np.array(EVERY)[:, None])
+            nbytes = np.broadcast_to(allocated_and_states(self.memory, some)[0], (len(EVERY), new.size))
+            before = self._partial_bytes.get("bytes", np.empty((len(EVERY), 0)))
+            order = np.argsort(every := np.concatenate([known, rows[new]]))
+            self._partial_bytes["rows"] = known = every[order]
+            self._partial_bytes["bytes"] = np.concatenate([before, nbytes], axis=1)[:, order]
+        return self._partial_bytes["bytes"][:, np.searchsorted(known, rows)]
 
     def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
         """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
@@ -436,7 +453,7 @@ class _NodeSearch:
             part = rows[start : start + CHUNK // len(EVERY)]
             inner, degree, whole = search.space.at_rows(part)
             layout = replace(whole, recompute_every=np.array(EVERY)[:, None])
-            nbytes = np.asarray(allocated_and_states(search.memory, layout)[0])
+            nbytes = search.partial_bytes(part, whole)
             step = np.asarray(whole_step_s(table, inner, degree, layout))
             fits, self.timed = nbytes <= self.capacity, self.timed + step.size
             each = (

@@ -274,13 +274,13 @@ def _block_lines(loaded: list[list[BlockTimes]], recipe: Recipe, contention: flo
     after the layers is never computed again.
     """
     modes = range(RECOMPUTE_MODES)
+
+    def each_mode(block: BlockTimes, *, inside: bool) -> list[NDArray[np.float64]]:
+        lines = [block.lines(mode, recipe, contention) for mode in (modes if inside else modes[:1])]
+        return lines if inside else lines * RECOMPUTE_MODES
+
     even, *fullest = [
-        np.stack(
-            [
-                [block.lines(mode * inside, recipe, contention) for mode in modes]
-                for block, inside in zip(blocks, (False, *(True,) * (len(blocks) - 2), False), strict=True)
-            ]
-        )
+        np.stack([each_mode(block, inside=0 < place < len(blocks) - 1) for place, block in enumerate(blocks)])
         for blocks in loaded
     ]
     if not fullest:
