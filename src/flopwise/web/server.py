@@ -151,7 +151,6 @@ class Api:
         """The response to a question. Raises: ProblemError."""
         reply = self.answers.find(question)
         if reply is None:
-            await self.warm_up.ready(question.noun, progress)
             try:
                 reply = await self.pool.ask(question, limit_s, progress)
             except BusyError:
@@ -412,9 +411,11 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there. Raises: OSError: names the address."""
     family = AddressFamily.AF_INET6 if ":" in host else AddressFamily.AF_INET
     try:
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+        bound = socket.create_server((host.strip("[]"), port), family=family, backlog=128)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), f"{host}:{port}") from None
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio leaves sockets that it is given as they are
+    return bound
 
 
 def server_of(application: Starlette) -> uvicorn.Server:
