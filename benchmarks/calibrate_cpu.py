@@ -20,6 +20,7 @@ import gc
 import json
 import os
 import random
+import resource
 import statistics
 import sys
 import tempfile
@@ -114,18 +115,20 @@ def built(shape: TrainedShape) -> Any:
 
 
 class StepTimes(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
-    """Seconds of each step."""
+    """Seconds of each step, and bytes that the system handed out page by page in it."""
 
     def __init__(self) -> None:
-        self.every, self.start = list[float](), 0.0
+        self.every, self.fresh_bytes, self.start, self.faults = list[float](), list[int](), 0.0, 0
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Note the time."""
-        self.start = time.perf_counter()
+        """Note the time and the page faults so far."""
+        self.start, self.faults = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Keep the step."""
         self.every.append(time.perf_counter() - self.start)
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self.faults
+        self.fresh_bytes.append(faults * resource.getpagesize())
 
 
 class RandomTokens(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # untyped
@@ -167,6 +170,7 @@ class MeasuredRun:
     shape: TrainedShape
     parameters: int
     rounds_s: tuple[float, ...]  # the median step of each
+    rounds_fresh_bytes: tuple[float, ...]  # the median of each
     peak_bytes: int
 
     @property
@@ -180,6 +184,7 @@ def measured(only: str, rounds: int, out: Path) -> list[MeasuredRun]:
     every = [shape for shape in SHAPES if only in shape.name]
     peaks = [peak_bytes(shape) for shape in every]
     times: list[list[float]] = [[] for _ in every]
+    fresh: list[list[float]] = [[] for _ in every]
     counts = [0] * len(every)
     for number in range(rounds):
         flopwise.probe(quick=True, device=("cpu",), threads=torch.get_num_threads()).write(out / f"probe-{number}.json")
@@ -188,10 +193,13 @@ def measured(only: str, rounds: int, out: Path) -> list[MeasuredRun]:
             seen = StepTimes()
             counts[place] = trained(every[place], WARMUP + STEPS, seen)
             times[place].append(statistics.median(seen.every[WARMUP:]))
+            fresh[place].append(statistics.median(seen.fresh_bytes[WARMUP:]))
         print(f"round {number + 1} of {rounds}", flush=True)
     return [
-        MeasuredRun(shape=shape, parameters=count, rounds_s=tuple(taken), peak_bytes=peak)
-        for shape, count, taken, peak in zip(every, counts, times, peaks, strict=True)
+        MeasuredRun(
+            shape=shape, parameters=count, rounds_s=tuple(taken), rounds_fresh_bytes=tuple(new), peak_bytes=peak
+        )
+        for shape, count, taken, new, peak in zip(every, counts, times, fresh, peaks, strict=True)
     ]
 
 

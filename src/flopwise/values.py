@@ -3,14 +3,17 @@
 `dataclasses.dataclass` compiles six functions for each class. An estimate imports a hundred classes of up to seventy
 fields, and a third of its time went into compiling. This decorator has the same meaning and leaves real data classes
 (`fields`, `replace` and `asdict` work), but compiles `__init__` only: comparing, hashing, printing and the refusal of
-assignments are written once, below.
+assignments are written once, below. `__init__` waits for the first object: most runs make none of half of the classes.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import inspect
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,9 +36,10 @@ else:
         def wrap(cls: type) -> type:
             if not frozen:
                 return dataclasses.dataclass(cls, repr=repr, eq=eq, **options)
-            return _frozen(
-                dataclasses.dataclass(cls, init=False, repr=False, eq=False, **options), repr=repr, eq=eq, slots=slots
+            plain = _with_fields(cls, **options) or dataclasses.dataclass(
+                cls, init=False, repr=False, eq=False, **options
             )
+            return _frozen(plain, repr=repr, eq=eq, slots=slots)
 
         return wrap if cls is None else wrap(cls)
 
@@ -43,6 +47,60 @@ else:
 __all__ = ["dataclass"]
 
 _MISSING = dataclasses.MISSING
+_NO_FIELDS = ("ClassVar", "InitVar", "KW_ONLY")
+"""Annotations of what is no field, or no plain one."""
+_TEMPLATES = {
+    (slots, kw_only): dataclasses.make_dataclass(
+        "Template", ["one"], init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
+    )
+    for slots in (False, True)
+    for kw_only in (False, True)
+}
+"""Real data classes; what `dataclasses` notes of a class and of a field is copied from them."""
+
+
+def _with_fields(cls: type, *, slots: bool, kw_only: bool) -> type | None:
+    """`cls` as `dataclasses` makes it of plain fields, but quicker; None where an annotation asks for more."""
+    annotations = inspect.get_annotations(cls)
+    template = _TEMPLATES[slots, kw_only]
+    fields: dict[str, Any] = {}
+    for base in cls.__mro__[-1:0:-1]:
+        fields |= getattr(base, "__dataclass_fields__", {})
+    for name, kind in annotations.items():
+        if not isinstance(kind, str) or any(word in kind for word in _NO_FIELDS):
+            return None
+        value = getattr(cls, name, _MISSING)
+        if isinstance(value, dataclasses.Field):
+            field: Any = value
+            if field.default is _MISSING:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, field.default)
+        elif isinstance(value, MemberDescriptorType):  # a slot of a base
+            field = dataclasses.field()
+        elif value is not _MISSING and value.__class__.__hash__ is None:
+            raise ValueError(f"{name} of {cls.__qualname__}: a default that can change is shared; use default_factory")
+        else:
+            field = dataclasses.field(default=value)
+        field.name, field.type = name, kind
+        field._field_type = template.__dataclass_fields__["one"]._field_type  # noqa: SLF001 - what `fields` asks for
+        if field.kw_only is _MISSING:
+            field.kw_only = kw_only
+        fields[name] = field
+    made: Any = cls
+    made.__dataclass_fields__, made.__dataclass_params__ = fields, template.__dataclass_params__
+    if "__match_args__" not in cls.__dict__:
+        made.__match_args__ = tuple(name for name, field in fields.items() if field.init and not field.kw_only)
+    return abc.update_abstractmethods(_class_with_slots(cls, tuple(fields)) if slots else cls)
+
+
+def _class_with_slots(cls: type, names: tuple[str, ...]) -> type:
+    """The same class with slots for those of `names` that no base has one for."""
+    kept = {name: value for name, value in vars(cls).items() if name not in {*names, "__dict__", "__weakref__"}}
+    of_bases = {slot for base in cls.__mro__[1:-1] for slot in base.__dict__.get("__slots__", ())}
+    kept |= {"__slots__": tuple(name for name in names if name not in of_bases), "__qualname__": cls.__qualname__}
+    made: type = type(cls)(cls.__name__, cls.__bases__, kept)
+    return made
 
 
 def _frozen(cls: type, *, repr: bool, eq: bool, slots: bool) -> type:  # noqa: A002 - the names of dataclasses
@@ -64,10 +122,28 @@ def _frozen(cls: type, *, repr: bool, eq: bool, slots: bool) -> type:  # noqa: A
         if name not in own or (name == "__hash__" and own[name] is None)
     }
     if "__init__" not in own:
-        methods["__init__"] = _initialiser(cls, fields)
+        methods["__init__"] = _Unmade(cls, fields)
     for name, method in methods.items():
         setattr(cls, name, method)
     return cls
+
+
+class _Unmade:
+    """`__init__` of a class of which there is no object yet; compiled when it is first looked up."""
+
+    __slots__ = ("cls", "fields")
+
+    def __init__(self, cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
+        """Of `cls`."""
+        self.cls, self.fields = cls, fields
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The function in its place, bound as functions are."""
+        made = self.cls.__dict__["__init__"]
+        if made is self:
+            made = _initialiser(self.cls, self.fields)
+            self.cls.__init__ = made  # type: ignore[misc]  # of the class that asks for it
+        return made.__get__(instance, owner)
 
 
 def _initialiser(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
@@ -93,7 +169,12 @@ def _initialiser(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
             value = f"_default_{name}"
         else:
             continue
-        lines.append(f" _set(self, {name!r}, {value})")
+        slot = getattr(cls, name, None)
+        if isinstance(slot, MemberDescriptorType):
+            names[f"_set_{name}"] = slot.__set__
+            lines.append(f" _set_{name}(self, {value})")
+        else:
+            lines.append(f" _set(self, {name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append(" self.__post_init__()")
     parameters = ", ".join([*positional, *(["*", *keywords] if keywords else [])])

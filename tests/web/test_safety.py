@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,3 +229,20 @@ def test_no_port_is_shared() -> None:
     with listen("127.0.0.1", 0) as bound, pytest.raises(OSError, match=r"[Aa]ddress already in use") as failure:
         listen("127.0.0.1", bound.getsockname()[1])
     assert failure.value.filename.startswith("127.0.0.1:")
+
+
+def test_answers_do_not_wait_for_an_acknowledgement() -> None:
+    """Head and body of an answer go in two parts: of a socket that waits, the second leaves 40 ms later (Linux)."""
+    from flopwise.web.server import listen
+
+    with listen("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_compiled_code_may_be_kept_where_it_is_looked_for() -> None:
+    """Of both simulators: the one for prompts that share beginnings lies in a folder of its own."""
+    from flopwise.cli.answering import readable_places
+    from flopwise.serving.sim.fleet import cache_folder
+
+    folders = {os.path.realpath(folder) for shared in (False, True) if (folder := cache_folder(shared=shared))}
+    assert folders <= set(readable_places())

@@ -1,48 +1,31 @@
-"""The simulator is compiled beside the first page; questions that need it wait, and are told why."""
+"""The simulator is compiled beside the first page, by a process that ends with the server."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from flopwise.web import warm_up as warm_up_file
-from flopwise.web.warm_up import COMPILING, SimulatorWarmUp
+from flopwise.web.warm_up import SimulatorWarmUp
 
 
-async def _waits(warm_up: SimulatorWarmUp, noun: str) -> tuple[float, list[tuple[str, float]]]:
-    """Seconds that a noun waits, and what its progress is told."""
-    told: list[tuple[str, float]] = []
-    begun = time.monotonic()
-    await warm_up.ready(noun, lambda what, done, *_: told.append((what, done)))
-    return time.monotonic() - begun, told
-
-
-def test_only_what_is_simulated_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up_file, "LINE", ("--version",))
-    monkeypatch.setattr(warm_up_file, "BEAT_S", 0.01)
 
-    async def waits() -> None:
+    async def begins() -> None:
         warm_up = SimulatorWarmUp()
-        assert (await _waits(warm_up, "simulate"))[1] == []  # not begun: nobody opened a page
         warm_up.begin()
-        try:
-            task = warm_up._task
-            warm_up.begin()
-            assert warm_up._task is task
-            assert (await _waits(warm_up, "plan"))[1] == []
-            waited_s, told = await _waits(warm_up, "simulate")
-            assert waited_s > 0.02
-            assert {what for what, _ in told} == {COMPILING}
-            assert [done for _, done in told] == sorted(done for _, done in told)
-            assert warm_up._process is not None
-            assert warm_up._process.returncode == 0
-            assert (await _waits(warm_up, "simulate"))[1] == []
-        finally:
-            await warm_up.close()
+        task = warm_up._task
+        warm_up.begin()
+        assert task is not None
+        assert warm_up._task is task
+        await task
+        assert warm_up._process is not None
+        assert warm_up._process.returncode == 0
+        await warm_up.close()
 
-    asyncio.run(waits())
+    asyncio.run(begins())
 
 
 def test_it_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

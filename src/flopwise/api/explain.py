@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flopwise.errors import SpecError
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.changes.effects import Sensitivity

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from flopwise.errors import SpecError
 from flopwise.exports.spec import ExportSettings
 from flopwise.keywords import takes
 from flopwise.options import take, whole
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.exported import Exported

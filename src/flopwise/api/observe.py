@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from flopwise.keywords import takes
 from flopwise.observations.spec import ObserveSpec
 from flopwise.options import COUNT, DEGREE, FRACTION, WHOLE_OR_ZERO, take
 from flopwise.serving.spec import Scheduling, ServingSpec, TechniqueRequest
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

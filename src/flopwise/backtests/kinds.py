@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from flopwise.backtests import gpu_hours, io, memory, serving, training
 from flopwise.backtests.kernels import Predictor
@@ -12,6 +11,7 @@ from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.ops.weights import weight_bytes
+from flopwise.values import dataclass
 
 Predict = Callable[[Row], Sequence[Prediction]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from flopwise.cost.intervals import ErrorBand
@@ -14,6 +13,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.sizes import size_of
 from flopwise.training.layout import TARGET_SETS
+from flopwise.values import dataclass
 
 Row = Mapping[str, str]
 Value = TypeVar("Value")

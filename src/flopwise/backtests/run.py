@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from flopwise.backtests.columns import COLUMNS, Origin, Scaled, our_columns
@@ -13,6 +12,7 @@ from flopwise.backtests.summary import Errors, summarize
 from flopwise.errors import UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.rows import check_header, each_row
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

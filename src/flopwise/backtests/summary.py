@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from flopwise.backtests.prediction import Prediction
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.values import dataclass
 
 Kind = Literal["api", "open", "finetune", "pretrain"]
 KINDS: tuple[Kind, ...] = ("api", "open", "finetune", "pretrain")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -36,6 +35,7 @@ from flopwise.facts.price_book import HostedPrice
 from flopwise.fleet.prices import api_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
+from flopwise.values import dataclass
 
 GIVEN = "given by the user"
 RESERVED_MONTHS = {"reserved_1y": 12, "reserved_3y": 36}

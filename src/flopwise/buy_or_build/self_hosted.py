@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from flopwise.serving.job import serving_band
 from flopwise.training.estimate import training_band
 from flopwise.training.rules import optimal_tokens, predicted_loss
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
+from flopwise.values import dataclass
 
 LONGEST_MONTHS = 120
 """Months beyond which nobody waits for a break-even."""

@@ -9,7 +9,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from flopwise.errors import FlopwiseError, InfeasibleError, SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import BYTES
 from flopwise.units import format_bytes
+from flopwise.values import dataclass
 
 HEADROOM = 0.05
 """Share of the memory that is left free: what an allocator cannot use for its holes, and batches that are longer."""

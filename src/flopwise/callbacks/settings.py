@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from flopwise import options, units
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
 from flopwise.options import Spec, option
+from flopwise.values import dataclass
 
 _recording = partial(option, "", section="Recording")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import parameters
+from flopwise.values import dataclass
 
 ADAPTERS_BELOW = 0.05
 """Share of trained parameters below which they are adapters on a frozen base."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.changes.effects import Headline, Sensitivity, faster_clusters, ranked_remedies, ranked_sensitivities
@@ -17,6 +17,7 @@ from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.on_device import recipe_on
 from flopwise.training.stages import FULL
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.training.estimate import TrainEstimate

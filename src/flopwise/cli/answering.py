@@ -50,7 +50,8 @@ def readable_places() -> tuple[str, ...]:
     from flopwise.serving.sim.fleet import cache_folder
 
     named = [os.environ.get(name) for name in ("FLOPWISE_FACTS", "FLOPWISE_CALIBRATIONS", "NUMBA_CACHE_DIR")]
-    places = [*named, prices_folder(), cache_folder(), f"{_hub()}/hub", sys.prefix, sys.base_prefix, *sys.path]
+    compiled = (cache_folder(), cache_folder(shared=True))
+    places = [*named, prices_folder(), *compiled, f"{_hub()}/hub", sys.prefix, sys.base_prefix, *sys.path]
     own = [os.path.realpath(os.path.expanduser(place)) for place in places if place]  # noqa: PTH111 - text and paths
     return (*SYSTEM, *(place for place in own if place not in ("/", str(Path.home()))))
 

@@ -116,8 +116,11 @@ def note(text: str) -> None:
 
 
 def announce_compilation() -> None:
-    """Say on a terminal why the first simulation takes seconds; silent everywhere else."""
-    if sys.stderr.isatty():
+    """Say to a listener, or on a terminal, why the first simulation takes seconds; silent everywhere else."""
+    text = "compiling the simulator; once after each update"
+    if (listener := LISTENER.get()) is not None:
+        listener(text, 0.0, None, "")
+    elif sys.stderr.isatty():
         clear()
-        sys.stderr.write(f"\r\x1b[K{screen(sys.stderr).spell('compiling the simulator; once after each update')}\n")
+        sys.stderr.write(f"\r\x1b[K{screen(sys.stderr).spell(text)}\n")
         sys.stderr.flush()

@@ -12,9 +12,10 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
+
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.provenance import Figure

@@ -14,13 +14,13 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import click
 
 from flopwise.cli.app import app
 from flopwise.cli.render import plain_text, screen
 from flopwise.errors import FlopwiseError, InfeasibleError
+from flopwise.values import dataclass
 
 EXIT_INFEASIBLE, EXIT_BAD_INPUT, EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 70, 130, 141
 NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EBADF)

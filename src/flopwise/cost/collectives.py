@@ -73,6 +73,8 @@ def _share_s(
     level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0, *, ring: bool = False
 ) -> Floats:
     """A collective in which every rank sends `passes` times (g - 1) / g of `nbytes`; 0 for a group of one."""
+    if not np.any(joined > 1.0):
+        return np.zeros(np.broadcast(nbytes, joined).shape)
     gain = gain * np.where(joined > PAIR, 1.0, level.pair)
     transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
     fixed = level.launch_s + 0.5 * passes * level.hop_s * (joined - 1.0 if ring else _steps(joined))
@@ -113,8 +115,13 @@ def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, d
     return total
 
 
-def _outside_in(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints) -> Floats:
-    """Gathering or scattering, level by level; between nodes round a ring, for which libraries have no tree."""
+def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
+    """Every rank ends with all `nbytes`, of which it held 1 / n.
+
+    Level by level; between nodes round a ring, for which libraries have no tree.
+
+    Source: as `all_reduce_s`, one pass. Assumes: as there.
+    """
     total: Floats = 0.0
     left: Floats = nbytes
     last = fabric.levels[-1]
@@ -124,20 +131,12 @@ def _outside_in(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints) -> Floats
     return total
 
 
-def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
-    """Every rank ends with all `nbytes`, of which it held 1 / n.
-
-    Source: as `all_reduce_s`, one pass. Assumes: as there.
-    """
-    return _outside_in(fabric, nbytes, n, stride)
-
-
 def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
-    """Every rank ends with its 1 / n of the sum of `nbytes`.
+    """Every rank ends with its 1 / n of the sum of `nbytes`: the way of `all_gather_s` back.
 
     Source: as `all_reduce_s`, one pass. Assumes: as there.
     """
-    return _outside_in(fabric, nbytes, n, stride)
+    return all_gather_s(fabric, nbytes, n, stride)
 
 
 def groups_reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> Floats:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from flopwise.ops.types import Floats
 from flopwise.results import attributes
+from flopwise.values import dataclass
 
 TRAINING_FACTOR = 6
 """Memory of training over that of the weights alone, in the rule of thumb."""

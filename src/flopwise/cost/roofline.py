@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from flopwise.cost.cluster import Cluster
@@ -15,6 +14,7 @@ from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes
 from flopwise.units import format_percent, format_price, format_seconds
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flopwise.exports.kubernetes_service import server_refusals, start_ends_s
 from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.serving_option import latency_targets
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.deployment import Deployment

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from flopwise.facts.architecture import Attend, Experts, Item, Layer, Linear, Model, Norm
+from flopwise.values import dataclass
 
 KNOWN = {
     "input_norm", "post_norm", "router",

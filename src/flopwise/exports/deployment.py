@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
@@ -11,6 +11,7 @@ from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.facts.offers import Offer
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import resolve
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from flopwise.exports.deployment import Deployment, resource_name
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.spec import ExportSettings

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.facts.formats import BF16
 from flopwise.ops.weights import weight_bytes
 from flopwise.search.spec import TRAINING
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

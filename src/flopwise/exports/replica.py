@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from flopwise.exports.spec import PLACEHOLDERS
 from flopwise.facts.software import platform
 from flopwise.serving.spec import BLOCK_DRAFTS, NGRAM_DRAFTS
 from flopwise.units import GIB
+from flopwise.values import dataclass
 
 PLAIN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Formats without scales: any of them loads from any other; with the name that PyTorch has for it."""

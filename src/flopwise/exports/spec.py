@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from flopwise import options
 from flopwise.options import Spec, option
+from flopwise.values import dataclass
 
 _name = partial(option, section="Names and images")
 _place = partial(option, section="Places")

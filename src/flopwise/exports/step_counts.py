@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from flopwise.exports.deployment import Deployment
 from flopwise.training.job import TrainJob
 from flopwise.training.run import job_goodput
+from flopwise.values import dataclass
 
 LEFT_TO_USER = (
     "the plan does not set the learning rate, its schedule, weight decay and clipping: they are the trainer's "

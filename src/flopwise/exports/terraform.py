@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flopwise.errors import InfeasibleError
@@ -14,6 +14,7 @@ from flopwise.exports.exported import Files
 from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool
 from flopwise.exports.spec import ExportSettings
+from flopwise.values import dataclass
 
 WIDTH = 100
 """Columns from which a list is written over several lines."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
@@ -36,6 +36,7 @@ from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import OFFERS, Offer, known_region, names_instance, region_names
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 from flopwise.options import PROVIDER_ALIASES, provider_name
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

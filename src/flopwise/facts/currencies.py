@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from flopwise import units
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts import tables
 from flopwise.facts.tables import Day, FactTable
 from flopwise.units import Currency
+from flopwise.values import dataclass
 
 DOLLAR = "USD"
 

@@ -7,13 +7,14 @@ of nodes with one or several of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from flopwise import options
 from flopwise.errors import SpecError, nearest_hint
 from flopwise.facts.accelerators import DTYPES, Accelerator
 from flopwise.facts.offers import Offer
+from flopwise.values import dataclass
 
 PREFIX = "custom:"
 EXAMPLE = "custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB,link=50GB/s,price=1.5"

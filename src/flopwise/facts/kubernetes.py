@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from flopwise.facts import tables
 from flopwise.facts.tables import ANY, Confidence, Day, FactTable
+from flopwise.values import dataclass
 
 OTHER = "other"
 """Providers that have no rows of their own: clusters whose GPUs NVIDIA's feature discovery labels."""

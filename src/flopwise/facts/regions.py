@@ -6,11 +6,10 @@ Carbon is kg of CO2 equivalent for each kWh. Tags are attestations (hipaa, fedra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.tables import Confidence, Day, FactTable
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

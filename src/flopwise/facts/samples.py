@@ -6,12 +6,12 @@ runs achieved. Networks whose layers are convolutions stand in data/convolutions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.tables import Bytes, Confidence, Count, Day, FactTable
+from flopwise.values import dataclass
 
 OPERATIONS = ("norm", "relu", "add", "pool", "copy", "dropout")
 """What may follow a convolution."""

@@ -5,10 +5,10 @@ Units: byte/s, sequential or large random reads; what is not known is None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from flopwise.facts.tables import BytesPerS, Confidence, Day, FactTable
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.robust import even_weights
+from flopwise.values import dataclass
 
 SHARE = Constant(CAMPAIGN, ("any",), 0.7, 0.1, 1.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import Software
+from flopwise.values import dataclass
 
 Array = NDArray[np.float64]
 Record = TypeVar("Record", bound=Software)

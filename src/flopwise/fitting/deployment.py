@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import trace
+from flopwise.values import dataclass
 
 Rows = NDArray[np.intp]
 FIGURES = ("ttft_s", "itl_s", "e2e_s")

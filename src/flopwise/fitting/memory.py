@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,7 @@ from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import TrainingStack
 from flopwise.fitting.constants import Array, Constant, Values, moved_records
+from flopwise.values import dataclass
 
 EAGER = (
     "hf-trainer",

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from flopwise.fitting.refit import (
     with_parameters,
 )
 from flopwise.folders import write_folder
+from flopwise.values import dataclass
 
 FORMAT, VERSION = "flopwise-calibration", 1
 SOURCE = "flopwise calibrate"

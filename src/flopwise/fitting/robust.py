@@ -14,11 +14,11 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from flopwise.fitting.constants import Array, Constant, Values
+from flopwise.values import dataclass
 
 ELBOW = 0.10  # log error from which the loss grows linearly
 PULL = 0.02  # weight of a squared distance from the prior, in spreads, against one row of weight one

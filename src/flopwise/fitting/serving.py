@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +28,7 @@ from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingMemory, generates
 from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner
+from flopwise.values import dataclass
 
 ROUNDS = 6
 BUSY = 0.8

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from flopwise.fitting.constants import Array, Constant, moved_calibration, moved
 from flopwise.fitting.robust import STEP, FitModel, even_weights
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
+from flopwise.values import dataclass
 
 ROUNDS = 8
 LEAST_GAIN = 2e-4  # of the loss, for another round

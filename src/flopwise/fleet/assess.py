@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -38,6 +38,7 @@ from flopwise.search.answer import Plan, Port
 from flopwise.search.porting import cheapest_by_software, port
 from flopwise.search.workload import Resolved
 from flopwise.units import format_percent, format_usd
+from flopwise.values import dataclass
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25

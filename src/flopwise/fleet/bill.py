@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds, format_usd
+from flopwise.values import dataclass
 
 IDLE = "idle"
 """Role and environment of machines that are paid and carry nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.intervals import ErrorBand
@@ -20,6 +19,7 @@ from flopwise.serving.job import latency_band, serving_band
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
 from flopwise.training.network import network_needs
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

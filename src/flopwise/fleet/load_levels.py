@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from flopwise.errors import SpecError
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, WeeklySchedule
 from flopwise.units import HOUR_S
+from flopwise.values import dataclass
 
 MOST_LEVELS = 12
 """Levels of load that are told apart: more of them are joined, each to the next higher one."""

@@ -7,13 +7,14 @@ how many of it are taken (`Taken`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
 from flopwise.fleet.spec import API, OWNED, RUNS, Quota, Volumes
 from flopwise.search.workload_file import place
 from flopwise.units import HOURS_PER_MONTH
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from flopwise.fleet.spec import SiteFigures
 from flopwise.ops.types import Floats
 from flopwise.options import options_of
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.values import dataclass
 
 HOURLY = ("on_demand", "spot")
 JOULES_PER_KWH = 3.6e6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,6 +19,7 @@ from flopwise.search.answer import Candidate
 from flopwise.search.rank import price_facts
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
+from flopwise.values import dataclass
 
 
 def running_usd(offer: OwnOffer, kwh: float | None, busy_hours: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
@@ -42,6 +42,7 @@ from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_seconds
+from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
 Tags = tuple[object, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from flopwise.fleet.model import ResolvedJob, VolumeBill
 from flopwise.ops.types import Floats
 from flopwise.training.goodput import DEFAULT_RELIABILITY, daly_interval_s, progress_frac
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
+from flopwise.values import dataclass
 
 MOST_HOURS = 744.0
 """Of the longest month."""

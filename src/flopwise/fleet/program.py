@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +31,7 @@ from flopwise.fleet.model import (
 from flopwise.fleet.spec import API, Policies, Quota
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
+from flopwise.values import dataclass
 
 ALWAYS_BUSY = 0.999
 """Share of the month from which a machine has no hours left for others."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.units import HOURS_PER_MONTH, parse_count
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.fleet.spec import Hours

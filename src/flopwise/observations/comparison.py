@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ from flopwise.observations.observation import LATENCIES, Observation
 from flopwise.serving.iteration import StepLoad, layer_kinds
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.techniques import runner
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from flopwise.observations.readings import Growth, Reading
 from flopwise.observations.requests import MeasuredRequests, read_requests
 from flopwise.observations.watching import Watched
 from flopwise.serving.sim.trace import read_trace_columns
+from flopwise.values import dataclass
 
 FORMAT, VERSION = "flopwise-observation", 1
 OBSERVATION_FILE, TRACE_FILE = "observation.json", "trace.csv"

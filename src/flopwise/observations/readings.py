@@ -6,7 +6,7 @@ import math
 import urllib.error
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import urlsplit, urlunsplit
 
 from flopwise.errors import SpecError
@@ -14,6 +14,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.metrics import MetricRecord
 from flopwise.pages import http_address, page_bytes, shown_address
 from flopwise.records.histograms import Histogram, histogram
+from flopwise.values import dataclass
 
 TIMEOUT_S = 5.0
 MOST_BYTES = 64 * 2**20

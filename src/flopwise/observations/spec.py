@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from flopwise import options
 from flopwise.options import Spec, option
+from flopwise.values import dataclass
 
 
 # fmt: off

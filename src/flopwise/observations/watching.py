@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
@@ -23,6 +23,7 @@ from flopwise.observations.readings import (
 )
 from flopwise.pages import shown_address
 from flopwise.records.histograms import Histogram
+from flopwise.values import dataclass
 
 LEAST_INTERVAL_S = 0.05
 

@@ -6,7 +6,7 @@ convolutions and attention in full; "causal" leaves out what masks and windows h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
@@ -14,6 +14,7 @@ from flopwise.facts.architecture import Item, Model, Stack
 from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split, Trainable, Work
 from flopwise.ops.work import item_work
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -6,7 +6,7 @@ after the cast back; one softmax runs in fp32, another in bfloat16; GELU is one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.ops.flops import Operation, backward_flops, causal_forward_flops, forward_flops, operations
 from flopwise.ops.tensors import TensorGroup, active_parameters, parameters, tensor_groups
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

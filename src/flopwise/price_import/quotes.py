@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.facts import tables
+from flopwise.values import dataclass
 
 PROVIDERS = {"lambdalabs": "lambda", "vastai": "vast", "cudocompute": "cudo", "do": "digitalocean"}
 """What others call providers that have another name here."""

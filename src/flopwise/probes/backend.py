@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from flopwise.probes.file import ProbedDevice
 from flopwise.probes.timing import Run
+from flopwise.values import dataclass
 
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 AttentionPass = Literal["prefill", "training", "decode"]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from flopwise.errors import SpecError
 from flopwise.files import read_at_most, write_whole
+from flopwise.values import dataclass
 
 FORMAT, VERSION = "flopwise-probe", 1
 LARGEST_FILE = 16 << 20

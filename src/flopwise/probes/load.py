@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from flopwise.values import dataclass
 
 STAT = Path("/proc/stat")
 BUSY_FRAC = 0.1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from flopwise import options
 from flopwise.options import Spec, option
 from flopwise.probes.kinds import KINDS
+from flopwise.values import dataclass
 
 
 # fmt: off

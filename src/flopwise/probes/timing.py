@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flopwise.probes.file import Unit
+from flopwise.values import dataclass
 
 Run = Callable[[], object]
 LEAST = 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from flopwise.records.explanation import HIGHER_IS_BETTER
 from flopwise.records.measured import Measured
 from flopwise.records.steady import Statistic
+from flopwise.values import dataclass
 
 SURE = 1.96
 """Standard errors within which 95 % of differences lie that chance makes."""

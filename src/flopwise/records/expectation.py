@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from flopwise import __version__
 from flopwise.errors import SpecError
 from flopwise.records.model import Expectation, ExpectedFigure
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from flopwise.records.measured import Measured
 from flopwise.records.model import Expectation, ExpectedFigure
@@ -11,6 +10,7 @@ from flopwise.records.steady import RULE, Statistic
 from flopwise.training.estimate import COMMUNICATION
 from flopwise.training.storage import LINE as STORAGE
 from flopwise.units import format_percent, format_seconds
+from flopwise.values import dataclass
 
 HIGHER_IS_BETTER = frozenset(
     {"tokens_per_s", "samples_per_s", "mfu_frac", "requests_per_s", "model_flops_per_s", "tensor_active_frac"}

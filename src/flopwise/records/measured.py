@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flopwise.records.metrics import METRICS
 from flopwise.records.model import Event, Expectation, MetricSummary, Run
 from flopwise.records.steady import Statistic, SteadySteps, level, steady
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.records.store import SampleColumns, Store

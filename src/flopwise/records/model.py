@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from flopwise.records.metrics import METRICS
+from flopwise.values import dataclass
 
 RunStatus = Literal["running", "finished", "stopped", "failed"]
 """`stopped`: ended on purpose before its end, by its budget or by a person; a run that was killed stays `running`."""

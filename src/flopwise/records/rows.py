@@ -8,11 +8,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.records.measured import Measured
 from flopwise.training.layout import TARGET_SETS
+from flopwise.values import dataclass
 
 TRAINING = (
     "id", "study", "model", "gpu", "gpus", "tp", "pp", "cp", "ep", "zero", "micro_batch", "global_batch", "interleave",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 from functools import partial
 
 from flopwise import options, units
 from flopwise.errors import SpecError
 from flopwise.options import Spec, ValueKind, option
+from flopwise.values import dataclass
 
 LONGEST_AGE_S = 1e10
 _which = partial(option, section="Which runs")

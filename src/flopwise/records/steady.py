@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.records.model import Event
+from flopwise.values import dataclass
 
 NORMAL = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation: 1 / 0.6745."""

@@ -6,9 +6,10 @@ Texts hold plain characters; each writer escapes them for its own format.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flopwise.units import CURRENCY
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

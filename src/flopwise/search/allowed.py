@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from flopwise.errors import UnknownNameError
@@ -11,6 +10,7 @@ from flopwise.facts.accelerators import Accelerator, spelling_words
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer, names_instance
 from flopwise.facts.software import platform
+from flopwise.values import dataclass
 
 SOFTWARE = {
     "nvidia": "cuda", "amd": "rocm", "tpu": "xla", "neuron": "neuron", "neuron-v1": "neuron", "gaudi": "gaudi",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from flopwise.facts.spot_prices import SpotCoverage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
 from flopwise.units import HOUR_S, format_interval, format_seconds, format_usd
+from flopwise.values import dataclass
 
 OTHER_GPUS = 3
 """Other devices whose best plan stands beside the chosen one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypeGuard, TypeVar
 
@@ -51,6 +51,7 @@ from flopwise.serving.techniques import (
 )
 from flopwise.training.start import OBJECT_STORE
 from flopwise.units import format_bytes
+from flopwise.values import dataclass
 
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]

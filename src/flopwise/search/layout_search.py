@@ -95,6 +95,44 @@ class LayoutSearch:
     host_bytes: tuple[Floats, ...] = ()  # offloaded, per GPU, where anything is
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
     conditions: Conditions = DEFAULT_CONDITIONS
+    _least_bytes: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # by family
+    _partial_bytes: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _possible: dict[tuple[int, ...], Mask] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def least_bytes(self, number: int) -> Floats:
+        """What tensors of a family take at least on each of its meshes, whatever is chosen there."""
+        if number not in self._least_bytes:
+            self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
+        return self._least_bytes[number]
+
+    def possible_meshes(self, number: int, node: NodeKind) -> Mask:
+        """Which meshes of a family are whole nodes whose tensor ranks share the fast link.
+
+        One node where the network is not known.
+        """
+        domain, count = max(node.cluster.fabric.domain, 1), node.count
+        most = domain if node.networked else min(domain, count)
+        if (key := (number, count, most, node.networked)) not in self._possible:
+            family = self.space.families[number]
+            whole = family.num_gpus % count == 0 if node.networked else family.num_gpus == count
+            self._possible[key] = np.asarray(whole & (self.space.inner.tp[family.inner_index] <= most))
+        return self._possible[key]
+
+    def partial_bytes(self, rows: Index, layout: Layout) -> Floats:
+        """What tensors of `rows`, laid out as `layout`, take with full recompute of each of `EVERY` only.
+
+        Kinds of node ask for many of the same rows: each is evaluated once.
+        """
+        known = self._partial_bytes.setdefault("rows", np.empty(0, dtype=np.intp))
+        new = np.flatnonzero(~np.isin(rows, known))
+        if new.size:
+            some = replace(layout.take(new), recompute_every=np.array(EVERY)[:, None])
+            nbytes = np.broadcast_to(allocated_and_states(self.memory, some)[0], (len(EVERY), new.size))
+            before = self._partial_bytes.get("bytes", np.empty((len(EVERY), 0)))
+            order = np.argsort(every := np.concatenate([known, rows[new]]))
+            self._partial_bytes["rows"] = known = every[order]
+            self._partial_bytes["bytes"] = np.concatenate([before, nbytes], axis=1)[:, order]
+        return self._partial_bytes["bytes"][:, np.searchsorted(known, rows)]
 
     def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
         """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
@@ -244,11 +282,10 @@ class Piece(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Candidates with their times, in columns of one shape; `run_s` is that of the run for each of its steps."""
+    """Candidates with their times, in columns of one shape."""
 
     row: Index
     step_s: Floats
-    run_s: Floats
     num_gpus: NDArray[np.int64]
     nbytes: Floats
     kinds: Index
@@ -308,20 +345,19 @@ def floor_s(table: StepTable, space: Space, family: Family) -> Floats:
     most interleaved 1F1B; messages across replicas, launches and the optimizer come on top.
     """
     modes, inner, degree = np.array(family.recomputes)[:, None], family.inner_index, family.degree_index
-    stage = table.stage_parts.sum(axis=0)
-    each_s, others = stage, np.maximum(table.model_s[:, None] - stage, 0.0)
+    each_s = table.stage_s
     if table.moved_bytes is not None:
         known, parts = len(table.moved_bytes), table.stage_parts
         open_s = passes_transfer_s(
             0.0, table.moved_bytes, table.rates, parts[0, :known], parts[1, :known] + parts[2, :known], 1.0
         )
-        each_s = stage[:known] + open_s
+        each_s = table.stage_s[:known] + open_s
     num_micro = table.recipe.global_batch / (family.dp * space.inner.micro_batch[inner])
     total: Floats = each_s[modes, degree, inner] * num_micro
     if any(turn.schedule for turn in family.turns):
         return total
     deepest = max(turn.interleave for turn in family.turns)
-    bubble: Floats = others[modes, degree, inner] * ((space.degrees[degree] > 1) / deepest)
+    bubble: Floats = table.rest_s[modes, degree, inner] * ((space.degrees[degree] > 1) / deepest)
     return total + bubble
 
 
@@ -359,11 +395,14 @@ class _NodeSearch:
         """(family, its first row, piece) of the meshes on which something fits; small families first, to be beaten."""
         search, space = self.search, self.search.space
         for number in sorted(range(len(space.families)), key=lambda i: space.families[i].meshes):
-            family = space.families[number]
-            meshes = _possible_meshes(space, family, self.node)
-            self.considered += meshes.size * family.choices
-            for part in family.take(meshes).chunks(CHUNK):
-                chosen = meshes[part]
+            family, least = space.families[number], search.least_bytes(number)
+            possible = search.possible_meshes(number, self.node)
+            self.considered += int(np.count_nonzero(possible)) * family.choices
+            roomy = least <= self.capacity
+            self.smallest = min(self.smallest, float(least.min(where=possible & ~roomy, initial=np.inf)))
+            meshes, step = np.flatnonzero(possible & roomy), max(1, CHUNK // family.choices)
+            for start in range(0, meshes.size, step):
+                chosen = meshes[start : start + step]
                 nbytes = search.allocated_bytes[number][..., chosen]
                 fits = nbytes <= self.capacity
                 if unless is not None:
@@ -407,15 +446,12 @@ class _NodeSearch:
         self.timed += whole_s.size
         rows = np.arange(family.choices)[:, None] * family.meshes + piece.meshes + start
         step = np.where(piece.fits, whole_s, np.inf)
-        run = step / goodput_frac(gpus, self.search.checkpoint_bytes, self.search.conditions.reliability)
-        each = (rows, step, run, np.broadcast_to(gpus, step.shape), piece.nbytes, np.broadcast_to(kinds, step.shape))
+        each = (rows, step, np.broadcast_to(gpus, step.shape), piece.nbytes, np.broadcast_to(kinds, step.shape))
         columns = Rows._make(column.reshape(family.choices, -1) for column in each)
         if every:
             self.found.append(columns.take(np.isfinite(columns.step_s)))
         else:
-            mesh = np.arange(columns.row.shape[1])
-            picks = np.concatenate([columns.step_s.argmin(axis=0), columns.run_s.argmin(axis=0)])
-            self.found.append(columns.take((picks, np.concatenate([mesh, mesh]))))
+            self.found.append(columns.take((columns.step_s.argmin(axis=0), np.arange(columns.row.shape[1]))))
         self.add_least(self.found[-1].num_gpus, self.found[-1].kinds, self.found[-1].step_s)
         if family.recomputes == MODES and not self.search.space.offload:
             shape = (-1, len(MODES), columns.row.shape[1])
@@ -444,27 +480,26 @@ class _NodeSearch:
             part = rows[start : start + CHUNK // len(EVERY)]
             inner, degree, whole = search.space.at_rows(part)
             layout = replace(whole, recompute_every=np.array(EVERY)[:, None])
-            nbytes = np.asarray(allocated_and_states(search.memory, layout)[0])
+            nbytes = search.partial_bytes(part, whole)
             step = np.asarray(whole_step_s(table, inner, degree, layout))
-            run = step / goodput_frac(layout.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
             fits, self.timed = nbytes <= self.capacity, self.timed + step.size
             each = (
-                part + times * search.space.size, step, run, np.asarray(layout.num_gpus), nbytes, kinds_in(layout)
+                part + times * search.space.size, step, np.asarray(layout.num_gpus), nbytes, kinds_in(layout)
             )  # fmt: skip
             self.found.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in each))
 
     def rows(self, *, every: bool) -> Rows:
         """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept."""
         if not self.found:
-            return Rows._make([np.empty(0)] * 6)
+            return Rows._make([np.empty(0)] * len(Rows._fields))
         merged = Rows._make(np.concatenate(columns) for columns in zip(*self.found, strict=True))
         if every:
             return merged
-        best = [_least_per_count(merged.num_gpus, column) for column in (merged.step_s, merged.run_s)]
+        best = _least_per_count(merged.num_gpus, merged.step_s)
         as_fast = np.flatnonzero(merged.step_s <= TIE * self.least_s[merged.num_gpus, KINDS])
         some = merged.take(as_fast)
         simplest = _least_per_count(some.num_gpus, some.kinds + some.step_s / (1.0 + some.step_s.max(initial=0.0)))
-        return merged.take(ascending(np.concatenate([*best, as_fast[simplest]])))
+        return merged.take(ascending(np.concatenate([best, as_fast[simplest]])))
 
 
 def timed_layouts(
@@ -497,22 +532,15 @@ def timed_layouts(
         table = table.with_partials(search.model, PARTIALS)
         going.recompute_partly(table, undecided)
     found = going.rows(every=every)
+    kept = goodput_frac(found.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
     return TimedLayouts(
         rows=(rows := found.row.astype(np.intp)), step_s=found.step_s,
-        run_s=tokens / search.recipe.useful_tokens * found.run_s, num_gpus=found.num_gpus.astype(np.int64),
+        run_s=tokens / search.recipe.useful_tokens * (found.step_s / kept), num_gpus=found.num_gpus.astype(np.int64),
         kinds=found.kinds.astype(np.intp), memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
         watts=_meter_watts(search, node, table, rows), table=table, considered=going.considered,
         timed=going.timed, fitting=going.fitting,
         smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
     )  # fmt: skip
-
-
-def _possible_meshes(space: Space, family: Family, node: Nodes) -> Index:
-    """Meshes of whole nodes whose tensor ranks share the fast link; of one node where the network is not known."""
-    domain = max(node.cluster.fabric.domain, 1)
-    whole = family.num_gpus % node.count == 0 if node.networked else family.num_gpus == node.count
-    tp = space.inner.tp[family.inner_index]
-    return np.flatnonzero(whole & (tp <= (domain if node.networked else min(domain, node.count))))
 
 
 def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -19,6 +18,7 @@ from flopwise.serving.spec import ServingSpec
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.spec import TrainingSpec
+from flopwise.values import dataclass
 
 TOKENS = 2048
 """Of the one sequence that is trained on, or served."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError, UnknownNameError
@@ -13,6 +12,7 @@ from flopwise.search.allowed import FORBIDS, AllowedDevices, device_names
 from flopwise.search.answer import RejectionLog
 from flopwise.search.spec import ConstraintsSpec
 from flopwise.search.workload import Resolved
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

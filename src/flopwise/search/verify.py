@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from flopwise.serving.sim.trace import PS, RequestTrace, read_trace_columns, tra
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import mean_tokens
 from flopwise.units import format_seconds
+from flopwise.values import dataclass
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from flopwise.ops.degrees import heads_and_experts
@@ -12,6 +12,7 @@ from flopwise.results import Result, attributes, notes
 from flopwise.serving.answer import ServeAnswer
 from flopwise.serving.job import ServeEstimate
 from flopwise.units import format_percent
+from flopwise.values import dataclass
 
 AXES = ("concurrency", "batch", "tp")
 """What a sweep goes along."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.facts.software import BARE_KINDS
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.memory import weights_per_gpu
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.storage import Storage

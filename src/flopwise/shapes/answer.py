@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from flopwise.cost.fabric import fabric, pcie_bytes_per_s
@@ -12,6 +12,7 @@ from flopwise.shapes.clocks import Clock, TrainingClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
 from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes
+from flopwise.values import dataclass
 
 PAGEABLE_FRAC = 0.4
 """Of that, what transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""

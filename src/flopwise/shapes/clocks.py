@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +31,7 @@ from flopwise.training.on_device import recipe_on
 from flopwise.training.spec import TrainingSpec
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import StepTable, at_sustained_clock, block_list, step_table
+from flopwise.values import dataclass
 
 ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from flopwise.facts.architecture import Item, Stack, Weight
 from flopwise.ops.fusion import fused_groups, single_groups
 from flopwise.ops.shapes import Work
 from flopwise.ops.types import Floats
+from flopwise.values import dataclass
 
 CACHE_LINE_BYTES = 128
 """Rows that start on such a boundary are read without a remainder."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flopwise.cost.cluster import Cluster
@@ -33,6 +33,7 @@ from flopwise.training.samples import (
 )
 from flopwise.training.spec import DataSpec
 from flopwise.units import format_rate
+from flopwise.values import dataclass
 
 GIVEN = "given"
 """Name of the storage whose bandwidth the user gives."""

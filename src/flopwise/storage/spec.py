@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from flopwise import options
@@ -11,6 +10,7 @@ from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
 from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
+from flopwise.values import dataclass
 
 STALL_FRAC = 0.05
 """Share of the time that writing checkpoints may take where none is given."""

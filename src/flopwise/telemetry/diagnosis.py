@@ -6,7 +6,6 @@ Share of cycles (profiling counters) are from DCGM or GPM; the rules that do wit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
@@ -14,6 +13,7 @@ from flopwise.facts.device_limits import POWER_LIMIT, THROTTLE_BITS
 from flopwise.telemetry.history import Window
 from flopwise.telemetry.readings import PROFILING
 from flopwise.units import format_percent
+from flopwise.values import dataclass
 
 Bound = Literal[
     "compute", "memory bandwidth", "communication", "data loading", "host", "throttling", "memory pressure", "idle",

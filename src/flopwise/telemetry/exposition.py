@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
 from flopwise.telemetry.diagnosis import BOUNDS
 from flopwise.telemetry.readings import MEASURES
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.telemetry.watcher import WatchStatus

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flopwise.telemetry.readings import WatchReading
 from flopwise.units import DAY_S, HOUR_S
+from flopwise.values import dataclass
 
 NO_RATE_S = 10 * 365 * DAY_S
 

@@ -8,13 +8,14 @@ import time
 import urllib.error
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
 from flopwise.pages import http_address, page_bytes, shown_address
 from flopwise.records.histograms import histogram
 from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReading
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.metrics import MetricRecord

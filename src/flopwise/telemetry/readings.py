@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flopwise.errors import FlopwiseError
 from flopwise.records.metrics import counter_growth
+from flopwise.values import dataclass
 
 Values = Mapping[str, float]
 """Measures by name, those of MEASURES; what is not known is not there."""

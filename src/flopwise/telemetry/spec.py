@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.device_limits import BUSY, BUSY_FOR_S, MEMORY, MEMORY_FOR_S
 from flopwise.options import Spec, ValueKind, option
 from flopwise.units import parse_seconds
+from flopwise.values import dataclass
 
 LATENCY_NAMES = ("latency", "ttft", "tpot")
 _source = partial(option, section="Source")

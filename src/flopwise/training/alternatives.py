@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.facts import defaults
@@ -12,6 +12,7 @@ from flopwise.facts.software import PARALLELISM
 from flopwise.training.layout import TARGET_SETS, Layout, Recipe
 from flopwise.training.stages import cuts_alike
 from flopwise.units import format_percent
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

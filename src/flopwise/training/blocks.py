@@ -602,9 +602,10 @@ def tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) 
         rows = sum(1 for i in items if isinstance(i, kind) and i.shard == "row")
         if not rows:
             continue
-        whole = all_reduce_s(links, shared, ranks)
-        parts = all_gather_s(links, shared, ranks) + reduce_scatter_s(links, shared, ranks)
-        seconds = rows * np.where(split.sequence_parallel, parts, whole)
+        if split.sequence_parallel:
+            seconds = rows * (2.0 * all_gather_s(links, shared, ranks))  # and scattered on the way back
+        else:
+            seconds = rows * all_reduce_s(links, shared, ranks)
         wire = rows * 2 * shared * (ranks - 1) / ranks / context.fabric.link_bytes_per_s
         total, wires = total + np.where(ranks > 1, seconds, 0.0), wires + np.where(ranks > 1, wire, 0.0)
     return total, wires

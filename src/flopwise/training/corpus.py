@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from flopwise.values import dataclass
 
 TEXT_BYTES_PER_TOKEN = 4.0
 """English text in UTF-8: about four characters a token (OpenAI, "What are tokens and how to count them?")."""

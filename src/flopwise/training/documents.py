@@ -6,7 +6,6 @@ Their lengths are a distribution of few values, so that every expectation over i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -18,6 +17,7 @@ from flopwise.errors import SpecError
 from flopwise.files import read_at_most
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
+from flopwise.values import dataclass
 
 Packing = Literal["padded", "packed"]
 QUANTILES = 1024

@@ -113,6 +113,11 @@ class Layout:
         """The shape that the columns broadcast to: () for one candidate."""
         return np.broadcast_shapes(*(np.shape(c) for c in self.columns))
 
+    def take(self, rows: NDArray[np.intp]) -> Layout:
+        """Only these candidates of a layout whose columns are of one shape."""
+        columns = zip(COLUMNS, self.columns, strict=True)
+        return replace(self, **{name: np.asarray(column)[rows] for name, column in columns})  # type: ignore[arg-type]  # fields by name
+
     def at(self, index: int) -> Layout:
         """Candidate `index`, counted through all axes in order, as plain integers."""
         columns = zip(COLUMNS, np.broadcast_arrays(*self.columns), strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from flopwise.ops.types import Array, Floats
 from flopwise.training.layer_sums import MemoryTable, memory_table
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.stage_memory import MOMENTS, STALE, StageBytes, StageMemory, pipeline_stages
+from flopwise.values import dataclass
 
 STATES = ("weights", "master weights", "optimizer states")
 """The exact part of a step's memory: the names of its items."""

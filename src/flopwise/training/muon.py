@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -15,6 +15,7 @@ from flopwise.facts.architecture import Experts, Item, Linear
 from flopwise.ops.tensors import item_parameters, sharded_parameters
 from flopwise.training.stages import heaviest
 from flopwise.training.widths import ACT_BYTES
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric

@@ -6,7 +6,7 @@ a message stands here a second time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from flopwise.training.stages import mode_index
 from flopwise.training.step import messages_s
 from flopwise.training.step_table import StepTable
 from flopwise.training.widths import ACT_BYTES
+from flopwise.values import dataclass
 
 IN_COMPUTE = ("forward", "backward", "recompute", "optimizer")
 """Lines of a step that are work of the devices: messages that are not to be seen fit beside these."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Floats
 from flopwise.units import format_count
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.training.job import TrainJob

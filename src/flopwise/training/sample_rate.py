@@ -6,7 +6,6 @@ published figures only gets the share of the peak that published runs reached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.cost.convolutions import convolution_step_s, usable_precision
@@ -20,6 +19,7 @@ from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.samples import SampledWorkload
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

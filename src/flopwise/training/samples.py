@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from flopwise.errors import MissingFactError, SpecError
@@ -13,6 +12,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import parameters
 from flopwise.training.storage import stored_token_bytes
+from flopwise.values import dataclass
 
 OF_BENCHMARKS = ("record_bytes", "batch", "precision", "achieved_frac")
 """What a workload has from the row of its benchmark alone."""

@@ -8,13 +8,14 @@ with a common optimizer step: gradient norms couple them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.ops.types import Floats, Ints
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s, reduce_scatter_s
+from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s
 from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
 from flopwise.cost.sustained import products_clock_frac
-from flopwise.ops.columns import runs
+from flopwise.ops.columns import ascending, runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ
@@ -90,7 +90,7 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     micro = table.inner.micro_batch[inner]
     num_micro = recipe.global_batch / (dp * micro)
     stage = table.stage_parts[:, recompute, degree, inner]
-    stage_s = stage.sum(axis=0)
+    stage_s = table.stage_s[recompute, degree, inner]
     parts: dict[str, Floats] = dict(zip(table.lines, stage * num_micro, strict=True))
     pipe, others = Pipe(pp, interleave, num_micro), others_s(table, recompute, degree, inner, layout.schedule)
     parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
@@ -157,10 +157,10 @@ def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedul
 
     Source: sums over stages. Assumes: a forward pass has its part of the messages: half, a third where it runs again.
     """
-    stage = table.stage_parts[:, mode, degree, inner]
-    others = Others(np.maximum(table.model_s[mode, inner] - stage.sum(axis=0), 0.0), 0.0)
+    others = Others(table.rest_s[mode, degree, inner], 0.0)
     if not any_of(schedule, lambda one: one.splits_backward):
         return others
+    stage = table.stage_parts[:, mode, degree, inner]
     weight_s = table.weight_s[inner] - table.stage_weight_s[mode, degree, inner]
     passes = 2.0 + (np.asarray(mode) == FULL)
     whole = table.model_parts[mode, 0, inner] - stage[0]
@@ -235,8 +235,6 @@ def messages_s(
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
     group = shard_ranks(shard, ranks)
     links = group_fabric(table.fabric, inner=False, tp=tp)
-    whole: Floats = np.zeros(inner.shape)
-    reduce_, gather, across = whole, whole, whole
 
     def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
         seconds = collective(links, nbytes / pieces, n, stride=stride)
@@ -245,22 +243,24 @@ def messages_s(
             frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
         return pieces / frac * seconds
 
-    groups: list[tuple[Floats, Ints]] = [(table.dense_params[degree, inner], tp)]
+    params, stride = table.dense_params[degree, inner][None], tp[None]
     if table.expert_params.any():
-        groups.append((table.expert_params[degree, inner], table.recipe.expert_ranks(tp, ep)))
-    for params, stride in groups:
-        grads, weights = params * grad_bytes, params * ACT_BYTES
-        members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
-        if wanted[0]:
-            whole = whole + message_s(all_reduce_s, grads, every, stride)
-        if wanted[1]:
-            reduce_ = reduce_ + message_s(reduce_scatter_s, grads, members, stride)
-            gather = gather + message_s(all_gather_s, weights, members, stride)
-        if wanted[2]:
-            across = across + message_s(all_reduce_s, grads / members, every // members, stride * members)
-    still = table.frozen_bytes[degree, inner]
-    together = gather + message_s(all_gather_s, still, group, tp) if table.frozen_bytes.any() else gather
-    return tuple(np.asarray(message) for message in (whole, reduce_, gather, across, together))
+        params = np.stack([params[0], table.expert_params[degree, inner]])
+        stride = np.stack([tp, np.broadcast_to(table.recipe.expert_ranks(tp, ep), tp.shape)])
+    members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
+    whole = reduce_ = gather = across = np.zeros(inner.shape)
+    if wanted[0]:
+        whole = message_s(all_reduce_s, params * grad_bytes, every, stride).sum(axis=0)
+    if wanted[1]:  # what is scattered and what is gathered, over the same groups: one formula
+        widths = ascending(np.array([grad_bytes, ACT_BYTES], dtype=float))
+        sent_s = message_s(all_gather_s, params * widths[:, None, None], members, stride).sum(axis=1)
+        reduce_, gather = (sent_s[np.searchsorted(widths, width)] for width in (grad_bytes, ACT_BYTES))
+    if wanted[2]:
+        across = message_s(all_reduce_s, params * grad_bytes / members, every // members, stride * members).sum(axis=0)
+    together = gather
+    if table.frozen_bytes.any():
+        together = gather + message_s(all_gather_s, table.frozen_bytes[degree, inner], group, tp)
+    return whole, reduce_, gather, across, together
 
 
 def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layout, num_micro: Floats) -> Floats:
@@ -275,14 +275,14 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     """
     zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))
     replicated, full = bool((zero == 0).any()), bool((zero > 2).any())
-    stage = table.stage_parts[:, mode_index(layout, table.partials), degree, inner]
-    forward, backward = stage[0], stage[1] + stage[2]
+    forward, back, again = table.stage_parts[:3, mode_index(layout, table.partials), degree, inner]
+    backward = back + again
     dp, shard = (np.broadcast_to(column, inner.shape) for column in (layout.dp, layout.shard))
     key = table.inner
-    first, again = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
+    first, place = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
     wanted = (replicated, bool(zero.any()), hybrid)
     messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
-    whole, reduce_, gather, across, gather_all = (m[..., again] for m in messages)
+    whole, reduce_, gather, across, gather_all = (m[..., place] for m in messages)
     exposed_s = partial(
         exposed_message_s, hide=table.software.dp_overlap, first=1.0 / table.num_layers,
         contention=table.rates.value["train_contention"],

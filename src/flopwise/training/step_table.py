@@ -77,6 +77,8 @@ class StepTable:
     inner: Inner
     seq_tokens: NDArray[np.float64]  # (n,): tokens of a sequence as computed
     stage_parts: NDArray[np.float64]  # (parts, 3, d, n): of the heaviest stage, as `lines` names them
+    stage_s: NDArray[np.float64]  # (3, d, n): the sum of those
+    rest_s: NDArray[np.float64]  # (3, d, n): what all stages but that one take
     stage_weight_s: NDArray[np.float64]  # (3, d, n): of its backward pass, in gradients of weights
     model_parts: NDArray[np.float64]  # (3, parts, n): all stages one after the other
     model_s: NDArray[np.float64]  # (3, n): the sum of those
@@ -285,13 +287,13 @@ def _block_lines(loaded: list[list[BlockTimes]], recipe: Recipe, contention: flo
     after the layers is never computed again.
     """
     modes = range(RECOMPUTE_MODES)
+
+    def each_mode(block: BlockTimes, *, inside: bool) -> list[NDArray[np.float64]]:
+        lines = [block.lines(mode, recipe, contention) for mode in (modes if inside else modes[:1])]
+        return lines if inside else lines * RECOMPUTE_MODES
+
     even, *fullest = [
-        np.stack(
-            [
-                [block.lines(mode * inside, recipe, contention) for mode in modes]
-                for block, inside in zip(blocks, (False, *(True,) * (len(blocks) - 2), False), strict=True)
-            ]
-        )
+        np.stack([each_mode(block, inside=0 < place < len(blocks) - 1) for place, block in enumerate(blocks)])
         for blocks in loaded
     ]
     if not fullest:
@@ -326,13 +328,16 @@ def _block_sums(
         counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some).sum(axis=0)
         whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
     heaviest_stage, model = np.concatenate(stages, axis=1), np.concatenate(whole)
+    stage_s, model_s = heaviest_stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
     times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=kinds), [1.0]])
     return {
         "stage_parts": heaviest_stage[:-2],
+        "stage_s": stage_s,
+        "rest_s": np.maximum(model_s[:, None] - stage_s, 0.0),
         "stage_weight_s": heaviest_stage[-2],
         "stage_beside_s": heaviest_stage[-1],
         "model_parts": model[:, :-BESIDE],
-        "model_s": model[:, :-BESIDE].sum(axis=1),
+        "model_s": model_s,
         "weight_s": model[0, -3],
         "model_beside_s": model[:, -2],
         "again_flops": model[:, -1],

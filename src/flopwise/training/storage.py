@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Linear, Model
 from flopwise.units import format_rate
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.training.layout import Layout, Recipe

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flopwise.values import dataclass
 from flopwise.web.problems import MEDIA_TYPE, ProblemError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

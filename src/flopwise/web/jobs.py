@@ -6,11 +6,12 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from starlette.responses import Response
 
+from flopwise.values import dataclass
 from flopwise.web.pool import Progress
 from flopwise.web.problems import ProblemError
 

@@ -14,11 +14,11 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import flopwise
+from flopwise.values import dataclass
 from flopwise.web.questions import Question
 
 LENGTH = struct.Struct(">I")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from flopwise.values import dataclass
 
 MEDIA_TYPE = "application/problem+json"
 

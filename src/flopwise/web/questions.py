@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +15,7 @@ import click
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.options import FILE, Option
+from flopwise.values import dataclass
 
 LEFT_OUT = {
     "backtest": "reads measurement files of the machine it runs on",

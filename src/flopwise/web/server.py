@@ -14,7 +14,6 @@ import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from socket import AddressFamily
 from typing import Any, NoReturn
@@ -31,6 +30,7 @@ from starlette.staticfiles import StaticFiles
 
 from flopwise.errors import FlopwiseError
 from flopwise.report.pages import PICTURES
+from flopwise.values import dataclass
 from flopwise.web.guard import Access, Guard
 from flopwise.web.jobs import AnswerJob, Jobs, events
 from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, document
@@ -151,7 +151,6 @@ class Api:
         """The response to a question. Raises: ProblemError."""
         reply = self.answers.find(question)
         if reply is None:
-            await self.warm_up.ready(question.noun, progress)
             try:
                 reply = await self.pool.ask(question, limit_s, progress)
             except BusyError:
@@ -412,9 +411,11 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there. Raises: OSError: names the address."""
     family = AddressFamily.AF_INET6 if ":" in host else AddressFamily.AF_INET
     try:
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+        bound = socket.create_server((host.strip("[]"), port), family=family, backlog=128)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), f"{host}:{port}") from None
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio leaves sockets that it is given as they are
+    return bound
 
 
 def server_of(application: Starlette) -> uvicorn.Server:

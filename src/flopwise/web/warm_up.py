@@ -6,17 +6,12 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 
-from flopwise.web.pool import Progress, process_environment
+from flopwise.web.pool import process_environment
 
 LINE = ("simulate", "Llama-3.1-8B", "--gpu", "h100", "--rate", "1", "--duration", "5s", "--json")
-"""A question that compiles what services are played with; the code is kept where processes that answer find it."""
-NEEDS = ("simulate",)
-"""Nouns that wait for it: each process would compile it again."""
-COMPILING = "compiling the simulator, once after each update"
+"""A question that compiles what services are played with; questions that need the code meanwhile wait for it."""
 NICE = 10
-BEAT_S = 0.5
 
 
 class SimulatorWarmUp:
@@ -27,12 +22,10 @@ class SimulatorWarmUp:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._started = asyncio.Event()
-        self._begun = 0.0
 
     def begin(self) -> None:
         """Begin, the first time that it is asked to."""
         if self._task is None:
-            self._begun = time.monotonic()
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -49,19 +42,6 @@ class SimulatorWarmUp:
         with contextlib.suppress(AttributeError, OSError):  # not everywhere, or ended already
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
         await self._process.wait()
-
-    async def ready(self, noun: str, progress: Progress | None) -> None:
-        """Return once `noun` may be asked: after it, where that needs the simulator and it has begun.
-
-        `progress` is told how long that takes.
-        """
-        if self._task is None or noun not in NEEDS:
-            return
-        while not self._task.done():
-            if progress is not None:
-                waited_s = time.monotonic() - self._begun
-                progress(COMPILING, waited_s, None, f"({waited_s:.0f} s)")
-            await asyncio.wait([self._task], timeout=BEAT_S)
 
     async def close(self) -> None:
         """End the process; not while it starts, which asyncio does not stop."""

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from reference import REFERENCE, ReferenceFleet
 from flopwise.errors import SpecError
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import BlockStore, ReplicaLimits
-from flopwise.serving.sim.fleet import FastFleet, cache_folder
+from flopwise.serving.sim.fleet import FastFleet, _first_compilation, cache_folder
 from flopwise.serving.sim.policies import BALANCERS, POLICIES
 from flopwise.serving.sim.setup import Setup, Transfer, setup
 from flopwise.serving.sim.simulate import simulate
@@ -216,3 +217,25 @@ def test_compiled_code_is_kept_where_the_user_may_write(tmp_path: Path, monkeypa
     folder = cache_folder()
     assert folder is not None
     assert folder.parent != Path(os.devnull)
+
+
+def test_of_two_that_need_the_code_one_compiles_it(tmp_path: Path) -> None:
+    """The other waits until it is kept; what finds compiled code waits for nobody."""
+    pytest.importorskip("fcntl")
+    ended: list[str] = []
+
+    def second() -> None:
+        with _first_compilation(tmp_path, lambda: ended.append("told")):
+            ended.append("second")
+
+    thread = threading.Thread(target=second)
+    with _first_compilation(tmp_path, None):
+        thread.start()
+        thread.join(0.2)
+        assert ended == ["told"]
+        ended.append("first")
+        (tmp_path / "core.nbc").touch()
+        with _first_compilation(tmp_path, lambda: ended.append("never")):
+            pass
+    thread.join()
+    assert ended == ["told", "first", "second"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, FLAG, whole
 from flopwise.results import plain
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.api.export import TargetInfo

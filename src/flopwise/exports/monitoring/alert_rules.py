@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER
@@ -29,6 +29,7 @@ from flopwise.facts.device_limits import (
     THROTTLE_FOR_S,
 )  # fmt: skip
 from flopwise.units import HOURS_PER_MONTH, format_percent, format_seconds, format_usd
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.monitoring.watched import WatchedWorkload

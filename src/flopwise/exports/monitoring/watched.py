@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from flopwise.exports.deployment import resource_name
 from flopwise.exports.monitoring.signals import Meters
 from flopwise.search.spec import TRAINING
 from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.deployment import Deployment

@@ -6,12 +6,12 @@ expressed; and `export_fleet(fleet) -> Files`, where a whole assessment is more 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import InfeasibleError, UnknownNameError
 from flopwise.exports.exported import Exported, Files
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.deployment import Deployment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment
@@ -23,6 +22,7 @@ from flopwise.exports.terraform import (
     terraform_block,
     terraform_files,
 )
+from flopwise.values import dataclass
 
 EARLY, WHOLE = 80, 100
 """Shares of a budget, in percent, at which a message is sent: spent, and spent or forecast."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from flopwise.exports.emit import markdown_text, script_text, yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.spec import PLACEHOLDERS
 from flopwise.exports.targets import BATCH, TRAINING, exported_assessment, exported_plan
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.fleet import FleetDeployment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Literal
 
 from flopwise.probes.kinds import (
@@ -20,6 +19,7 @@ from flopwise.probes.kinds import (
 )
 from flopwise.probes.kinds.bench import Bench
 from flopwise.probes.timing import Task
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from flopwise.probes.backend import Backend
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

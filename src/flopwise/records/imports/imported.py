@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +21,7 @@ from flopwise.records.imports.raw import Point, RawRun, Source
 from flopwise.records.metrics import METRICS
 from flopwise.records.model import Event, Expectation, Run, Sample
 from flopwise.records.store import Store, open_store
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.records.imports.spec import ImportSpec

@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from flopwise.errors import SpecError
 from flopwise.files import read_limited
 from flopwise.records.model import Event
+from flopwise.values import dataclass
 
 MOST_BYTES = 512 * 2**20
 HEAD_BYTES = 2**16

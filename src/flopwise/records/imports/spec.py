@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from flopwise import options
 from flopwise.errors import SpecError
 from flopwise.options import Spec, ValueKind, option
 from flopwise.records.imports.raw import number_of
+from flopwise.values import dataclass
 
 _import = partial(option, section="Import")
 

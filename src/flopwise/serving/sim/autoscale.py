@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from flopwise.serving.sim.simulate import LATEST_PS, Engine, Sample, check_clock
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.spec import AutoscaleSpec
 from flopwise.units import HOUR_S
+from flopwise.values import dataclass
 
 MOST_FIXED_REPLICAS = 1024
 """Replicas beyond which the search for the fewest fixed ones gives up."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import DAY_S, HOUR_S, format_percent, format_seconds, format_usd
+from flopwise.values import dataclass
 
 Seconds = NDArray[np.float64]
 Rng = np.random.Generator

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.serving.sim.trace import PS, Column
+from flopwise.values import dataclass
 
 LARGEST_PS = PS * 3600
 """No entry of a table may be longer than an hour, so that sums stay far below 2**63."""

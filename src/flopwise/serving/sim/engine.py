@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
 from flopwise.serving.steady import STEP_IN_PROGRESS, SteadyCurves, closed_loop, micro_batches, steps_unseen
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
+from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob

@@ -7,7 +7,8 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -56,6 +57,24 @@ def cache_folder(*, shared: bool = False) -> Path | None:
     return None
 
 
+@contextmanager
+def _first_compilation(folder: Path | None, on_compile: Callable[[], None] | None) -> Iterator[None]:
+    """Of processes that need the same code for the first time one compiles it, and the others wait and read it."""
+    if folder is not None and any(folder.rglob("*.nbc")):
+        yield
+        return
+    if on_compile:
+        on_compile()
+    with ExitStack() as until_kept:
+        with suppress(ImportError, OSError):  # where there are no locks, each compiles for itself
+            import fcntl  # noqa: PLC0415 - not everywhere
+
+            if folder is not None:
+                lock = until_kept.enter_context((folder / "compiling").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @cache
 def core(on_compile: Callable[[], None] | None = None, *, shared: bool = False) -> Any:
     """The compiled `drive`; `on_compile` is called before it is compiled for the first time.
@@ -66,8 +85,6 @@ def core(on_compile: Callable[[], None] | None = None, *, shared: bool = False) 
     import numba  # noqa: PLC0415 - takes 300 ms
 
     folder, before = cache_folder(shared=shared), numba.config.CACHE_DIR
-    if on_compile and (folder is None or not any(folder.rglob("*.nbc"))):
-        on_compile()
     numba.config.CACHE_DIR = str(folder or "")
     layout.CACHED_CODE = folder is not None  # numba knows no place of its own where there is none
     layout.SHARED = shared
@@ -82,7 +99,8 @@ def core(on_compile: Callable[[], None] | None = None, *, shared: bool = False) 
     collects = gc.isenabled()
     gc.disable()  # a compiler's trees are all in use until it ends: looking through them takes a tenth of its time
     try:
-        spec.loader.exec_module(module)
+        with _first_compilation(folder, on_compile):
+            spec.loader.exec_module(module)
         return module.drive
     finally:
         numba.config.CACHE_DIR = before

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
+from flopwise.values import dataclass
 
 Tokens = NDArray[np.int64]
 Rng = np.random.Generator

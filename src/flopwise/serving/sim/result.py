@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from flopwise.errors import SpecError
 from flopwise.ops.types import Array
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
+from flopwise.values import dataclass
 
 PARTS = 128
 """Bins an octave of the histogram of gaps: each is 0.4 to 0.8 % wide, and its edges are whole picoseconds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from flopwise.results import attributes
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.result import SimulatedRun, percentiles
 from flopwise.serving.sim.stores import KvStore
+from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.cost.rates import Rates
 from flopwise.errors import SpecError
@@ -11,6 +9,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.serving.sim.engine import HOST_BYTES_PER_S, BlockStore
 from flopwise.serving.sim.trace import PS
 from flopwise.units import HOUR_S, parse_bytes, parse_bytes_per_s
+from flopwise.values import dataclass
 
 HOST = "host"
 """The memory of a replica's machine, over the PCIe links of its devices; all other names are kinds of storage."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import SpecError
 from flopwise.facts.rows import check_header, csv_text
 from flopwise.ops.types import Array
+from flopwise.values import dataclass
 
 Column = NDArray[np.int64]
 PS = 10**12

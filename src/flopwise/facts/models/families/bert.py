@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise, Weight
@@ -25,6 +25,7 @@ from flopwise.facts.models.families.gpt import heads_of
 from flopwise.facts.models.families.llama import TRAITS, plain_feed, standard_attention
 from flopwise.facts.models.fields import Fields
 from flopwise.facts.models.heads import head
+from flopwise.values import dataclass
 
 
 def bidirectional(c: Fields, *, dropout: str = "attention_probs_dropout_prob") -> Attention:

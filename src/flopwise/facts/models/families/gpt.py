@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise, Weight
@@ -22,6 +22,7 @@ from flopwise.facts.models.blocks import (
     residual,
 )
 from flopwise.facts.models.fields import Fields
+from flopwise.values import dataclass
 
 NO_BIAS = Normal(kind="layernorm")
 
