@@ -10,10 +10,10 @@ import pytest
 from read_back import SIZES
 
 from flopwise.errors import InfeasibleError, SpecError
+from libraries import needs
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore"), needs("transformers")]
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
 
 PROGRAM = """
 import torch

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from read_back import SIZES, Recorded
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
-lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+from libraries import needs
+
+pytestmark = [
+    pytest.mark.oracle, pytest.mark.filterwarnings("ignore"), needs("torch", "transformers", "lightning"),
+]  # fmt: skip
 
 
 def module(fail_at: int | None = None) -> Any:
+    import lightning
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -46,6 +48,8 @@ def loader(batches: int = 16) -> Any:
 
 
 def trainer(folder: Path, callback: Any, **changes: Any) -> Any:
+    import lightning
+
     usual = {
         "default_root_dir": folder, "accelerator": "cpu", "logger": False, "enable_checkpointing": False,
         "enable_progress_bar": False, "enable_model_summary": False, "callbacks": [callback], "max_epochs": 1,

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from read_back import SIZES, Recorded
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
-pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
-pytest.importorskip("accelerate", reason="accelerate is not installed")
+from libraries import needs
+
+pytestmark = [
+    pytest.mark.oracle, pytest.mark.filterwarnings("ignore"), needs("torch", "transformers", "accelerate"),
+]  # fmt: skip
 
 SEQ, MICRO, ACCUMULATE, PEAK = 64, 4, 2, 1e11
 

@@ -135,8 +135,13 @@ def sample_deployment(sample: str, /, **settings: Any) -> Deployment:
 
 
 def sample_export(target: str, sample: str, /, **settings: Any) -> Exported:
-    """The files of a sample plan for a target."""
-    return exported_plan(target, sample_deployment(sample, **settings))
+    """The files of a sample plan for a target; made once where there are no settings."""
+    return exported_plan(target, sample_deployment(sample, **settings)) if settings else _plain_export(target, sample)
+
+
+@cache
+def _plain_export(target: str, sample: str) -> Exported:
+    return exported_plan(target, sample_deployment(sample))
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import json
 import re
 import subprocess
 import tarfile
@@ -22,15 +23,6 @@ from typing import Any, Literal, NamedTuple
 from tools import CACHE, interpreter, need
 
 TABLES = Path(__file__).parent / "engines"
-VLLM_PARSER = """
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-for action in make_arg_parser(FlexibleArgumentParser())._actions:
-    value = "none" if action.nargs == 0 else {None: "one", "?": "optional"}.get(action.nargs, "many")
-    choices = ";".join(sorted({str(choice) for choice in action.choices or ()}))
-    for flag in action.option_strings:
-        print("FLAG", flag, value, choices, sep="\\t")
-"""
 KINDS = {"Gauge": "gauge", "Counter": "counter", "Histogram": "histogram", "Summary": "summary"}
 SERVER_PAGE = "vendor/llama.cpp/tools/server/README.md"
 
@@ -151,9 +143,14 @@ def _value_of(action: str, nargs: Any) -> Value:
 
 def vllm_flags(python: Path) -> list[Flag]:
     """What vLLM's own parser lists, of the package that the interpreter has."""
-    done = subprocess.run([python, "-c", VLLM_PARSER], capture_output=True, text=True, check=True)
-    rows = (line.split("\t")[1:] for line in done.stdout.splitlines() if line.startswith("FLAG\t"))
-    return [Flag(flag, value, tuple(filter(None, choices.split(";")))) for flag, value, choices in rows]  # type: ignore[arg-type]
+    program = Path(__file__).with_name("vllm_parser.py")
+    done = subprocess.run([python, program], input="[]", capture_output=True, text=True, check=True)
+    return listed_flags(json.loads(done.stdout.splitlines()[-1]))
+
+
+def listed_flags(answer: Mapping[str, Any]) -> list[Flag]:
+    """The flags in an answer of `vllm_parser.py`."""
+    return [Flag(flag, value, tuple(choices)) for flag, value, choices in answer["flags"]]
 
 
 def sglang_flags(sources: Sources) -> list[Flag]:
@@ -324,9 +321,9 @@ ENGINES = {
 }
 
 
-def flag_rows(engine: str, source: Path) -> list[dict[str, str]]:
+def flag_rows(engine: str, listed: Iterable[Flag]) -> list[dict[str, str]]:
     """Rows of flags.csv, without version, source and date."""
-    flags = {flag.flag: flag for flag in ENGINES[engine].flags(source)}
+    flags = {flag.flag: flag for flag in listed}
     return [
         {"engine": engine, "flag": flag.flag, "value": flag.value, "choices": ";".join(flag.choices)}
         for _, flag in sorted(flags.items())
@@ -364,7 +361,7 @@ def write(llama_cpp: Path | None) -> None:
     """Both tables, anew for the engines whose packages are there."""
     sources = {engine: package(engine) for engine in ("vllm", "sglang", "lmdeploy")}
     sources |= {"llama.cpp": llama_cpp} if llama_cpp else {}
-    flags = {engine: flag_rows(engine, source) for engine, source in sources.items()}
+    flags = {engine: flag_rows(engine, ENGINES[engine].flags(source)) for engine, source in sources.items()}
     metrics = {engine: metric_rows(engine, source) for engine, source in sources.items()}
     _write("flags.csv", ("engine", "version", "flag", "value", "choices", "source", "date"), flags)
     _write("metrics.csv", ("engine", "version", "metric", "kind", "labels", "source", "date"), metrics)

