@@ -7,6 +7,7 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.cost.spec import with_power_limit
+from flopwise.ops.types import Floats
 from flopwise.training.blocks import kernels_of
 from flopwise.training.estimate import single_table
 from flopwise.training.frozen import split_model
@@ -35,12 +36,15 @@ def test_products_of_a_micro_batch_run_at_the_clock_that_all_its_kernels_leave()
         for kernel in kernels_of(items, context, in_layers=inside)
         for _ in range(times)
     ]
-    computing = [k for k in kernels if not float(k.memory_s[0])]
-    clocked_s = sum(float(k.clocked_s[0]) for k in computing)
-    other_s = sum(float(k.seconds[0]) for k in kernels) - clocked_s
-    peak_s = sum(float(np.ravel(k.peak_s)[0]) for k in kernels)
+
+    def seconds(*each: Floats) -> float:
+        return sum(float(np.ravel(one)[0]) for one in each)
+
+    clocked_s = seconds(*(k.clocked_s for k in kernels if not seconds(k.memory_s)))
+    other_s = seconds(*(k.seconds for k in kernels)) - clocked_s
+    peak_s = seconds(*(k.peak_s for k in kernels))
     power = table.rates.value["train_joules_per_flop"] * 989.4e12 / (400 * 0.9)
-    clock = float(table.kernels[0][0].clock_frac[0])
+    clock = seconds(table.kernels[0][0].clock_frac)
     assert clock < 0.95
     drawn = power * peak_s * clock ** (1 / table.rates.value["train_clock_exponent"] - 1) + 0.5 * other_s
     assert drawn == pytest.approx(other_s + clocked_s / clock, rel=1e-3)

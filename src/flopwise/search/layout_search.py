@@ -105,7 +105,7 @@ class LayoutSearch:
             self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
         return self._least_bytes[number]
 
-    def possible_meshes(self, number: int, node: NodeKind) -> Mask:
+    def possible_meshes(self, number: int, node: Nodes) -> Mask:
         """Which meshes of a family are whole nodes whose tensor ranks share the fast link.
 
         One node where the network is not known.

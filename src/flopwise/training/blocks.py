@@ -310,7 +310,8 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         for part in parts:
             work, dtype, forward, passes, unpack_s = part.work, part.dtype, part.forward, part.passes, part.unpack_s
             figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)
-            kernel = BlockKernel(work, dtype, forward, isinstance(group[0], Attend), *figures, recomputed_modules(group))
+            attends, modules = isinstance(group[0], Attend), recomputed_modules(group)
+            kernel = BlockKernel(work, dtype, forward, attends, *figures, modules)
             yield kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
