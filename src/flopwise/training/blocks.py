@@ -41,7 +41,6 @@ SUM_BYTES = 4.0
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 TIMED = (
     "forward_s", "backward_s", "attention_s", "light_s", "raised_s", "named_s", "weight_s", "attention_back_s",
-    "clocked_s",
 )  # fmt: skip
 """Fields of `Kernels` that are seconds on the device."""
 GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
@@ -64,7 +63,6 @@ class Kernels:
     weight_s: Floats  # part of backward_s in gradients of weights
     attention_back_s: Floats  # part of backward_s in attention
     memory_s: Floats  # part of forward_s + backward_s spent in memory-bound kernels
-    clocked_s: Floats  # part of forward_s + backward_s that the clock of the cores sets
     forward_flops: Floats
     attention_flops: Floats  # part of forward_flops in attention
     light_flops: Floats  # part of forward_flops in norms and elementwise operations
@@ -206,14 +204,16 @@ class BoostedKernels(NamedTuple):
 
     whole: Kernels
     clocked: Kernels
+    forward_peak_s: Floats  # the forward pass at the datasheet's peak rates
 
     def plus(self, times: int, other: BoostedKernels) -> BoostedKernels:
         """These and `other` so many times."""
-        pairs = zip(self, other, strict=True)
         names = [f.name for f in fields(Kernels) if f.name != "clock_frac"]
-        return BoostedKernels(
-            *(Kernels(**{n: getattr(one, n) + times * getattr(more, n) for n in names}) for one, more in pairs)
+        whole, clocked = (
+            Kernels(**{n: getattr(one, n) + times * getattr(more, n) for n in names})
+            for one, more in ((self.whole, other.whole), (self.clocked, other.clocked))
         )
+        return BoostedKernels(whole, clocked, self.forward_peak_s + times * other.forward_peak_s)
 
     def at(self, clock: Floats) -> Kernels:
         """The kernels at a share of the boost clock.
@@ -228,15 +228,15 @@ class BoostedKernels(NamedTuple):
 def sustained_clock(blocks: Sequence[tuple[int, BoostedKernels]], rates: Rates) -> Floats:
     """Share of the boost clock that all blocks, each so many times, leave to the device; shape of their kernels.
 
-    Source: `flopwise.cost.sustained.clock_frac`. Assumes: power is averaged over many layers, forward and backward;
-    what waits for messages or a pipeline does not count.
+    Source: `flopwise.cost.sustained.clock_frac`. Assumes: power is averaged over many layers, and the backward pass is
+    made up as the forward pass is; what waits for messages or a pipeline does not count.
     """
-    peak_s, clocked_s, forward_s, backward_s = (
-        sum(times * getattr(block.whole, name) for times, block in blocks)
-        for name in ("peak_s", "clocked_s", "forward_s", "backward_s")
-    )
-    other_s, exponent = forward_s + backward_s - clocked_s, rates.value["train_clock_exponent"]
-    return clock_frac(rates.value[POWER], exponent, peak_s, clocked_s, other_s)
+    peak_s: Floats = sum(times * block.forward_peak_s for times, block in blocks)
+    forward_s: Floats = sum(times * block.whole.forward_s for times, block in blocks)
+    clocked_s: Floats = sum(times * block.clocked.forward_s for times, block in blocks)
+    return clock_frac(
+        rates.value[POWER], rates.value["train_clock_exponent"], peak_s, clocked_s, forward_s - clocked_s
+    )  # fmt: skip
 
 
 def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> BoostedKernels:
@@ -249,12 +249,13 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
     zero = np.zeros(np.broadcast(devices, context.shape.batch, split.tp, split.cp, split.ep).shape)
     names = [f.name for f in fields(Kernels) if f.name != "clock_frac"]
     total, clocked = ({name: zero.copy() for name in names} for _ in range(2))
+    forward_peak_s = zero.copy()
     for kernel in kernels_of(items, context, in_layers=in_layers):
         work = kernel.work
-        for floor in ("memory_s", "clocked_s", "peak_s", "traffic_s"):
+        for floor in ("memory_s", "peak_s", "traffic_s"):
             total[floor] += getattr(kernel, floor)
-        clocked["clocked_s"] += kernel.clocked_s
         if kernel.forward:
+            forward_peak_s += kernel.peak_s
             light, raised = work.kind in LIGHT, work.name.endswith(RAISED)
             named = not kernel.modules.isdisjoint(context.recipe.modules)
             parts = {"forward": True, "attention": kernel.attends, "light": light, "raised": raised, "named": named}
@@ -266,7 +267,7 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
             clocked[f"{part}_s"] += kernel.clocked_s
             if kernel.forward:
                 total[f"{part}_flops"] += work.causal_flops
-    return BoostedKernels(Kernels(**total), Kernels(**clocked))
+    return BoostedKernels(Kernels(**total), Kernels(**clocked), forward_peak_s)
 
 
 class BlockKernel(NamedTuple):
