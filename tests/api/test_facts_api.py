@@ -77,3 +77,10 @@ def test_missing_facts_stay_missing() -> None:
     [t4] = [a for a in flopwise.gpus(vendor="NVIDIA") if a.name == "T4"]
     with pytest.raises(MissingFactError, match="fp8"):
         t4.peak_flops_per_s("fp8")
+
+
+def test_instances_by_the_name_of_an_accelerator() -> None:
+    """Some clouds call an instance H100; who says h100 means all that hold one."""
+    assert flopwise.instances("h100") == flopwise.instances(gpu="h100")
+    assert {offer.provider for offer in flopwise.instances("h100")} >= {"aws", "gcp"}
+    assert flopwise.instances("8xh100", provider="aws") == flopwise.instances(gpu="8xh100", provider="aws")

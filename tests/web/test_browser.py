@@ -547,6 +547,12 @@ def test_the_form_and_the_file_of_a_fleet_say_the_same(page: Page) -> None:
     assert desks["machines"] == {"count": 1, "memory": "16GB"}
     assert fleet["policies"] == {"providers": {"aws": "60%", "gcp": "40%"}}
     assert fleet["environments"] == {"office": {"start": "09:00", "stop": "17:00", "days": 22}}
+    for shares, wanted in (
+        ("aws, gcp, azure", {"aws": "33.3%", "gcp": "33.4%", "azure": "33.3%"}),  # of all of it
+        ("aws 60%, gcp, azure", {"aws": "60%", "gcp": "20%", "azure": "20%"}),  # what aws leaves
+    ):
+        page.get_by_label("Providers, with their shares").fill(shares)
+        assert yaml.safe_load(text.input_value())["policies"]["providers"] == wanted
     page.get_by_label("Providers, with their shares").fill("")
     assert "policies" not in (freer := yaml.safe_load(text.input_value()))
     assert flopwise.assess(freer, scenarios=1).verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import UnknownNameError
+from flopwise.errors import FlopwiseError, UnknownNameError
 from flopwise.facts.accelerators import KINDS, Accelerator
 from flopwise.facts.catalog import Resolution, load_facts, one_of
 from flopwise.facts.offers import Offer
@@ -18,6 +18,7 @@ from flopwise.units import parse_bytes, split_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from flopwise.facts.catalog import Facts
     from flopwise.ops.model_card import ModelCard
     from flopwise.search.model_sizes import LargestModels
 
@@ -128,7 +129,7 @@ def instances(
     """The cloud offers that pass every filter, in the order of the catalog.
 
     Args:
-        name: an instance type.
+        name: an instance type, or an accelerator, which means `gpu`.
         provider: aws, gcp, azure, lambda ... by the names that people use.
         region: of the provider; patterns such as "eu-*" are fine.
         gpu: accelerator in any common spelling; with a number before it ("8xh100") offers that hold as many or
@@ -152,6 +153,8 @@ def instances(
     """
     catalog = load_facts(facts)
     chips = catalog.accelerators
+    if name is not None and gpu is None and _is_device(name, catalog):
+        name, gpu = None, name
     count, accelerator = (None, None) if gpu is None else split_count(gpu)
     offers = catalog.offers_for(provider=provider, region=region, accelerator=accelerator, instance=name)
     kind = one_of("kind of accelerator", kind, KINDS)
@@ -208,6 +211,15 @@ def models(
                 raise UnknownNameError(what, given, known.values())
             rows = [row for row in rows if row[column] == known[given.lower()]]
     return FactRows((row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"]))), "models")
+
+
+def _is_device(name: str, catalog: Facts) -> bool:
+    """Whether a name is one of an accelerator: some clouds call an instance after its own."""
+    try:
+        catalog.resolve(split_count(name)[1])
+    except FlopwiseError:
+        return False
+    return True
 
 
 def _matches(part: str | None, *names: str) -> bool:

@@ -41,8 +41,8 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **filters: Any) -> None:
     """Cloud offers: what they hold and what they cost.
 
-    NAME is an instance type, or a part of its name. Prices are per instance and hour, of the day shown; `-` means
-    unknown. With --purchase, offers without such a price are left out.
+    NAME is an instance type or a part of its name, or an accelerator (h100, 8xh100). Prices are per instance and hour,
+    of the day shown; `-` means unknown. With --purchase, offers without such a price are left out.
     """
     if web:
         from flopwise.cli.commands.web import show_catalog
@@ -68,7 +68,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
         return
     yield verdict(_cheapest(offers), paper)
     yield table(_HEADERS, [_row(offer) for offer in offers], paper, spare=_SPARE)
-    if name is not None:
+    if name is not None and all(offer.instance.lower() == name.lower() for offer in offers):
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)
             disk = None if offer.local_disk_bytes is None else units.format_bytes(offer.local_disk_bytes)

@@ -380,7 +380,8 @@ def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     yield from _summary_lines(found.answer, paper, most=True)
     held, line = found.elastic, found.elastic.line
     starting = f"{held.starts:,}: {held.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
-    paid = f"{held.paid_s / units.HOUR_S:,.4g}, {held.mean:,.3g} replicas on average"
+    mean = f"{held.mean:,.3g}"
+    paid = f"{held.paid_s / units.HOUR_S:,.4g}, {mean} replica{'s' * (mean != '1')} on average"
     yield pairs([("cold starts", starting), ("replica-hours", paid)], paper)
     yield heading("Against fixed numbers of replicas", paper)
     objective = any(limit is not None for limit in found.answer.slo)

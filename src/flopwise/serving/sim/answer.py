@@ -259,17 +259,21 @@ def _idle_policy_note(policy: str, trace: RequestTrace) -> Iterator[str]:
         )
 
 
+def replica_size(request: SimulationRequest, replicas: int) -> str:
+    """What each replica is, and how many of them are for prompts alone."""
+    gpus, scheduling = request.gpus_per_replica, request.scheduling
+    pool = scheduling.prefill_replicas or scheduling.prefill_gpus * replicas // (gpus + scheduling.prefill_gpus)
+    return f"each of {gpus} x {request.job.cluster.accelerator.name}" + (f" ({pool} for prompts)" if pool else "")
+
+
 def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str], ...]:
     job, trace, traffic, scheduling = request.job, request.trace, request.traffic, request.scheduling
-    gpus = request.gpus_per_replica
-    pool = scheduling.prefill_replicas or scheduling.prefill_gpus * replicas // (gpus + scheduling.prefill_gpus)
-    split = f" ({pool} for prompts)" if pool else ""
     rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
     rate = "each after an answer" if traffic.users else rate
     users = f"{traffic.users:,} users" if traffic.users else traffic.arrivals
     source = f"from {traffic.trace.name}" if traffic.trace else users
     return (
-        ("replicas", f"{replicas:,}, each of {gpus} x {job.cluster.accelerator.name}{split}"),
+        ("replicas", f"{replicas:,}, {replica_size(request, replicas)}"),
         ("layout", job.layout.text),
         ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}"),
         ("engine", f"{job.engine.name}; {scheduling.policy}, {scheduling.balancer}"),

@@ -15,7 +15,7 @@ from flopwise.facts.storage import Storage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes
 from flopwise.serving.job import ServeJob
-from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, simulation_answer
+from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, replica_size, simulation_answer
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
@@ -106,8 +106,8 @@ class AutoscaleAnswer(Result):
             bare = request.without_cache
             rows.append(_elastic_row("autoscaler without cache", bare, bare.run_elastic(rule), slo))
         answer = simulation_answer(request, run.simulated, replicas=run.most, slo=slo, hours=run.paid_s / HOUR_S)
-        _, _, size = answer.settings[0][1].partition(", ")
-        replicas = ("replicas", f"{run.mean:,.3g} on average, {run.most:,} at most, {size}")
+        count = f"{run.mean:,.3g} on average, {run.most:,} at most"
+        replicas = ("replicas", f"{count}, {replica_size(request, run.most)}")
         cold = format_seconds(rule.starts_in_s)
         text = (
             f"{rule.measure} at {rule.wanted_at:g}; {rule.least} to {rule.most} replicas"
@@ -128,7 +128,9 @@ class AutoscaleAnswer(Result):
         """The answer in a sentence: the replicas and their price, what users see, and what the fixed peak costs."""
         mine, peak = self.provisions[0], next((p for p in self.provisions if p.name == FIXED_PEAK), None)
         price = format_cost(mine.cost_usd)
-        replicas = f"{mine.replicas:,.3g} replicas on average, {mine.most:,} at most{f', for {price}' if price else ''}"
+        mean = f"{mine.replicas:,.3g}"
+        count = f"{mean} replica{'s' * (mean != '1')} on average"
+        replicas = f"{count}, {mine.most:,} at most{f', for {price}' if price else ''}"
         against = ""
         if peak is not None:
             hours = f"take {peak.replica_hours:,.3g} replica-hours instead of {mine.replica_hours:,.3g}"

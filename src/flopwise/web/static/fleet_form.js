@@ -20,12 +20,17 @@ const latency = {
   read: (value) => (value && typeof value === "object" ? Object.entries(value).map(([at, limit]) => (at === "p95" ? limit : `${at}=${limit}`)).join(", ") : value ?? ""),
   write: (text) => { const found = PERCENTILE.exec(text); return found ? { [found[1]]: scalar(found[2]) } : { p95: scalar(text) }; },
 };
-/** `aws, gcp` or `aws 60%, gcp 40%` for the shares of providers; without shares all the same. */
+/** `aws, gcp` or `aws 60%, gcp 40%` for the shares of providers; those without one share what the others leave. */
 const shares = {
   read: (value) => Object.entries(value ?? {}).map(([name, share]) => `${name} ${share}`).join(", "),
   write: (text) => {
     const named = list.write(text).map((one) => one.split(/[\s:]+/));
-    return Object.fromEntries(named.map(([name, share]) => [name, share ?? `${Math.floor(100 / named.length)}%`]));
+    const left = 100 - named.reduce((sum, [, share]) => sum + (share ? Number.parseFloat(share) * (share.endsWith("%") ? 1 : 100) : 0), 0);
+    const free = named.filter(([, share]) => !share).length;
+    let given = 0; // in tenths of a point, so that all of them make what is left
+    const part = (nth) => { const until = Math.round((10 * Math.max(0, left) * nth) / free); const mine = until - given; given = until; return `${mine / 10}%`; };
+    let nth = 0;
+    return Object.fromEntries(named.map(([name, share]) => [name, share ?? part((nth += 1))]));
   },
 };
 
