@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -127,3 +128,46 @@ def test_classes_that_may_change_are_those_of_the_standard_library() -> None:
     assert counter == Counter(2)
     with pytest.raises(TypeError, match="unhashable"):
         hash(counter)
+
+
+@values.dataclass(frozen=True, slots=True)
+class Counted:
+    """Not only plain fields."""
+
+    total: ClassVar[int] = 3
+    metered: int = dataclasses.field(default=1, metadata={"unit": "W"})
+    _: dataclasses.KW_ONLY
+    kept: list[str] = dataclasses.field(default_factory=list)
+
+
+def test_what_is_no_plain_field_is_left_to_the_standard_library() -> None:
+    names = [field.name for field in dataclasses.fields(Counted)]
+    assert names == ["metered", "kept"]
+    assert dataclasses.fields(Counted)[0].metadata == {"unit": "W"}
+    assert (Counted.total, Counted(2, kept=["a"]).kept, Counted.__match_args__) == (3, ["a"], ("metered",))
+    with pytest.raises(TypeError):
+        Counted(2, ["a"])  # type: ignore[call-arg]
+
+
+def test_what_dataclasses_notes_of_a_class_is_noted() -> None:
+    for theirs, ours in zip(dataclasses.fields(Theirs), dataclasses.fields(Ours), strict=True):
+        for trait in ("name", "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only"):
+            assert getattr(theirs, trait) == getattr(ours, trait)
+    assert Theirs.__match_args__ == Ours.__match_args__
+    assert Theirs.__slots__ == Ours.__slots__
+    assert dataclasses.is_dataclass(Ours)
+
+
+def test_an_initialiser_is_made_for_the_first_object_and_kept() -> None:
+    made: Any = values.dataclass(frozen=True)(
+        type("Late", (), {"__annotations__": {"one": "int"}, "__module__": __name__})
+    )
+    assert not inspect.isfunction(vars(made)["__init__"])
+    assert list(inspect.signature(made).parameters) == ["one"]
+    assert made(4).one == 4
+    assert inspect.isfunction(vars(made)["__init__"])
+
+
+def test_a_default_that_can_change_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of Shared: a default that can change"):
+        values.dataclass(frozen=True)(type("Shared", (), {"__annotations__": {"one": "list"}, "one": []}))

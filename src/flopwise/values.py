@@ -62,36 +62,41 @@ _TEMPLATES = {
 def _with_fields(cls: type, *, slots: bool, kw_only: bool) -> type | None:
     """`cls` as `dataclasses` makes it of plain fields, but quicker; None where an annotation asks for more."""
     annotations = inspect.get_annotations(cls)
-    template = _TEMPLATES[slots, kw_only]
+    template: Any = _TEMPLATES[slots, kw_only]
+    if not all(isinstance(kind, str) and all(word not in kind for word in _NO_FIELDS) for kind in annotations.values()):
+        return None
     fields: dict[str, Any] = {}
     for base in cls.__mro__[-1:0:-1]:
         fields |= getattr(base, "__dataclass_fields__", {})
     for name, kind in annotations.items():
-        if not isinstance(kind, str) or any(word in kind for word in _NO_FIELDS):
-            return None
-        value = getattr(cls, name, _MISSING)
-        if isinstance(value, dataclasses.Field):
-            field: Any = value
-            if field.default is _MISSING:
-                delattr(cls, name)
-            else:
-                setattr(cls, name, field.default)
-        elif isinstance(value, MemberDescriptorType):  # a slot of a base
-            field = dataclasses.field()
-        elif value is not _MISSING and value.__class__.__hash__ is None:
-            raise ValueError(f"{name} of {cls.__qualname__}: a default that can change is shared; use default_factory")
-        else:
-            field = dataclasses.field(default=value)
+        field: Any = _field_of(cls, name)
         field.name, field.type = name, kind
         field._field_type = template.__dataclass_fields__["one"]._field_type  # noqa: SLF001 - what `fields` asks for
         if field.kw_only is _MISSING:
             field.kw_only = kw_only
         fields[name] = field
-    made: Any = cls
-    made.__dataclass_fields__, made.__dataclass_params__ = fields, template.__dataclass_params__
+    noted: dict[str, Any] = {"__dataclass_fields__": fields, "__dataclass_params__": template.__dataclass_params__}
     if "__match_args__" not in cls.__dict__:
-        made.__match_args__ = tuple(name for name, field in fields.items() if field.init and not field.kw_only)
+        noted["__match_args__"] = tuple(name for name, field in fields.items() if field.init and not field.kw_only)
+    for name, value in noted.items():
+        setattr(cls, name, value)
     return abc.update_abstractmethods(_class_with_slots(cls, tuple(fields)) if slots else cls)
+
+
+def _field_of(cls: type, name: str) -> Any:
+    """The field that an annotated name of `cls` stands for; where one was written out, its default takes its place."""
+    value = getattr(cls, name, _MISSING)
+    if isinstance(value, dataclasses.Field):
+        if value.default is _MISSING:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, value.default)
+        return value
+    if isinstance(value, MemberDescriptorType):  # a slot of a base
+        return dataclasses.field()
+    if value is not _MISSING and value.__class__.__hash__ is None:
+        raise ValueError(f"{name} of {cls.__qualname__}: a default that can change is shared; use default_factory")
+    return dataclasses.field(default=value)
 
 
 def _class_with_slots(cls: type, names: tuple[str, ...]) -> type:
@@ -142,7 +147,7 @@ class _Unmade:
         made = self.cls.__dict__["__init__"]
         if made is self:
             made = _initialiser(self.cls, self.fields)
-            self.cls.__init__ = made  # type: ignore[misc]  # of the class that asks for it
+            setattr(self.cls, "__init__", made)  # noqa: B010 - of a class whose `__init__` is not known yet
         return made.__get__(instance, owner)
 
 

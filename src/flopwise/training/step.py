@@ -236,12 +236,12 @@ def messages_s(
     group = shard_ranks(shard, ranks)
     links = group_fabric(table.fabric, inner=False, tp=tp)
 
-    def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Floats:
+    def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Array:
         seconds = collective(links, nbytes / pieces, n, stride=stride)
         frac: Floats = table.software.message_frac
         if frac != 1.0:
             frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
-        return pieces / frac * seconds
+        return np.asarray(pieces / frac * seconds)
 
     params, stride = table.dense_params[degree, inner][None], tp[None]
     if table.expert_params.any():
