@@ -20,7 +20,7 @@ def module(fail_at: int | None = None) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    class Tiny(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    class Tiny(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = LlamaForCausalLM(LlamaConfig(**SIZES))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s
 from flopwise.cost.rates import rates
@@ -58,7 +59,7 @@ def test_what_was_measured_under_the_power_limit_is_not_throttled_again(chip: st
     assert training_rates(found, FACTS.stack("megatron-te")).value["matmul_frac.bf16"] == alone
 
 
-@pytest.mark.parametrize("name", FACTS.stacks)
+@each("name", FACTS.stacks)
 @pytest.mark.parametrize("chip", ["A100-SXM-80", "H100-SXM-80", "B200", "MI300X", "RTX 4090"])
 def test_training_never_beats_datasheets(name: str, chip: str) -> None:
     alone = rates(FACTS.accelerator(chip))

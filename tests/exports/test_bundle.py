@@ -15,10 +15,8 @@ import pytest
 import yaml
 from export_samples import sample_export
 from kubernetes_api import kubernetes
-from test_exported_files import faults, written
 from validators import shell
 
-from browser import open_browser, printed_pages
 from flopwise.api.assess import assess_with_plans
 from flopwise.errors import InfeasibleError
 from flopwise.exports.emit import markdown_text, yaml_text
@@ -28,11 +26,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_assessment
 from flopwise.exports.targets.bundle import ENVIRONMENTS
 from flopwise.facts.catalog import load_facts
-from flopwise.report.content import document
-from flopwise.report.pages import html
-from flopwise.report.write import with_plan_files
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "textnlp.yaml"
 FLEET = {
     "name": "two places",
     "workloads": [
@@ -185,18 +179,3 @@ def test_a_fleet_is_the_same_byte_for_byte() -> None:
     one = _fleet()
     _fleet.cache_clear()
     assert _fleet() == one
-
-
-@pytest.mark.exports
-def test_the_whole_example_is_taken_by_every_tool_and_the_same_each_time(tmp_path: Path) -> None:
-    """Its report is printed here as well, on fewer than 12 pages: to assess it once more would take half a minute."""
-    answer = assess_with_plans(EXAMPLE, scenarios=0, today="2026-11-22")
-    with open_browser() as browser:
-        page = browser.new_page()
-        page.set_content(html(document(with_plan_files(answer.assessment, answer.plans))))
-        assert 4 < printed_pages(page) < 12
-    fleet = FleetDeployment.of(answer.assessment, answer.plans, load_facts(), ExportSettings())
-    files = exported_assessment("bundle", fleet).files
-    assert len(files) > 100
-    assert exported_assessment("bundle", fleet).files == files
-    assert list(faults(files, written(files, tmp_path))) == []

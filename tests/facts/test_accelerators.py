@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each
 from flopwise.api.facts import gpus
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import DTYPES, KINDS, Accelerator
 from flopwise.facts.catalog import load_facts
 
 CHIPS = load_facts().accelerators
-EVERY = pytest.mark.parametrize("chip", CHIPS.values(), ids=lambda chip: chip.name)
+EVERY = each("chip", CHIPS.values(), label=lambda chip: chip.name)
 
 # name, the sheet, memory in MiB (as nvidia-smi, rocm-smi or hl-smi prints it), GB/s, W, dense TFLOP/s or TOP/s by dtype
 DATASHEETS: list[tuple[str, str, int, float, float, dict[str, float]]] = [

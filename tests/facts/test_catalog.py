@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flopwise
+from each import each
 from flopwise.errors import UnknownNameError
 from flopwise.facts.accelerators import spelling_key
 from flopwise.facts.catalog import load_facts
@@ -121,7 +122,7 @@ def test_an_open_name_says_what_was_assumed(given_name: str, name: str) -> None:
     assert "took" in found.note or "whose row" in found.note
 
 
-@pytest.mark.parametrize("name", FACTS.accelerators)
+@each("name", FACTS.accelerators)
 def test_a_canonical_name_is_never_open(name: str) -> None:
     for spelling in (name, name.lower(), name.replace(" ", "-"), name.replace("-", "_"), f"  {name} "):
         found = FACTS.resolve(spelling)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from each import each
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models import catalog
@@ -23,7 +24,7 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("record", LINES, ids=lambda r: r["name"])
+@each("record", LINES, label=lambda r: r["name"])
 def test_every_line_is_complete(record: dict[str, object]) -> None:
     from flopwise.facts.models.catalog import _check
 

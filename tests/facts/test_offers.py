@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from each import each
 from flopwise.api.facts import instances
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
@@ -36,7 +37,7 @@ def test_on_demand_price_is_the_providers(provider: str, instance: str, region: 
     assert offer.price_usd_per_hour("on_demand") == pytest.approx(price)
 
 
-@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: "-".join(offer.key))
+@each("offer", OFFERS, label=lambda offer: "-".join(offer.key))
 def test_every_offer_is_complete_and_possible(offer: Offer) -> None:
     assert offer.source
     for purchase in PURCHASES:

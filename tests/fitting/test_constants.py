@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from each import each
 from flopwise.facts.catalog import load_facts
 from flopwise.fitting import campaign, kernels, serving, training
 from flopwise.fitting.constants import Constant, moved_calibration, moved_records, start, write_values
@@ -18,7 +19,7 @@ ALL = (*kernels.CONSTANTS, *serving.CONSTANTS, *training.constants(FACTS), campa
 DATA = Path(str(files("flopwise") / "data"))
 
 
-@pytest.mark.parametrize("constant", ALL, ids=lambda c: f"{c.name} {c.scopes[0]}")
+@each("constant", ALL, label=lambda c: f"{c.name} {c.scopes[0]}")
 def test_every_constant_is_in_the_facts_within_its_bounds_and_one_value_for_its_scopes(constant: Constant) -> None:
     if constant.table == "calibration":
         values = {FACTS.calibration.find(constant.name, (scope,)).value for scope in constant.scopes}

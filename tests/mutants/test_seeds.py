@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import run
+
+from each import each
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "flopwise"
 SEEDS = list(run.seeds())
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.label)
+@each("seed", SEEDS, label=lambda seed: seed.label)
 def test_a_seed_changes_one_place_and_names_tests_that_exist(seed: run.Seed) -> None:
     changed = run.seeded(seed, (PACKAGE / seed.file).read_text(encoding="utf-8"))
     if seed.file.endswith(".py"):  # of pages a browser says whether they run

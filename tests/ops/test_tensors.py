@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each import each
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Experts, Layer, Linear, Model
 from flopwise.facts.models.catalog import load_model
@@ -64,13 +65,13 @@ def oracle_module(name: str) -> Any:
 CONFIGURATIONS: dict[str, dict[str, Any]] = oracle_module("configurations").CONFIGURATIONS
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@each("name", CONFIGURATIONS)
 def test_small_configurations_count_as_transformers_does(name: str) -> None:
     model = model_from_config(CONFIGURATIONS[name], name=name)
     assert parameters(model) == RECORD["small"][name]
 
 
-@pytest.mark.parametrize("name", RECORD["catalog"])
+@each("name", RECORD["catalog"])
 def test_catalog_models_count_as_transformers_does(name: str) -> None:
     assert parameters(load_model(name)) == RECORD["catalog"][name] + HEAD_OF_ITS_OWN.get(name, 0)
 
@@ -145,7 +146,7 @@ def test_dense_models_are_active_throughout() -> None:
         assert active_parameters(model) == parameters(model)
 
 
-@pytest.mark.parametrize("name", FACTS.models.names)
+@each("name", FACTS.models.names)
 def test_catalog_lines_state_their_own_counts(name: str) -> None:
     model = load_model(name)
     if not model.stacks:

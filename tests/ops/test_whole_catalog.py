@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from each import each
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model, Recurrence
 from flopwise.facts.models.catalog import load_model
@@ -33,7 +34,7 @@ def ranked(model: Model, tp: int) -> float:
     return total
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@each("name", DESCRIBED)
 def test_parameters(name: str) -> None:
     model = load_model(name)
     whole = parameters(model)
@@ -43,7 +44,7 @@ def test_parameters(name: str) -> None:
     assert weight_bytes(model, "bf16") == 2 * whole
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@each("name", DESCRIBED)
 def test_operations(name: str) -> None:
     model = load_model(name)
     forward = np.asarray(forward_flops(model, 2, SEQS)) + np.zeros(2)
@@ -58,7 +59,7 @@ def test_operations(name: str) -> None:
     assert all(np.isfinite(float(o.bytes)) and float(o.bytes) >= 0 for o in listed)
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@each("name", DESCRIBED)
 def test_activations(name: str) -> None:
     model = load_model(name)
     for stack in ("megatron-te", "fsdp-eager"):
@@ -70,7 +71,7 @@ def test_activations(name: str) -> None:
         assert full > 0
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@each("name", DESCRIBED)
 def test_cache(name: str) -> None:
     model = load_model(name)
     if model.kind in ("encoder", "vision"):

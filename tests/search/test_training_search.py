@@ -125,7 +125,7 @@ def traits(layout: Layout) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
-    """80 layouts of each case that make use of different things, and ten with recompute of some blocks."""
+    """Layouts of each case that make use of different things, 80 at most, and ten with recompute of some blocks."""
     job = whole(case)
     node = eight("p5.48xlarge")
     result = timed_layouts(job, node, TOKENS, StepTables(), every=True)
@@ -136,7 +136,8 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
     assert some.size or case == "dense"
     drawn = {pick: job.space.layout(int(result.rows[pick])) for pick in rng.choice(result.rows.size, size=400)}
     unlike = list({traits(layout): pick for pick, layout in drawn.items()}.values())
-    for pick in (*(unlike + list(drawn))[:80], *rng.choice(some, size=10 if some.size else 0)):
+    assert len(unlike) > 20
+    for pick in (*unlike[:80], *rng.choice(some, size=10 if some.size else 0)):
         layout = job.space.layout(int(result.rows[pick]))
         assert layout.num_gpus == result.num_gpus[pick]
         assert layout.recomputes_some == (pick in some)
