@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flopwise.serving.sessions import SessionTraffic, found_histories
+from flopwise.serving.sessions import Found, SessionTraffic
 
 FOUR = SessionTraffic(turns=4, input_tokens=512, output_tokens=128, think_s=20.0)
 TWO = SessionTraffic(turns=2, input_tokens=60, output_tokens=40, think_s=10.0)
@@ -31,7 +31,7 @@ def test_drawn_numbers_of_turns_count_by_their_turns() -> None:
 
 def test_a_cache_without_end_finds_all_but_the_last_block() -> None:
     """Three of four turns have a history, whose last block of 16 is computed again: 8.5 tokens on average."""
-    found = found_histories(FOUR, 0.8, 1.0, [1e15], block_tokens=16)
+    found = Found.of(FOUR, 0.8, 1.0, [1e15], block_tokens=16)
     assert float(np.asarray(found.device_frac)) == pytest.approx((960 - 0.75 * 8.5) / 1472, rel=1e-6)
 
 
@@ -40,16 +40,16 @@ def test_what_is_kept_fills_the_cache() -> None:
     100 x 10 (1 - 1/e) of the former and 200 x 10 of the latter; a pause of ten on average is over by then in 1 - 1/e of
     all cases. Half of the turns have a history of 100, of whose blocks of one token the last is computed again."""
     room = 100 * 10 * (1 - math.exp(-1)) + 200 * 10
-    found = found_histories(TWO, 2.0, 0.0, [room])
+    found = Found.of(TWO, 2.0, 0.0, [room])
     assert float(np.asarray(found.device_frac)) == pytest.approx(0.5 * 99 / 110 * (1 - math.exp(-1)), rel=1e-6)
 
 
 def test_answers_under_way_take_their_room_first() -> None:
     """300 tokens a second for three seconds: what is left is as much as in the case above."""
     room = 300 * 3 + 100 * 10 * (1 - math.exp(-1)) + 200 * 10
-    found = found_histories(TWO, 2.0, 3.0, [room])
+    found = Found.of(TWO, 2.0, 3.0, [room])
     assert float(np.asarray(found.device_frac)) == pytest.approx(0.5 * 99 / 110 * (1 - math.exp(-1)), rel=1e-6)
-    full = found_histories(TWO, 2.0, 10.0, [300 * 3.0])
+    full = Found.of(TWO, 2.0, 10.0, [300 * 3.0])
     assert float(np.asarray(full.whole_frac)) == pytest.approx(0.0, abs=1e-3)
 
 
@@ -57,7 +57,7 @@ def test_stores_have_what_the_cache_above_evicts() -> None:
     """Together they are one cache of their size."""
     small = 100 * 10 * (1 - math.exp(-0.5)) + 200 * 5
     large = 100 * 10 * (1 - math.exp(-1)) + 200 * 10
-    found = found_histories(TWO, 2.0, 0.0, [small, large - small])
+    found = Found.of(TWO, 2.0, 0.0, [small, large - small])
     history = 0.5 * 99 / 110
     assert float(np.asarray(found.device_frac)) == pytest.approx(history * (1 - math.exp(-0.5)), rel=1e-6)
     assert float(np.asarray(found.store_fracs[0])) == pytest.approx(history * (math.exp(-0.5) - math.exp(-1)), rel=1e-5)
@@ -67,14 +67,14 @@ def test_tools_come_back_sooner_than_people() -> None:
     """Kept for ten seconds: of pauses of 10 s on average 1 - 1/e, of those of 1 s nearly all."""
     both = replace(TWO, tool_share=0.5, tool_pause_s=1.0)
     stays = 0.5 * 10 * (1 - math.exp(-1)) + 0.5 * 1 * (1 - math.exp(-10))
-    found = found_histories(both, 2.0, 0.0, [100 * stays + 200 * 10])
+    found = Found.of(both, 2.0, 0.0, [100 * stays + 200 * 10])
     back = 0.5 * (1 - math.exp(-1)) + 0.5 * (1 - math.exp(-10))
     assert float(np.asarray(found.device_frac)) == pytest.approx(0.5 * 99 / 110 * back, rel=1e-6)
 
 
 def test_columns_are_as_each_alone() -> None:
     rooms, rates = np.array([1e3, 1e4, 1e5]), np.array([1.0, 2.0, 3.0])
-    whole = found_histories(TWO, rates, 0.5, [rooms])
-    each = [float(np.asarray(found_histories(TWO, r, 0.5, [c]).device_frac)) for r, c in zip(rates, rooms, strict=True)]
+    whole = Found.of(TWO, rates, 0.5, [rooms])
+    each = [float(np.asarray(Found.of(TWO, r, 0.5, [c]).device_frac)) for r, c in zip(rates, rooms, strict=True)]
     assert np.asarray(whole.device_frac).tolist() == pytest.approx(each)
     assert sorted(each) == each, "more room for each session finds more"

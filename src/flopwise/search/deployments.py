@@ -24,7 +24,7 @@ from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
-from flopwise.search.session_caches import found_by_layout
+from flopwise.search.session_caches import LayoutCaches
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, whole_prompts
@@ -533,7 +533,8 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
         return _replicas(capacity, in_flight, workload, fewest, np.zeros(fit.size))
 
     alone = replace(job, layout=ServingLayout(**largest))
-    found, fetch_s = found_by_layout(alone, batch[-fit.size :], tokens, token_bytes, workload, replicas)
+    caches = LayoutCaches(job=alone, batch=batch[-fit.size :], tokens=tokens, token_bytes=token_bytes)
+    found, fetch_s = caches(workload, replicas)
     known["found_frac"] = np.broadcast_to(found, sizes.shape).ravel()
     job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
     return _Sizing(job, batch, fit.size, one_pass, known, asked.start, np.broadcast_to(fetch_s, sizes.shape).ravel())

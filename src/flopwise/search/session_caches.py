@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from flopwise.search.replica import DEGREES
 from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.sessions import found_histories
+from flopwise.serving.sessions import Found
 from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner, tokens_a_round
@@ -30,42 +30,47 @@ def kv_stores(workload: Resolved, rates: Rates, devices: int) -> tuple[KvStore, 
     return KvStore.parse_list(workload.sessions.kv_stores, rates, devices, workload.facts)
 
 
-def found_by_layout(
-    job: ServeJob, batch: Floats, tokens: Floats, token_bytes: Floats, workload: Resolved,
-    replicas: Callable[[Any], Any],
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """(share of prompt tokens that caches hold, seconds until stores have brought theirs); shape of the job's layouts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutCaches:
+    """Layouts of a job in columns: the most sequences in flight on an attention replica, and room in its cache."""
 
-    `batch`: the most sequences in flight on an attention replica, whose cache has room for `tokens` of `token_bytes`
-    each; `replicas`: how many carry the workload where one answers so many requests a second. The fewer tokens are
-    found the more replicas it takes, each of which then has fewer sessions to hold: both are solved together.
+    job: ServeJob
+    batch: Floats
+    tokens: Floats
+    token_bytes: Floats  # of one token, on all devices of an attention replica
 
-    A second column is as full as the turns make it, whose answers are held meanwhile.
+    def __call__(self, workload: Resolved, replicas: Callable[[Any], Any]) -> tuple[Floats, Floats]:
+        """(share of prompt tokens that they hold, seconds until stores have brought theirs); shape of the layouts.
 
-    Source: `flopwise.serving.sessions.found_histories`. Assumes: as there; replicas share all turns evenly.
-    """
-    sessions, ranks = workload.sessions, np.asarray(job.layout.dp)
-    assert sessions is not None, "there are histories of sessions only"
-    assert workload.requests_per_s is not None, "sessions come at a rate"
-    stores = [kv_stores(workload, job.cluster.rates, int(devices)) for devices in np.ravel(job.layout.num_gpus)]
-    tiers = list(zip(*stores, strict=True))
-    held = [tokens, *(np.array([one.capacity_bytes for one in tier]) / ranks / token_bytes for tier in tiers)]
-    both = ServingLayout(**{name: np.tile(np.asarray(getattr(job.layout, name)), 2) for name in DEGREES})
-    found: Floats = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0)
-    running = np.asarray(batch) / 2.0
-    for _ in range(SETTLING):
-        hits: Any = np.tile(found, 2)
-        tried = replace(job, techniques=replace(job.techniques, hit_frac=hits))
-        loop = closed_loop(runner(tried), both, np.concatenate([batch, running]), *request_work(tried))
-        full_per_s, _ = np.split(np.asarray(loop.requests_per_s), 2)
-        answer_s = loop.ttft_s + (workload.output_tokens - 1) * loop.tpot_s / tokens_a_round(job)
-        turns_per_s = workload.requests_per_s / replicas(full_per_s * ranks) / ranks
-        _, service_s = np.split(answer_s, 2)
-        parts = found_histories(sessions, turns_per_s, service_s, held, workload.engine.block_tokens)
-        found = (found + parts.whole_frac) / 2.0
-        running = (running + np.clip(turns_per_s * service_s, 1.0, batch)) / 2.0  # Little's law
-    fetch_s = np.zeros(ranks.shape)
-    for frac, tier in zip(parts.store_fracs, tiers, strict=True):
-        bytes_per_s = np.array([one.bytes_per_s for one in tier]) / ranks
-        fetch_s = fetch_s + frac * sessions.prompt_tokens * token_bytes / bytes_per_s
-    return found, fetch_s
+        `replicas`: how many carry the workload where one answers so many requests a second. The fewer tokens are found
+        the more replicas it takes, each of which then has fewer sessions to hold: both are solved together. A second
+        column is as full as the turns make it, whose answers are held meanwhile.
+
+        Source: `flopwise.serving.sessions.Found.of`. Assumes: even shares.
+        """
+        job, batch, sessions, ranks = self.job, self.batch, workload.sessions, np.asarray(self.job.layout.dp)
+        assert sessions is not None, "there are histories of sessions only"
+        assert workload.requests_per_s is not None, "sessions come at a rate"
+        stores = [kv_stores(workload, job.cluster.rates, int(devices)) for devices in np.ravel(job.layout.num_gpus)]
+        tiers = list(zip(*stores, strict=True))
+        token_bytes = self.token_bytes
+        held = [self.tokens, *(np.array([one.capacity_bytes for one in tier]) / ranks / token_bytes for tier in tiers)]
+        both = ServingLayout(**{name: np.tile(np.asarray(getattr(job.layout, name)), 2) for name in DEGREES})
+        found: Floats = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0)
+        running = np.asarray(batch) / 2.0
+        for _ in range(SETTLING):
+            hits: Any = np.tile(found, 2)
+            tried = replace(job, techniques=replace(job.techniques, hit_frac=hits))
+            loop = closed_loop(runner(tried), both, np.concatenate([batch, running]), *request_work(tried))
+            full_per_s, _ = np.split(np.asarray(loop.requests_per_s), 2)
+            answer_s = loop.ttft_s + (workload.output_tokens - 1) * loop.tpot_s / tokens_a_round(job)
+            turns_per_s = workload.requests_per_s / replicas(full_per_s * ranks) / ranks
+            _, service_s = np.split(answer_s, 2)
+            parts = Found.of(sessions, turns_per_s, service_s, held, workload.engine.block_tokens)
+            found = (found + parts.whole_frac) / 2.0
+            running = (running + np.clip(turns_per_s * service_s, 1.0, batch)) / 2.0  # Little's law
+        fetch_s = np.zeros(ranks.shape)
+        for frac, tier in zip(parts.store_fracs, tiers, strict=True):
+            bytes_per_s = np.array([one.bytes_per_s for one in tier]) / ranks
+            fetch_s = fetch_s + frac * sessions.prompt_tokens * token_bytes / bytes_per_s
+        return found, fetch_s

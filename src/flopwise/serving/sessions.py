@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -91,34 +91,34 @@ class Found(NamedTuple):
         """All that is not computed again."""
         return self.device_frac + sum(self.store_fracs)
 
+    @classmethod
+    def of(
+        cls, sessions: SessionTraffic, turns_per_s: Floats, service_s: Floats, capacities: Sequence[Floats],
+        block_tokens: int = 1,
+    ) -> Self:  # fmt: skip
+        """What one cache still holds of the histories of turns that come `turns_per_s`; shape of the broadcast.
 
-def found_histories(
-    sessions: SessionTraffic, turns_per_s: Floats, service_s: Floats, capacities: Sequence[Floats],
-    block_tokens: int = 1,
-) -> Found:  # fmt: skip
-    """What one cache still holds of the histories of turns that come `turns_per_s`; shape of the broadcast.
+        `capacities`: tokens of the device's cache and of each store below it, which has what the one above evicts.
+        `service_s`: from a turn's arrival to the end of its answer, while its tokens cannot be evicted.
 
-    `capacities`: tokens of the device's cache and of each store below it, which has what the one above evicts.
-    `service_s`: from a turn's arrival to the end of its answer, while its tokens cannot be evicted.
+        A least-recently-used cache keeps what was used within some time T, the same for all where they are many: what
+        is kept then fills it. A turn's tokens are there while it is answered, and then until the next turn, or for T;
+        those of a session's last turn for all of T.
 
-    A least-recently-used cache keeps what was used within some time T, the same for all where they are many: what is
-    kept then fills it. A turn's tokens are there while it is answered, and then until the next turn, or for T; those of
-    a session's last turn for all of T.
-
-    Source: Che, Tung and Wang 2002, Hierarchical web caching systems, section IV (the characteristic time of an LRU
-    cache); a cascade of exclusive caches is one cache of their common size. Assumes: pauses are exponential; each turn
-    comes to the cache that has its history; a history is found as a whole or not at all, but for its last block.
-    """
-    held = np.zeros(np.broadcast_shapes(*map(np.shape, (turns_per_s, service_s, *capacities))))
-    hits, whole = list[Array](), held
-    for capacity in capacities:
-        whole = whole + np.asarray(capacity)
-        time_s = _kept_s(sessions, np.asarray(turns_per_s) + held, np.asarray(service_s) + held, whole)
-        hits.append(_back_within(sessions, time_s))
-    later = 1.0 - 1.0 / sessions.mean_turns
-    history = max(sessions.history_tokens - later * (block_tokens + 1) / 2.0, 0.0) / sessions.prompt_tokens
-    parts = [history * (one - before) for one, before in zip(hits, [0.0, *hits], strict=False)]
-    return Found(parts[0], tuple(parts[1:]))
+        Source: Che, Tung and Wang 2002, Hierarchical web caching systems, section IV (the characteristic time of an
+        LRU cache); a cascade of exclusive caches is one cache of their common size. Assumes: pauses are exponential;
+        each turn comes to the cache that has its history, which is found whole or not at all, but for its last block.
+        """
+        held = np.zeros(np.broadcast_shapes(*map(np.shape, (turns_per_s, service_s, *capacities))))
+        hits, whole = list[Array](), held
+        for capacity in capacities:
+            whole = whole + np.asarray(capacity)
+            time_s = _kept_s(sessions, np.asarray(turns_per_s) + held, np.asarray(service_s) + held, whole)
+            hits.append(_back_within(sessions, time_s))
+        later = 1.0 - 1.0 / sessions.mean_turns
+        history = max(sessions.history_tokens - later * (block_tokens + 1) / 2.0, 0.0) / sessions.prompt_tokens
+        parts = [history * (one - before) for one, before in zip(hits, [0.0, *hits], strict=False)]
+        return cls(parts[0], tuple(parts[1:]))
 
 
 def _back_within(sessions: SessionTraffic, time_s: Array) -> Array:
