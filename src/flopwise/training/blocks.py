@@ -18,7 +18,7 @@ from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, 
 from flopwise.cost.fabric import group_fabric
 from flopwise.cost.kernels import BLOCK, Timing, matmul_s, overlap_timing, work_bytes, work_s
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import BACKWARD_RATE, POWER, clock_frac, grouped_kernel
+from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -223,20 +223,6 @@ class BoostedKernels(NamedTuple):
         longer = 1.0 / clock - 1.0
         timed = {n: getattr(self.whole, n) + longer * getattr(self.clocked, n) for n in TIMED}
         return replace(self.whole, **timed, clock_frac=clock + np.zeros_like(self.whole.forward_s))
-
-
-def sustained_clock(blocks: Sequence[tuple[int, BoostedKernels]], rates: Rates) -> Floats:
-    """Share of the boost clock that all blocks, each so many times, leave to the device; shape of their kernels.
-
-    Source: `flopwise.cost.sustained.clock_frac`. Assumes: power is averaged over many layers, and the backward pass is
-    made up as the forward pass is; what waits for messages or a pipeline does not count.
-    """
-    peak_s: Floats = sum(times * block.forward_peak_s for times, block in blocks)
-    forward_s: Floats = sum(times * block.whole.forward_s for times, block in blocks)
-    clocked_s: Floats = sum(times * block.clocked.forward_s for times, block in blocks)
-    return clock_frac(
-        rates.value[POWER], rates.value["train_clock_exponent"], peak_s, clocked_s, forward_s - clocked_s
-    )  # fmt: skip
 
 
 def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool = True) -> BoostedKernels:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import grouped_kernel, training_rates
+from flopwise.cost.sustained import POWER, clock_frac, grouped_kernel, training_rates
 from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
 from flopwise.ops.flops import runs, stack_shape
@@ -29,7 +29,6 @@ from flopwise.training.blocks import (
     BoostedKernels,
     Kernels,
     block_kernels,
-    sustained_clock,
     tensor_parallel_s,
 )
 from flopwise.training.frozen import split_model
@@ -246,9 +245,18 @@ def model_kernels(split: SplitModel, context: BlockContext) -> list[Kernels]:
 
 
 def at_sustained_clock(stack: Stack, blocks: Sequence[BoostedKernels], rates: Rates) -> list[Kernels]:
-    """The kernels of a stack, and of what stands before and after its layers, at the clock that they leave together."""
+    """The kernels of a stack, and of what stands before and after its layers, at the clock that they leave together.
+
+    Source: `flopwise.cost.sustained.clock_frac`. Assumes: power is averaged over many layers, and the backward pass is
+    made up as the forward pass is; what waits for messages or a pipeline does not count.
+    """
     times = (1, *(stack.order.count(kind) for kind in range(len(stack.kinds))), 1)
-    clock = sustained_clock([*zip(times, blocks, strict=True)], rates)
+    each = [*zip(times, blocks, strict=True)]
+    peak_s: Floats = sum(count * block.forward_peak_s for count, block in each)
+    forward_s: Floats = sum(count * block.whole.forward_s for count, block in each)
+    clocked_s: Floats = sum(count * block.clocked.forward_s for count, block in each)
+    power, exponent = rates.value[POWER], rates.value["train_clock_exponent"]
+    clock = clock_frac(power, exponent, peak_s, clocked_s, forward_s - clocked_s)
     return [block.at(clock) for block in blocks]
 
 
