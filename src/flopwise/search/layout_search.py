@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import field, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,9 @@ from flopwise.training.step_table import DeviceKernels, StepTable, block_context
 from flopwise.units import format_percent
 from flopwise.values import dataclass
 
+if TYPE_CHECKING:
+    from flopwise.search.nodes import NodeKind
+
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -105,7 +108,7 @@ class LayoutSearch:
             self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
         return self._least_bytes[number]
 
-    def possible_meshes(self, number: int, node: Nodes) -> Mask:
+    def possible_meshes(self, number: int, node: NodeKind | AnyNodes) -> Mask:
         """Which meshes of a family are whole nodes whose tensor ranks share the fast link.
 
         One node where the network is not known.
@@ -215,26 +218,6 @@ class StepTables:
         self.kernels[device], self.first = table.kernels, self.first or table
         keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
         return replace(table, moved_bytes=search.moved_bytes, jitter_frac=search.conditions.jitter_frac)
-
-
-class Nodes(Protocol):
-    """What a search reads of the nodes that it times layouts on."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """Their devices and links."""
-
-    @property
-    def count(self) -> int:
-        """Devices of each: layouts take whole nodes."""
-
-    @property
-    def networked(self) -> bool:
-        """Whether the network between them is known; without it a job stays on one."""
-
-    @property
-    def host_bytes(self) -> float:
-        """Host memory of each device; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +364,7 @@ class _NodeSearch:
     """
 
     search: LayoutSearch
-    node: Nodes
+    node: NodeKind | AnyNodes
     capacity: float  # bytes of tensors that a device holds
     least_s: Floats
     found: list[Rows] = field(default_factory=list)
@@ -503,7 +486,7 @@ class _NodeSearch:
 
 
 def timed_layouts(
-    search: LayoutSearch, node: Nodes, tokens: float, tables: StepTables, *, margin: float = 1.0,
+    search: LayoutSearch, node: NodeKind | AnyNodes, tokens: float, tables: StepTables, *, margin: float = 1.0,
     every: bool = False, after: TimedLayouts | None = None, unless: LayoutSearch | None = None,
 ) -> TimedLayouts:  # fmt: skip
     """Step and run time on `node` of the fastest candidates for each number of GPUs, or of `every` one that fits.
@@ -554,7 +537,7 @@ def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:
     return candidates[first]
 
 
-def _meter_watts(search: LayoutSearch, node: Nodes, table: StepTable | None, rows: Index) -> Floats:
+def _meter_watts(search: LayoutSearch, node: NodeKind | AnyNodes, table: StepTable | None, rows: Index) -> Floats:
     """Power of candidates at the meter, hosts and cooling included, in W; infinite where the limit is not known."""
     device = node.cluster.accelerator
     if device.tdp_w is None or table is None or not rows.size:
