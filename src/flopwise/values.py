@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import inspect
+from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import MemberDescriptorType
@@ -49,20 +50,20 @@ __all__ = ["dataclass"]
 _MISSING = dataclasses.MISSING
 _NO_FIELDS = ("ClassVar", "InitVar", "KW_ONLY")
 """Annotations of what is no field, or no plain one."""
-_TEMPLATES = {
-    (slots, kw_only): dataclasses.make_dataclass(
+
+
+@cache
+def _template(slots: bool, kw_only: bool) -> type:
+    """A real data class; what `dataclasses` notes of a class and of a field is copied from it."""
+    return dataclasses.make_dataclass(
         "Template", ["one"], init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
     )
-    for slots in (False, True)
-    for kw_only in (False, True)
-}
-"""Real data classes; what `dataclasses` notes of a class and of a field is copied from them."""
 
 
 def _with_fields(cls: type, *, slots: bool, kw_only: bool) -> type | None:
     """`cls` as `dataclasses` makes it of plain fields, but quicker; None where an annotation asks for more."""
     annotations = inspect.get_annotations(cls)
-    template: Any = _TEMPLATES[slots, kw_only]
+    template: Any = _template(slots, kw_only)
     if not all(isinstance(kind, str) and all(word not in kind for word in _NO_FIELDS) for kind in annotations.values()):
         return None
     fields: dict[str, Any] = {}

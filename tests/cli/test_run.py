@@ -197,6 +197,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert not loaded & HEAVY
     assert {name for name in loaded if name.startswith("flopwise")} == {
         "flopwise", "flopwise.cli", "flopwise.cli.app", "flopwise.cli.render", "flopwise.cli.run", "flopwise.errors",
+        "flopwise.values",
     }  # fmt: skip
 
 

@@ -48,6 +48,9 @@ SPOT_TAINTS = (
 Source: aws/aws-node-termination-handler, GoogleCloudPlatform/k8s-node-termination-handler, Karpenter documentation.
 """
 
+PASSED_S = 900.0
+"""By how much an age has passed its limit at least where an alert is tested: over its wait and some evaluations."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRule:
@@ -440,7 +443,7 @@ def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
         yield WatchRule(
             alert="CheckpointOld", quantity="checkpoint_age_seconds", severity="critical", for_s=60,
             signal=of_record("checkpoint_age_seconds", watched, age), threshold=2 * usual, planned=None,
-            summary="no checkpoint for twice the planned interval", beyond=3 * usual,
+            summary="no checkpoint for twice the planned interval", beyond=2 * usual + max(usual, PASSED_S),
             why=f"every {format_seconds(run.checkpoint_interval_s)} is planned, written in "
             f"{format_seconds(run.checkpoint_write_s)}",
             action="check storage and the run's log: the next failure loses all work since that checkpoint",
