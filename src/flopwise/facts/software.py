@@ -163,6 +163,7 @@ class TrainingStack(Software):
     # pieces of attention, gathered before it, or heads exchanged for tokens
     fused_sinks: bool  # its flash kernels know attention sinks; else such attention writes its scores
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
+    hides_hops: bool = False  # with several chunks a stage, sends between stages run beside passes of other micro-batches
     dp_overlap: float = _by_fit("Share of compute that gradient and weight messages may hide behind.")
     gathers_after_step: bool = False  # ZeRO 1 and 2: updated weights are gathered before anything else runs
     launch_s: float  # host time to launch one operation
@@ -189,7 +190,10 @@ class TrainingStack(Software):
     ]  # of pipelines; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its pull request
     # 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
     grad_sync: Literal["each", "last"]  # micro-batches at which sharded gradients are reduced; `last`: they wait whole
-    pipeline_grad_sync: Literal["each", "last"]  # the same in pipelines
+    pipeline_grad_sync: Literal["each", "round", "last"]  # the same in pipelines; round: with the last of the contiguous
+    # micro-batches of a chunk, as many as there are stages
+    sharded_at_rest: bool = False  # ZeRO 2, too, shards weights between steps: each micro-batch gathers them once, for
+    # both of its passes (FSDP's SHARD_GRAD_OP, FSDP2 with reshard_after_forward off)
     pipeline_gathered: bool  # in pipelines weights under ZeRO 3 stay gathered from the first micro-batch to the last
     unsharded_grad_dtype: Literal["resident", "compute"]  # of gradients that wait whole
     sync_source: str
