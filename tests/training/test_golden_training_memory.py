@@ -12,7 +12,7 @@ from test_golden_training_step import EXPERT_FFN, EXPERTS, MIXTURE, TOP_K
 from flopwise.training.frozen import Frozen
 from flopwise.training.goodput import checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import GradSync, Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
 from named import FACTS, changed, recipe_with
 
@@ -192,6 +192,17 @@ def test_gradients_that_do_not_last() -> None:
     assert allocated(found, "end of the backward pass") == exactly(16 * PARAMS + copies + BETWEEN)
     at_once = memory(replace(MEGATRON, optimizer_in_backward=True))
     assert allocated(at_once, "optimizer step") == exactly(14 * PARAMS + 4 * PARAMS / LAYERS)
+
+
+def test_gradients_that_wait_for_a_round() -> None:
+    """Of two chunks of eight they stand whole; each rank of four holds a quarter of what is reduced."""
+    pipe = {"dp": 4, "pp": 4, "zero": 2, "interleave": 8}
+    each, round_, last = (memory(replace(MEGATRON, grad_sync=when), **pipe).items["gradients"] for when in WHEN)
+    assert round_ == exactly(max(2 / 8 * float(last), float(each)))
+    assert each == exactly(float(last) / 4)
+
+
+WHEN: tuple[GradSync, ...] = ("each", "round", "last")
 
 
 def test_copies_buckets_and_temporaries() -> None:

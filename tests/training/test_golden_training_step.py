@@ -337,6 +337,20 @@ def test_sharded_states(zero: int) -> None:
     assert found == exactly(scattered + message - MEGATRON.dp_overlap * forward)
 
 
+def test_gradients_of_a_round_are_scattered_together() -> None:
+    """A stage runs as many micro-batches of a chunk in a row as there are stages: BATCH / pp rounds, not BATCH."""
+    pp, dp = 4, 2
+    slow = machine(node=1, network=SLOW)
+
+    def scattered(when: Literal["each", "round", "last"]) -> float:
+        return lines(job({"grad_sync": when}, slow, dp=dp, pp=pp, interleave=2, zero=2))["data_parallel"]
+
+    micros, once = BATCH / dp, scattered("last")
+    each = (scattered("each") - once) / (micros - 1)
+    assert each > 0
+    assert scattered("round") - once == exactly((micros / pp - 1) * each)
+
+
 def test_weights_that_are_sharded_between_steps_alone() -> None:
     """FSDP's SHARD_GRAD_OP: 2-byte weights gathered once, 4-byte gradients scattered, every micro-batch."""
     dp, micros = 8, BATCH / 8

@@ -63,9 +63,9 @@ class Optimizer:
     aliases: tuple[str, ...] = ()
 
 
-def _by_fit(meaning: str) -> Any:
+def _by_fit(meaning: str, **default: float) -> Any:
     """A column of the section `fitted`, which the scripts benchmarks/fit_*.py write, and what it means."""
-    return field(metadata={"fitted": meaning})
+    return field(metadata={"fitted": meaning}, **default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +272,9 @@ class Engine(Software):
     exploits_windows: bool  # windowed layers cache their window only
     step_s: float = _by_fit("Host time of one step that the device waits for.")
     layer_s: float = _by_fit("Time a layer and step beyond its kernels and messages.")
+    experts_s: float = _by_fit(
+        "Time a layer of experts and step beyond that: kernels of their own that route, sort and sum.", default=0.0
+    )
     pointwise_traffic: float = _by_fit(
         "Bytes that norms and elementwise operations move, over one pass over each tensor."
     )
