@@ -73,6 +73,7 @@ CONSTANTS = (
     _engine("core_flops_per_s", (*NOW, *THEN), 9e11, 2e11, 4e12),
     Constant("cache_convert_flops", ("any",), 40.0, 5.0, 200.0),
     Constant("experts_s", ("amd",), 50e-6, 1e-6, 4e-4, 1.0),
+    Constant("kernel_s", ("amd",), 7e-6, 1e-6, 2e-5),
     Constant("dram_frac", ("ponte-vecchio",), 0.8, 0.05, 0.95),
 )
 
@@ -136,6 +137,7 @@ class ServingModel(FitModel):
         self.facts = facts
         self.figures = [(load, quantity) for load in published for quantity in load.measured]
         even = even_weights([f"{load.source} {quantity}" for load, quantity in self.figures])
+        self.groupings = ([f"{load.source} {quantity}" for load, quantity in self.figures],)
         self.weights = even * np.array([TTFT_WEIGHT if q == "ttft_s" else 1.0 for _, q in self.figures])
         self._computed: dict[tuple[str, str], dict[str, float]] = {}
 
