@@ -137,7 +137,6 @@ class ServingModel(FitModel):
         self.facts = facts
         self.figures = [(load, quantity) for load in published for quantity in load.measured]
         even = even_weights([f"{load.source} {quantity}" for load, quantity in self.figures])
-        self.groupings = ([f"{load.source} {quantity}" for load, quantity in self.figures],)
         self.weights = even * np.array([TTFT_WEIGHT if q == "ttft_s" else 1.0 for _, q in self.figures])
         self._computed: dict[tuple[str, str], dict[str, float]] = {}
 
