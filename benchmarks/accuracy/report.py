@@ -364,7 +364,7 @@ are those of rows that they have seen. Training has 31 constants fitted to its f
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
 Serving has 24 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to. Constants of training and serving were fitted on all rows of their
-files on 2026-11-26; those of memory and kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20
+files on 2026-11-27; those of memory and kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20
 of kernels) and on 2026-11-26 (72 of memory)."""
 UNMET = {
     "serving": """\
@@ -381,12 +381,16 @@ What keeps serving rows off, and why no constant mends it:
 - Llama 2 and 3 70B in 16 bits on four 40 GB cards: what memory is left for the cache decides, and depends on buffers of
   an engine built for a batch that is not published.
 - Mixtures offline on TensorRT-LLM 1.0 (+30 to +60 % for Llama 4): how attention replicas split experts is not said.
-- Whole requests (latency_s) are measured of fixed batches and of single streams only, by two sources; of most batches
-  it is the throughput's own measurement, read the other way. Servers' are nobody's: their interval is composed of the
-  errors of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
-- Mixtures whose experts vLLM shares out on H100 (-20 to -50 % in time a token) and 4-bit ones on eight ranks: some
-  0.2 ms a layer that no kernel or message explains.
-- MI300X "as it comes" (+130 to +260 %): what tuning of its libraries is worth, runs do not say.
+- Whole requests (latency_s) are measured of fixed batches and of single streams, and of 23 loads of servers; of most
+  batches it is the throughput's own measurement, read the other way. The interval of a server's is composed of the errors
+  of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
+- Mixtures with hundreds of users on Hopper (+30 to +100 % in throughput): vLLM and SGLang multiply experts in kernels
+  whose tiles are tuned for some shapes only, and runs do not say for which.
+- MI300X: vLLM's own builds for it with limits on sequences that tables do not state (-40 to -60 % in throughput), and
+  mixtures "as they come" (+40 to +260 %): what tuning of its libraries is worth, runs do not say. MI100: a fifth of it.
+- Prompts whose length is not stated (taken at 512 tokens), and prompts that are the same each time, of which a prefix
+  cache serves all but the first (A100 PCIe, +150 to +600 % in the first token).
+- Long contexts in transformers: the copies that it makes of the cache are not counted, only that each head reads its own.
 - Llama 2 70B on Trainium and encoders on Inferentia: one vendor's tables, of which batches and copies are read.
 - DeepSeek-V4 far beyond its memory, four RTX 3090 on PCIe (+35 %), linear attention in llama.cpp (+166 %), split pools
   (skipped).""",

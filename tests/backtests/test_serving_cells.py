@@ -40,7 +40,9 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "vllm", "engine_version": "0.6.3"}, "vllm-v0"),
         ({"engine": "vllm", "engine_version": "0.5.4"}, "vllm-2024"),  # the API server in the engine's process
         ({"engine": "vllm", "engine_version": "0.2"}, "vllm-2023"),  # no CUDA graphs
+        ({"engine": "vllm", "engine_version": "0.11.0"}, "vllm-2025"),  # experts in Triton kernels
         ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm"),
+        ({"engine": "vllm", "date": "2025-08-14"}, "vllm-2025"),
         ({"engine": "TensorRT-LLM (Triton backend)"}, "tensorrt-llm"),
         ({"engine": "NIM (TRT-LLM)", "engine_version": "1.8.0"}, "tensorrt-llm"),
         ({"engine": "TensorRT-LLM", "engine_version": "0.6.1"}, "tensorrt-llm-2023"),
@@ -61,7 +63,8 @@ def test_engines(cells: dict[str, str], name: str) -> None:
     [
         (2020, "llama", "", "vllm-v0"),  # what is measured on old devices is of their time
         (2024, "llama", "", "vllm-v0"),
-        (2025, "llama", "", "vllm"),
+        (2025, "llama", "", "vllm-2025"),
+        (2026, "llama", "", "vllm"),
         (2020, "qwen3_5_text", "", "vllm"),  # unless the model is younger
         (2020, "llama", "2026-04-06", "vllm"),  # or the measurement says its date
     ],
@@ -94,6 +97,34 @@ def test_llama_bench_works_through_prompts_in_pieces_of_its_batch() -> None:
     }  # fmt: skip
     job, _ = row_job(cells, FACTS)
     assert (job.concurrency, job.prefill_tokens) == (1, 16)
+
+
+def test_batched_bench_runs_sequences_side_by_side() -> None:
+    """llama-batched-bench states sequences, llama-bench prompt tokens of one step."""
+    cells = {
+        "engine": "llama.cpp", "mode": "fixed_batch", "concurrency": "16", "model": "Llama-2-7b-hf", "gpus": "1",
+        "gpu": "H100-SXM-80GB", "input_tokens": "128", "output_tokens": "128", "weights": "fp16",
+    }  # fmt: skip
+    job, _ = row_job(cells, FACTS)
+    assert (job.concurrency, job.prefill_tokens, job.static) == (16, None, True)
+
+
+def test_an_offline_run_of_drawn_lengths_ends_with_its_longest_answers() -> None:
+    """A thousand ShareGPT requests at once: most wait for a place, and the last ones run in a batch that empties.
+
+    On average a request waits for about half of the run; alike ones are a rate of the full batch, and have no end.
+    """
+    cells = {
+        "engine": "vllm", "mode": "offline_max_throughput", "model": "Qwen3-32B", "gpu": "A100-SXM-80GB", "gpus": "1",
+        "tp": "1", "input_tokens": "217", "output_tokens": "201", "arrivals": "burst", "requests": "1000",
+        "output_tokens_per_s": "1", "ttft_s": "1",
+    }  # fmt: skip
+    job, _ = row_job(cells | {"lengths": "sharegpt"}, FACTS)
+    assert (job.requests, job.concurrency) == (1000, 1000)
+    assert row_job(cells | {"lengths": "fixed"}, FACTS)[0].requests is None
+    found = {p.quantity: p.predicted or 0.0 for p in predict_row(cells | {"lengths": "sharegpt"}, FACTS)}
+    whole_s = 1000 * 201 / found["output_tokens_per_s"]
+    assert 0.3 * whole_s < found["ttft_s"] < 0.6 * whole_s
 
 
 def test_an_engine_that_is_not_known_is_refused() -> None:

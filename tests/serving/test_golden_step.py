@@ -209,6 +209,18 @@ def test_a_token_reads_its_experts_and_many_read_all() -> None:
         assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_kernels_around_experts_take_their_time_in_each_of_their_layers() -> None:
+    """30 us of the engine and 20 us of the device in each of 32 layers; none in a model without experts."""
+    load = StepLoad(decode_batch=4, decode_context=1)
+    for name, layers in (("Mixtral-8x7B", 32), ("Mistral-7B", 0)):
+        machine = plain_runner(plain_job(model=load_model(name)))
+        slower = replace(machine, engine=replace(machine.engine, experts_s=30e-6 + machine.engine.experts_s))
+        value = {**machine.rates.value, "experts_s": 20e-6 + machine.rates.value["experts_s"]}
+        slower = replace(slower, rates=replace(machine.rates, value=value))
+        added = float(np.asarray(slower.step(load, ONE).seconds - machine.step(load, ONE).seconds))
+        assert added == pytest.approx(layers * 50e-6)
+
+
 def test_a_long_prompt_multiplies_with_two_experts_a_token() -> None:
     """2 x 2 experts x 3 x 4096 x 14336 operations a token and layer; rows of each expert fill tiles."""
     load = StepLoad(prefill_tokens=8192, prefill_context=8192)

@@ -12,7 +12,7 @@ from test_golden_training_step import EXPERT_FFN, EXPERTS, MIXTURE, TOP_K
 from flopwise.training.frozen import Frozen
 from flopwise.training.goodput import checkpoint_bytes
 from flopwise.training.layer_sums import MemoryTable
-from flopwise.training.layout import Layout, Lora, Recipe
+from flopwise.training.layout import GradSync, Layout, Lora, Recipe
 from flopwise.training.memory import Memory, step_memory
 from named import FACTS, changed, recipe_with
 
@@ -194,9 +194,24 @@ def test_gradients_that_do_not_last() -> None:
     assert allocated(at_once, "optimizer step") == exactly(14 * PARAMS + 4 * PARAMS / LAYERS)
 
 
+def test_gradients_that_wait_for_a_round() -> None:
+    """Of two chunks of eight they stand whole; each rank of four holds a quarter of what is reduced."""
+    pipe = {"dp": 4, "pp": 4, "zero": 2, "interleave": 8}
+    each, round_, last = (memory(replace(MEGATRON, grad_sync=when), **pipe).items["gradients"] for when in WHEN)
+    assert round_ == exactly(max(2 / 8 * float(last), float(each)))
+    assert each == exactly(float(last) / 4)
+
+
+WHEN: tuple[GradSync, ...] = ("each", "round", "last")
+
+
 def test_copies_buckets_and_temporaries() -> None:
     """Autocast keeps 16-bit copies of fp32 weights; BF16_Optimizer a state's copy in its step, and buckets of 3 GB."""
-    assert memory(FSDP, dp=8, zero=2).items["16-bit copies of weights"] == exactly(2 * PARAMS)
+    assert memory(FSDP, dp=8, zero=1).items["16-bit copies of weights"] == exactly(2 * PARAMS)
+    at_rest = memory(FSDP, dp=8, zero=2).items  # SHARD_GRAD_OP: fp32 weights sharded, 16-bit ones gathered for a micro-batch
+    assert at_rest["16-bit copies of weights"] == 0
+    assert at_rest["weights"] == exactly(4 * PARAMS / 8)
+    assert at_rest["gathered layers"] == exactly(2 * PARAMS)
     row = changed(MEGATRON, stack="megatron-deepspeed")
     found = memory(row, dp=8, zero=1)
     assert found.items["communication buffers"] == 3e9

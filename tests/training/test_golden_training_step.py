@@ -28,7 +28,7 @@ from lossless import (
 )
 
 from flopwise.facts.models.config import model_from_config
-from flopwise.training.estimate import estimate
+from flopwise.training.estimate import estimate, single_table
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import ALL_TARGETS, Layout
 from flopwise.training.schedules import schedule_code
@@ -239,13 +239,30 @@ def test_messages_between_stages() -> None:
     """
     hidden, pp = SEQ * WIDTH * BF16, 4
     assert lines(job(pp=pp))["pipeline_p2p"] == exactly(2 * hidden / NVLINK * (BATCH + pp - 1))
-    assert lines(job(pp=pp, interleave=2))["pipeline_p2p"] == exactly(2 * hidden / NVLINK * (2 * BATCH + pp - 1))
+    early = {"stack": "megatron-2021"}
+    assert lines(job(early, pp=pp, interleave=2))["pipeline_p2p"] == exactly(2 * hidden / NVLINK * (2 * BATCH + pp - 1))
     across = lines(job(pp=pp, tp=4, dp=2))["pipeline_p2p"]  # neighbours are eight GPUs apart: over the network
     assert across == exactly(2 * hidden / 4 / NETWORK * (BATCH / 2 + pp - 1))
     over = lines(job(pp=pp, tp=4, dp=1))["pipeline_p2p"]  # the second stage hands on to the next node
     assert over == exactly(2 * hidden / 4 / NETWORK * (BATCH + pp - 1))
     whole = lines(job({"stack": "megatron-deepspeed"}, pp=pp, tp=4, dp=2))["pipeline_p2p"]
     assert whole == exactly((1 / 4 + 1) * hidden / NETWORK * (BATCH / 2 + pp - 1))
+
+
+def test_messages_that_hide_beside_other_chunks() -> None:
+    """With virtual stages only those show that fill and drain the pipeline: p - 1, and p for each further chunk.
+
+    NVIDIA NeMo documentation, Communication Overlap; what is longer than a chunk's passes shows anyway.
+    """
+    hidden, pp, chunks = SEQ * WIDTH * BF16, 4, 2
+    fill = pp - 1 + (chunks - 1) * pp
+    assert lines(job(pp=pp, interleave=chunks))["pipeline_p2p"] == exactly(2 * hidden / NVLINK * fill)
+    slow = machine(node=1, network=SLOW)
+    both, sent = 2 * hidden / SLOW, chunks * BATCH + pp - 1
+    found = lines(job(cluster=slow, pp=pp, interleave=chunks))
+    busiest = single_table(job(cluster=slow, pp=pp)).stage_parts[:2, 0, 0, 0].sum() / chunks
+    assert both > busiest
+    assert found["pipeline_p2p"] == exactly(fill * both + (sent - fill) * (both - busiest))
 
 
 SLOW = 1e9
@@ -308,13 +325,40 @@ def test_gradients_of_other_widths() -> None:
 def test_sharded_states(zero: int) -> None:
     """ZeRO 1 and 2: gradients are scattered behind the backward, weights gathered behind the next forward pass.
 
-    (n - 1) / n of each (Rajbhandari 2020, section 7.1), both in bf16 under Megatron.
+    (n - 1) / n of each (Rajbhandari 2020, section 7.1), both in bf16 under Megatron; stage 2 scatters at every
+    micro-batch (DeepSpeed, stage_1_and_2.py).
     """
     dp = 8
     message = (dp - 1) / dp * PARAMS * BF16 / SLOW
     forward, backward = passes_s(1)
     found = lines(job(cluster=machine(node=1, network=SLOW), dp=dp, zero=zero))["data_parallel"]
-    assert found == exactly(2 * message - MEGATRON.dp_overlap * (forward + backward))
+    reductions = 1 if zero == 1 else BATCH / dp
+    scattered = reductions * (message - MEGATRON.dp_overlap * backward)
+    assert found == exactly(scattered + message - MEGATRON.dp_overlap * forward)
+
+
+def test_gradients_of_a_round_are_scattered_together() -> None:
+    """A stage runs as many micro-batches of a chunk in a row as there are stages: BATCH / pp rounds, not BATCH."""
+    pp, dp = 4, 2
+    slow = machine(node=1, network=SLOW)
+
+    def scattered(when: Literal["each", "round", "last"]) -> float:
+        return lines(job({"grad_sync": when}, slow, dp=dp, pp=pp, interleave=2, zero=2))["data_parallel"]
+
+    micros, once = BATCH / dp, scattered("last")
+    each = (scattered("each") - once) / (micros - 1)
+    assert each > 0
+    assert scattered("round") - once == exactly((micros / pp - 1) * each)
+
+
+def test_weights_that_are_sharded_between_steps_alone() -> None:
+    """FSDP's SHARD_GRAD_OP: 2-byte weights gathered once, 4-byte gradients scattered, every micro-batch."""
+    dp, micros = 8, BATCH / 8
+    share = (dp - 1) / dp * PARAMS / SLOW
+    found = lines(job({"stack": "fsdp-te"}, machine(node=1, network=SLOW), dp=dp, zero=2))
+    plain = lines(job({"stack": "fsdp-te"}))
+    compute = (plain["forward"] + plain["backward"]) / BATCH
+    assert found["data_parallel"] == exactly(micros * (share * (2 + 4) - FSDP.dp_overlap * compute))
 
 
 def test_sharded_weights() -> None:

@@ -50,7 +50,7 @@ SMALL_METHODS = {"adapter", "adapter_v2", "ia3", "ln_tuning", "vera", "prefix_tu
 SELECTIVE: dict[str, Selective | None] = {
     **dict.fromkeys(RECOMPUTE), "alternate": "alternate", "operations": "operations",
 }  # fmt: skip
-GRAD_SYNC: dict[str, GradSync | None] = {"each": "each", "last": "last"}
+GRAD_SYNC: dict[str, GradSync | None] = {"each": "each", "round": "round", "last": "last"}
 DTYPES: dict[str, str | None] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 BLOOM_VOCAB = 250_880
 

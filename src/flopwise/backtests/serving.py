@@ -47,11 +47,15 @@ EIGHT_BIT_CACHE = ("fp8", "nvfp4")
 DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
 """Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
 GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
-    "vllm": (("vllm-2023", (0, 3), 2024), ("vllm-2024", (0, 6), 2024), ("vllm-v0", (0, 8), 2025)),
+    "vllm": (
+        ("vllm-2023", (0, 3), 2024), ("vllm-2024", (0, 6), 2024), ("vllm-v0", (0, 8), 2025), ("vllm-2025", (0, 14), 2026),
+    ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025),),
 }
 """Older generations of an engine, oldest first: row, first release after it, year of that release."""
+LEAST_YEAR = 2024
+"""Year to which a row without a version tells its engine's generation: several ended in that year."""
 MODEL_YEARS = {
     "qwen3_5": 2026, "gemma4": 2026, "step3p": 2026, "glm_moe_dsa": 2026, "deepseek_v4": 2026,
     "qwen3": 2025, "gemma3": 2025, "llama4": 2025, "gpt_oss": 2025, "glm4": 2025, "minimax": 2025, "nemotron_h": 2025,
@@ -107,7 +111,7 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     dated = re.match(r"20\d\d\b", row.get("date", ""))
     family = next((year for start, year in MODEL_YEARS.items() if model_type.startswith(start)), 0)
     year = int(dated[0]) if dated else max(device_year or 0, family)
-    return next((facts.engine(name) for name, _, since in older[-1:] if 0 < year < since), newest)
+    return next((facts.engine(name) for name, _, since in older if 0 < year < since and since > LEAST_YEAR), newest)
 
 
 def _known_engine(name: str, facts: Facts) -> Engine | None:
@@ -213,12 +217,12 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         limits = trtllm_bench.BenchLimits.of(
             model, layout, weights, kv_dtype, gpu.accelerator.hbm_bytes or 0.0, (inputs, outputs), burst
         )
-    at_once = None if mode in OFFLINE else _in_flight(row, mode, requests)
+    at_once = requests if mode in OFFLINE else _in_flight(row, mode, requests)
     rate = None
     if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "arrivals_per_s")
     outputs = 1 if mode in PROMPT_ONLY else outputs
-    llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp")  # its -b: prompt tokens of one step
+    llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp") and not row.get("concurrency")  # -b: prompt tokens a step
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
         cluster=_cluster(gpu, number(row, "power_limit_w"), alone=int(layout.num_gpus) + pool == 1),
@@ -276,8 +280,12 @@ def _row_interval(row: Row, column: str) -> int | None:
 def _run_requests(row: Row, mode: str) -> int | None:
     """Requests of a run with an end; None where it goes on until the state is steady, or nobody says.
 
-    Users whose requests are all alike stay in step as they began: their figures are those of a few rounds.
+    Users whose requests are all alike stay in step as they began: their figures are those of a few rounds. An offline run
+    whose lengths are drawn ends with its longest answers.
     """
+    if mode in OFFLINE:
+        alike = row.get("lengths") in {None, "", "fixed"}
+        return None if alike or number(row, "requests") is None else max(1, whole(row, "requests", 1))
     if mode not in ONLINE:
         return None
     stated, users = number(row, "requests"), number(row, "concurrency")
@@ -333,7 +341,8 @@ def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
     if mode == "serving_qps":
         at_once = row.get("arrivals_per_s", "").strip().lower() == "inf"
         return int(requests) if at_once and requests else None
-    stated = number(row, "batch" if mode == "fixed_batch" else "concurrency") or number(row, "batch")
+    named = ("batch", "concurrency") if mode == "fixed_batch" else ("concurrency", "batch")
+    stated = next((size for size in (number(row, name) for name in named) if size), None)
     if stated is None and mode in ("fixed_batch", "serving_concurrency"):
         raise SpecError("neither batch nor concurrency is stated")
     return min(int(stated or 1), int(requests or stated or 1))

@@ -40,7 +40,7 @@ COLD = ("sglang",)
 runs and none in others: these times judge the fit and are no part of it."""
 LABELS = {"output_tokens_per_s": "throughput", "tpot_s": "TPOT", "ttft_s": "TTFT"}
 
-GRAPHS = ("vllm", "sglang", "lmdeploy", "tgi", "tensorrt-llm")
+GRAPHS = ("vllm", "vllm-2025", "sglang", "lmdeploy", "tgi", "tensorrt-llm")
 """Servers of today: steps captured in graphs, the host at work on the next step while the device is on this one."""
 OLD_VLLM = ("vllm-v0", "vllm-2024", "vllm-2023")
 BATCH = (*OLD_VLLM, "deepspeed-mii")
@@ -56,6 +56,7 @@ CONSTANTS = (
     _engine("layer_s", ("deepspeed-mii",), 80e-6, 1e-6, 4e-4),
     _engine("layer_s", NOW, 20e-6, 0.1e-6, 2e-4),
     _engine("layer_s", THEN, 40e-6, 0.1e-6, 2e-4),
+    _engine("experts_s", ("vllm-2025", *OLD_VLLM), 50e-6, 1e-6, 4e-4, 1.0),
     _engine("step_s", (*GRAPHS, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
     _engine("sequence_s", GRAPHS, 5e-6, 0.1e-6, 2e-4, 1.0),
@@ -71,6 +72,8 @@ CONSTANTS = (
     _engine("core_bytes_per_cycle", (*NOW, *THEN), 7.0, 2.0, 40.0),
     _engine("core_flops_per_s", (*NOW, *THEN), 9e11, 2e11, 4e12),
     Constant("cache_convert_flops", ("any",), 40.0, 5.0, 200.0),
+    Constant("experts_s", ("amd",), 50e-6, 1e-6, 4e-4, 1.0),
+    Constant("kernel_s", ("amd",), 7e-6, 1e-6, 2e-5),
     Constant("dram_frac", ("ponte-vecchio",), 0.8, 0.05, 0.95),
 )
 

@@ -14,7 +14,7 @@ from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
 from flopwise.provenance import Figure, fact, setting, term
 from flopwise.serving.estimate import steady_state, step_lines
-from flopwise.serving.iteration import StepLoad, StepTime, TimedKernel, layer_kinds, prompt
+from flopwise.serving.iteration import StepLoad, StepTime, TimedKernel, expert_layers, layer_kinds, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.steady import Steady
 from flopwise.serving.techniques import prefix_tokens, runner, tokens_a_round
@@ -82,6 +82,7 @@ _COLUMNS = {
     "graphs": ("graph_bytes", "B"),
     "context": ("context_bytes", "B"),
     "time per layer": ("layer_s", "s"),
+    "time per layer of experts": ("experts_s", "s"),
     "time per step": ("step_s", "s"),
     "host time per request": ("request_s", "s"),
     "memory rule": ("memory_rule", ""),
@@ -216,18 +217,17 @@ class _Tree:
         return self.device.message("communication", seconds, nbytes, ranks, kind)
 
     def _host(self) -> Figure:
-        count = self.job.model.stacks[0].num_layers
+        count, routed = self.job.model.stacks[0].num_layers, expert_layers(self.job.model.stacks[0])
         layer, step = _engine(self.row, "time per layer"), _engine(self.row, "time per step")
         value = self.row.layer_s * count + self.row.step_s
-        return term(
-            "host",
-            value,
-            "s",
-            f"{layer.name} x layers + {step.name}",
-            layer,
-            term("layers", count, "", f"{COUNTED}: of the model"),
-            step,
-        )
+        inputs = [layer, term("layers", count, "", f"{COUNTED}: of the model"), step]
+        formula = f"{layer.name} x layers + {step.name}"
+        if routed:
+            engine, device = _engine(self.row, "time per layer of experts"), self.device.parameter("experts_s")
+            value += (self.row.experts_s + number(device.value)) * routed
+            formula += f" + ({engine.name} + {device.name}) x layers with experts"
+            inputs += [engine, device, term("layers with experts", routed, "", f"{COUNTED}: of the model")]
+        return term("host", value, "s", formula, *inputs)
 
     def timing(self) -> list[Figure]:
         """TTFT, TPOT, the whole request and throughput."""

@@ -100,6 +100,11 @@ def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> StepLoad
     )  # fmt: skip
 
 
+def expert_layers(stack: Stack) -> int:
+    """Layers of a stack that have experts."""
+    return sum(n for kind, n in layer_kinds(stack) if any(isinstance(item, Experts) for item in kind.items))
+
+
 def layer_kinds(stack: Stack) -> list[tuple[Layer, int]]:
     """The kinds of layers of a tower, and how many there are of each."""
     counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
@@ -189,6 +194,7 @@ class Runner:
                 total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
                 layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
+        layers_s = layers_s + (self.engine.experts_s + self.rates.value["experts_s"]) * expert_layers(stack)
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
         captured = self.engine.graphs
         if not (captured and self.engine.prompt_graphs):

@@ -256,7 +256,7 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
         )
     if job.decodes:
         measured = "it was checked against fixed batches and single streams" if job.static or job.engine.local else (
-            "it could not be checked: published runs of servers state TTFT and TPOT only"
+            "it could be checked on a few runs only: most of servers state TTFT and TPOT alone"
         )  # fmt: skip
         notes.append(f"the interval of a whole request is computed from those of TTFT and TPOT; {measured}")
     return tuple(notes)

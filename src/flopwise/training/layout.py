@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Attention = Literal["flash", "sdpa", "eager"]
 Selective = Literal["attention", "operations", "alternate", "fine", "full"]
-GradSync = Literal["each", "last"]
+GradSync = Literal["each", "round", "last"]
 
 ENDS = 2
 """Units of a pipeline besides its layers: embedding and head, each of which may be all that a (virtual) stage holds.
@@ -208,16 +208,30 @@ class Recipe:
         """
         return ep * self.expert_tp(tp, ep)
 
-    def reduces_once(self, pp: Ints) -> NDArray[np.bool_]:
-        """Where ZeRO 2 and 3 keep gradients whole up to the last micro-batch of a step; shape of `pp`."""
-        single, piped = (
-            (self.grad_sync or of) == "last" for of in (self.stack.grad_sync, self.stack.pipeline_grad_sync)
-        )
-        return np.where(np.asarray(pp) > 1, piped, single)
+    def grad_sync_of(self, pp: Ints) -> NDArray[np.str_]:
+        """When a step reduces sharded gradients, as asked or as the stack does; shape of `pp`."""
+        of = self.stack.grad_sync, self.stack.pipeline_grad_sync
+        single, piped = (self.grad_sync or each for each in of)
+        return np.where(np.asarray(pp) > 1, piped, "last" if single == "round" else single)
+
+    def reductions(self, pp: Ints, num_micro: Floats) -> Floats:
+        """How often a step of `num_micro` micro-batches reduces sharded gradients; broadcasts.
+
+        Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2: a stage runs as many micro-batches of a chunk, one
+        after the other, as there are stages. Assumes: no further ones.
+        """
+        when = self.grad_sync_of(pp)
+        rounds = np.maximum(num_micro / np.asarray(pp), 1.0)
+        return np.where(when == "last", 1.0, np.where(when == "round", rounds, num_micro))
 
     def gathers_once(self, pp: Ints) -> NDArray[np.bool_]:
-        """Where ZeRO 3 keeps weights gathered through all micro-batches of a step; shape of `pp`."""
+        """Where sharded weights, once gathered, stay so through all micro-batches of a step; shape of `pp`."""
         return (np.asarray(pp) > 1) & self.stack.pipeline_gathered
+
+    @property
+    def shards_weights_from(self) -> int:
+        """The least ZeRO stage that shards weights between steps."""
+        return 2 if self.stack.sharded_at_rest else 3
 
     @property
     def uneven(self) -> bool:

@@ -261,8 +261,9 @@ class TrainingSpec(Spec):
         "--shard --hsdp", options.DEGREE, "HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond "
         "them.")
     grad_sync: str | None = _layout(
-        "--grad-sync", options.choice("each", "last"),
-        "ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).")
+        "--grad-sync", options.choice("each", "round", "last"),
+        "ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round "
+        "(interleaved pipelines) or of the step (default: the stack's).")
     recompute: str | None = _layout(
         "--recompute", options.choice("none", "selective", "full"), "Activation recomputation (checkpointing).")
     recompute_modules: tuple[str, ...] = _layout(

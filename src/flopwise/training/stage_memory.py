@@ -27,6 +27,7 @@ STALE_FRAC = 0.5
 most 33 % (Guo et al. 2024, GMLake, arXiv:2401.08156, section 5), states included, which lie in blocks that fit them."""
 _PURE_LOSS_BYTES = 8.0  # of a loss without fp32 copies: logits, log-probabilities and the gradients of both
 _FLAT_GRADIENTS = 2.0  # layers whose gradients stand whole while one is scattered
+_CHUNKS_WHOLE = 2.0  # chunks whose gradients stand whole: one adds up while those of the one before are scattered
 _LAYERS_HERE = 2.0  # layers whose activations stay on the device where others' go to the host: two buffers
 
 MOMENTS = ("loss", "start of the backward pass", "end of the backward pass", "optimizer step", "loading")
@@ -141,7 +142,7 @@ class StageMemory:
         of_group, whole = self.context_share / replicas, copies(layout.schedule, layout.pp)
         if shard.any():
             of_group = np.where(shard > 0, np.maximum(of_group, 1.0 / np.maximum(layout.shard, 1)), of_group)
-        at_least = [zero >= z for z in (1, 2, 3)]
+        at_least = [zero >= z for z in (1, 2, table.recipe.shards_weights_from)]
         self.sharded, self.gathers = at_least[2] * 1.0, bool(at_least[2].any())
         self.shares = [np.where(chosen, of_group, whole) for chosen in at_least]
         self.expert_shares: list[Floats] = [0.0, 0.0, 0.0]
@@ -150,12 +151,14 @@ class StageMemory:
             of_experts = np.minimum(of_group * sets, 1.0)
             self.expert_shares = [np.where(chosen, of_experts, whole) for chosen in at_least]
         pp, alone = np.asarray(layout.pp), np.asarray(self.recipe.global_batch) <= replicas * self.micro_batch
-        self.gathers_once, late = table.recipe.gathers_once(pp), table.recipe.reduces_once(pp) & ~alone
-        if late.any() and at_least[1].any():
+        self.gathers_once, when = table.recipe.gathers_once(pp) | (zero == 2), table.recipe.grad_sync_of(pp)
+        late = at_least[1] & (when != "each") & ~alone
+        if late.any():
             narrow = self.row.unsharded_grad_dtype == "compute" and table.lora is None
             share = whole * (min(1.0, table.elem_bytes / self.width.gradients) if narrow else 1.0)
-            self.shares[1] = np.where(late & at_least[1], share, self.shares[1])
-            self.expert_shares[1] = np.where(late & at_least[1], share, self.expert_shares[1])
+            share = share * np.where(when == "round", np.minimum(_CHUNKS_WHOLE / np.asarray(layout.interleave), 1.0), 1.0)
+            self.shares[1] = np.where(late, np.maximum(share, self.shares[1]), self.shares[1])
+            self.expert_shares[1] = np.where(late, np.maximum(share, self.expert_shares[1]), self.expert_shares[1])
         self.lasting: Floats = 1.0
         if not self.row.lasting_gradients:
             self.lasting = ~alone * 1.0

@@ -42,7 +42,7 @@ HOST_BYTES_PER_S = 110e9
 """At which the host of a node updates: 28 bytes a parameter, 1e9 parameters in about 0.25 s (ZeRO-Offload, table 4)."""
 MAX_GPUS_PER_HOST = 8
 ROUTED = "expert_parallel"
-_FORWARD, _RECOMPUTE = STAGE_PARTS.index("forward"), STAGE_PARTS.index("recompute")
+_FORWARD, _BACKWARD, _RECOMPUTE = (STAGE_PARTS.index(name) for name in ("forward", "backward", "recompute"))
 _MESSAGES = slice(STAGE_PARTS.index("tensor_parallel"), len(STAGE_PARTS))
 FRESH_MEMORY = "fresh_memory"
 """The line of tensors that the system hands out page by page; there only where a CPU is the device."""
@@ -100,7 +100,8 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     if recipe.documents is not None:
         each = np.asarray(layout.zero) > 2
         parts[WAITING] = num_micro * stage_s * recipe.documents.waiting_frac(micro, dp, num_micro, each=each)
-    parts["pipeline_p2p"] = p2p_step_s(table, inner, pipe, dp, layout.schedule)
+    passes_s = stage[_FORWARD] + stage[_BACKWARD]
+    parts["pipeline_p2p"] = p2p_step_s(table, inner, pipe, dp, layout.schedule, passes_s)
     parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
     owned = owned_params(table, inner, degree, layout)
     parts["optimizer"] = _optimizer_s(table, owned, owned_others(table, inner, degree, layout), layout)
@@ -176,13 +177,19 @@ def hidden_beside_s(schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
     return paired_frac(schedule, pipe) * pipe.micro_batches * beside_s * (np.asarray(pipe.stages) > 1)
 
 
-def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: Ints) -> Floats:
-    """Activations forward and gradients back between neighbouring stages, per step.
+def p2p_step_s(
+    table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: Ints, passes_s: Floats
+) -> Floats:
+    """Activations forward and gradients back between neighbouring stages, per step; what of it nothing hides.
+
+    `passes_s`: forward and backward pass of a micro-batch on a stage.
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473) section 4.1 (scatter/gather: each tensor rank sends its share);
-    DeepSpeed's pipeline engine, `is_grad_partitioned` False: gradients go back whole.
-    Assumes: nothing hides it but passes side by side; chunks of a rank, those of a schedule too, multiply it; the stage
-    behind the slowest hop sets the pace of all.
+    DeepSpeed's pipeline engine, `is_grad_partitioned` False: gradients go back whole; NVIDIA NeMo documentation,
+    Communication Overlap: with virtual stages, sends run beside passes that do not need them, but not while the
+    pipeline fills and drains.
+    Assumes: chunks of a rank, those of a schedule too, multiply it; the stage behind the slowest hop sets the pace of
+    all; each of p stages sends p - 1 times while it waits for its first chunk, and p times for each further chunk.
     """
     keys, chunks = table.inner, pipe.chunks
     tp, cp = keys.tp[inner], keys.cp[inner]
@@ -195,7 +202,14 @@ def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: I
     hops = pipe.micro_batches * chunks
     if any_of(schedule, lambda one: one.pairs):
         hops = hops * (1.0 - paired_frac(schedule, pipe))
-    return np.where(pipe.stages > 1, (hop + back) * (hops + pipe.stages - 1), 0.0)
+    both_s, fill = hop + back, pipe.stages - 1.0
+    sent_s = both_s * (hops + fill)
+    if table.software.hides_hops and np.max(pipe.chunks) > 1:
+        alone = np.minimum(fill + (pipe.chunks - 1.0) * pipe.stages, hops + fill)
+        contention = table.rates.value["train_contention"]
+        left_s = exposed_message_s(both_s, passes_s / chunks, hide=1.0, first=0.0, contention=contention)
+        sent_s = np.where(pipe.chunks > 1, alone * both_s + (hops + fill - alone) * left_s, sent_s)
+    return np.where(pipe.stages > 1, sent_s, 0.0)
 
 
 def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
@@ -266,12 +280,16 @@ def messages_s(
 def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layout, num_micro: Floats) -> Floats:
     """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
 
-    ZeRO 0 to 2 send once a step, behind the last backward and the first forward, unless the software gathers the
-    updated weights before that (`gathers_after_step`); ZeRO 3 gathers weights twice and
-    scatters gradients once a micro-batch, or once a step what the software leaves whole between (`Recipe.gathers_once`,
-    `reduces_once`); where it shards over fewer ranks than there are (HSDP), the groups add up
-    their shares of the gradients once a step. What the software overlaps hides behind compute, which it slows; one
-    layer's share never hides.
+    ZeRO 0 and 1 send once a step, behind the last backward and the first forward, unless the software gathers the
+    updated weights before that (`gathers_after_step`); ZeRO 2 scatters gradients, and where weights are sharded between
+    steps gathers them, once a micro-batch; ZeRO 3 gathers weights twice and scatters gradients once a micro-batch; or
+    once a step what the software leaves whole between (`Recipe.gathers_once`, `reductions`); where it shards over fewer ranks
+    than there are (HSDP), the groups add up their shares of the gradients once a step. What the software overlaps hides
+    behind compute, which it slows; one layer's share never hides.
+
+    Source: DeepSpeed, stage_1_and_2.py `reduce_ready_partitions_and_remove_grads`: stage 2 reduces at every micro-batch;
+    PyTorch, `ShardingStrategy.SHARD_GRAD_OP`.
+    Assumes: micro-batches alike.
     """
     zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))
     replicated, full = bool((zero == 0).any()), bool((zero > 2).any())
@@ -290,16 +308,24 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     total: Floats = exposed_s(whole, backward) if replicated else 0.0
     if ((zero > 0) & (zero < 3)).any():
         behind = 0.0 * forward if table.software.gathers_after_step else forward
-        total = np.where(zero == 0, total, exposed_s(reduce_, backward) + exposed_s(gather, behind))
+        at_rest = (zero == 2) & table.software.sharded_at_rest
+        reduces, gathers = _sendings(table, layout.pp, num_micro)
+        reduces, gathers = np.where(zero == 2, reduces, 1.0), np.where(at_rest, gathers, 1.0)
+        gather = np.where(at_rest, gather_all, gather)
+        total = np.where(zero == 0, total, reduces * exposed_s(reduce_, backward) + gathers * exposed_s(gather, behind))
     if full:
         again_s = np.where(table.recipe.gathers_once(layout.pp), 0.0, gather_all)
-        gathers = np.where(table.recipe.gathers_once(layout.pp), 1.0, num_micro)
-        reduces = np.where(table.recipe.reduces_once(layout.pp), 1.0, num_micro)
+        reduces, gathers = _sendings(table, layout.pp, num_micro)
         each = gathers * exposed_s(gather_all, forward) + reduces * exposed_s(again_s + reduce_, backward)
         each = each + (num_micro - reduces) * exposed_s(again_s, backward)
         total = np.where(zero < 3, total, each) if zero.min() < 3 else each
     total = total + exposed_s(across, backward) if hybrid else total
     return total * copies(layout.schedule, table.degrees[degree])
+
+
+def _sendings(table: StepTable, pp: Ints, num_micro: Floats) -> tuple[Floats, Floats]:
+    """How often a step scatters sharded gradients, and gathers sharded weights for a forward pass."""
+    return table.recipe.reductions(pp, num_micro), np.where(table.recipe.gathers_once(pp), 1.0, num_micro)
 
 
 def exposed_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: float, contention: float) -> Floats:

@@ -345,6 +345,8 @@ class StepFigures(Ledger):
             return self._sum_of("pipeline_p2p", "0 x stages", setting("stages", 1))
         nbytes = self._micro_batch_tokens() * self.table.width * ACT_BYTES / int(self.layout.tp)
         kind = "activations forward and gradients back between stages, every micro-batch"
+        if self.software.hides_hops and int(self.layout.interleave) > 1:
+            kind += ", hidden behind other passes but while the pipeline fills and drains"
         seconds, gpus = self.lines["pipeline_p2p"], self.estimate.num_gpus
         return self.device.message("pipeline p2p", seconds, nbytes, gpus, kind, self.num_micro)
 
@@ -364,10 +366,11 @@ class StepFigures(Ledger):
         params = self._params()
         width = self._software("bytes per gradient as sent", sent_grad_bytes(self.recipe))
         nbytes, formula = number(params.value) * number(width.value), f"{params.name} x {width.name}"
-        kind = {
-            0: "one all-reduce per step",
-            3: "weights gathered twice and gradients scattered once per micro-batch",
-        }.get(zero, "gradients scattered and weights gathered once per step")
+        when = {"each": "micro-batch", "round": "round of a chunk's micro-batches", "last": "step"}
+        scattered, gathered = when[str(self.recipe.grad_sync_of(self.pp))] if zero >= 2 else "step", "once per step"
+        if zero >= self.recipe.shards_weights_from and not self.recipe.gathers_once(self.pp):
+            gathered = "twice per micro-batch" if zero == 3 else "once per micro-batch"
+        kind = f"gradients scattered once per {scattered}, weights gathered {gathered}" if zero else "one all-reduce per step"
         if layout.shard:
             kind += f" in groups of {int(layout.shard)} ranks, whose gradients are added up once per step"
         return self._sum_of(
