@@ -68,18 +68,22 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
 
 
 def _first(plan: Plan, paper: Screen) -> Iterator[str]:
-    """The best plan in full, the command that asks for it alone (or for the nearest miss), and what its links carry."""
+    """The best plan in full, and what its links carry."""
     if plan.plans:
         yield _best(plan.plans[0], plan, paper)
-    for one in (plan.plans or plan.misses)[:1]:
-        if one.reproduce:
-            exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
-            same = "with the same figures" if exact else "as estimated, before its simulation"
-            if " --turns " in one.reproduce:
-                same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
-            yield f"Row 1 by itself, {same}:\n{paper.verbatim(f'  {one.reproduce}')}"
-    if plan.plans:
         yield from _network(plan.plans[0], paper)
+
+
+def further(plan: Plan) -> dict[str, str]:
+    """The command that asks for the best plan alone, or for the nearest miss."""
+    one = next(iter(plan.plans or plan.misses), None)
+    if one is None or not one.reproduce:
+        return {}
+    exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
+    same = "with the same figures" if exact else "as estimated, before its simulation"
+    if " --turns " in one.reproduce:
+        same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
+    return {f"Row 1 by itself, {same}": one.reproduce}
 
 
 def _ports(plan: Plan, paper: Screen) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,10 @@ def command(**given: Any) -> None:
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     written = [] if given["output"] is None else write_check(found, given["output"])
-    options.answer(found, lambda one, paper: blocks(one, paper, written))
+    whole = shlex.join(["flopwise", "assess", str(given["fleet"]), "-o", "report"])
+    options.answer(
+        found, lambda one, paper: blocks(one, paper, written), further={"The proposal as a report": whole}
+    )  # fmt: skip
     if not found.holds:
         click.get_current_context().exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,8 @@ def command(
             if not rows:
                 raise
         else:
-            options.answer(one, _detail, document)
+            rent = shlex.join(["flopwise", "instances", "--gpu", one.accelerator.name])
+            options.answer(one, _detail, document, further={"Where it is for rent": rent})
             return
     else:
         rows = known.gpus(**places, **options.values(filters))

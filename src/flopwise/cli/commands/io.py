@@ -50,6 +50,7 @@ def command(*, model: str | None, base: str, explain: bool, **given: Any) -> Non
 
     options.answer(
         answer, lambda found, paper: lines(found, paper, base), figure=storage_figure if explain else None,
+        further={} if explain else {"Where the figures come from": f"{options.command_line('io')} --explain"},
     )  # fmt: skip
 
 

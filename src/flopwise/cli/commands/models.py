@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ def command(
             raise
         options.answer(rows, lambda found, paper: _listing(_matching(name, found), found, paper))
         return
-    options.answer(card, _detail, document, main=None)
+    deeper = {"What it takes to run, by weight format": shlex.join(["flopwise", "fit", name, "--gpu", "h100"])}
+    options.answer(card, _detail, document, main=None, further=deeper if card.model.kind == "decoder" else None)
 
 
 def _matching(part: str, rows: Sequence[Mapping[str, Any]]) -> str:

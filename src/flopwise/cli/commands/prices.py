@@ -10,7 +10,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.progress import note
-from flopwise.cli.render import Screen, heading, pairs, table, verdict
+from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.fleet.spec import SiteFigures
@@ -111,12 +111,6 @@ def _say(notes: Sequence[str]) -> None:
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
-    offers, stale = sum(a.offers for a in ages.providers), sum(a.stale for a in ages.providers)
-    undated, days = sum(a.undated for a in ages.providers), f"{ages.most_days:g} days"
-    sellers = "1 provider" if len(ages.providers) == 1 else f"{len(ages.providers):,} providers"
-    brings = " `import` or `refresh` brings newer ones." if stale else ""
-    text = f"{offers:,} offers of {sellers}: {stale:,} prices are older than {days}, {undated:,} are undated.{brings}"
-    yield verdict(text, paper)
     for title, count, rows in (("provider", ">offers", ages.providers), ("other prices", ">rows", ages.book)):
         headers = (
             title,
