@@ -58,6 +58,27 @@ def test_a_flag_is_a_keyword_and_units_are_read() -> None:
     assert by_text.to_dict() == flopwise.memory("Llama-3.1-8B", gpu="h100", context=8192, concurrency=4).to_dict()
 
 
+def test_one_text_is_a_list_of_one_where_the_command_line_takes_several() -> None:
+    how: dict[str, Any] = {"task": "train", "seq": 2048, "micro_batch": 1, "zero": 3, "dp": 8, "stack": "fsdp-eager"}
+    one = flopwise.memory("Llama-3.1-8B", recompute="selective", recompute_modules="layernorm", **how)
+    same = flopwise.memory("Llama-3.1-8B", recompute="selective", recompute_modules=("layernorm",), **how)
+    assert one.to_dict() == same.to_dict()
+
+
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+@pytest.mark.parametrize(
+    ("module", "kept"), [("layernorm", 2 * 2 * 2048 * 4096), ("activation", 2 * 2048 * 14_336)]
+)  # fmt: skip
+def test_modules_that_are_computed_again_keep_no_result_whatever_the_attention(
+    attention: str, module: str, kept: int
+) -> None:
+    """Llama-3.1-8B, one sequence of 2,048 in 16 bits: 32 layers of two norms of 4,096, and of an activation of 14,336."""
+    how: dict[str, Any] = {"task": "train", "seq": 2048, "micro_batch": 1, "zero": 3, "dp": 8, "attention": attention}
+    whole = flopwise.memory("Llama-3.1-8B", recompute="none", stack="fsdp-eager", **how)
+    part = flopwise.memory("Llama-3.1-8B", recompute="selective", recompute_modules=module, stack="fsdp-eager", **how)
+    assert dict(whole.items)["activations"] - dict(part.items)["activations"] == pytest.approx(32 * kept, rel=1e-6)
+
+
 def test_names_of_other_tools_are_read_as_on_the_command_line() -> None:
     by_alias = flopwise.serve("Llama-3.1-8B", gpu="h100", max_model_len="32k", tensor_parallel_size=1)
     assert by_alias.to_dict() == flopwise.serve("Llama-3.1-8B", gpu="h100", input=32768, tp=1).to_dict()
