@@ -136,7 +136,7 @@ def solve(
     solution = solver.getSolution()
     columns, objective = np.array(solution.col_value), float(info.objective_function_value)
     if start is not None and np.dot(program.costs, columns) > objective + SAME_FRAC * abs(objective):
-        return solve(program, gap, seconds, relaxed=relaxed)  # HiGHS 1.16 keeps `start` where presolve alone does better
+        return solve(program, gap, seconds, relaxed=relaxed)  # HiGHS 1.16 keeps `start` where presolve does better
     if relaxed:
         return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual))
     return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
