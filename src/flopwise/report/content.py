@@ -205,7 +205,7 @@ def hosted_apis(assessment: Assessment) -> Iterator[Block]:
     yield Table(
         [
             "workload", "API", ">tokens in", ">tokens out", ">a month", "", "the cheapest machines", ">a month",
-            ">break-even", "", "price of",
+            ">break-even", "", "price date",
         ],
         [
             (

@@ -132,7 +132,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         [
             "workload", "provider", "region", "instance", "GPU", "bought", ">count", ">hours", ">list price/h",
             ">paid/h",
-            ">a month", "price of",
+            ">a month", "price date",
         ],
         [
             (
@@ -157,7 +157,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         rows.append((f"{provider} {instance}", region, purchase_text(purchase), machines, gpu_hours, names))
     if rows:
         yield Table(
-            ["to secure before the start", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
+            ["capacity to secure", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
             "The machines that are needed if all workloads run at once: request quotas of this size, and capacity for "
             "the largest.",
         )  # fmt: skip
