@@ -120,7 +120,7 @@ def test_lists_open_with_a_sentence(run: Run) -> None:
     first, one = both("gpus h100")
     assert first.startswith(f"{one['name']}: {units.format_rate(one['peak']['bf16'], 'FLOP/s')} dense in bf16, ")
     first, rows = both("models llama-3.2")
-    assert first == f"{len(rows)} models have llama-3.2 in the name or type; none is called so."
+    assert first == f"{len(rows)} models have llama-3.2 in the name or type; no model has exactly that name."
     first, one = both("models Mixtral-8x7B")
     assert first == (
         "Mixtral-8x7B (decoder, mixtral): 46.7 B parameters, 12.9 B of them active for a token; contexts of up to "

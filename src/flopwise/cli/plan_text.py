@@ -282,7 +282,7 @@ def _interval_rows(best: Candidate, plan: Plan) -> Iterator[tuple[str, str]]:
             same = f"{text(value)}, the same at both ends of the 80 % interval"
             yield title, same if low == high else f"{text(value)} {units.format_interval(*ends, text)}"
     if best.evidence:
-        yield "rests on", best.evidence
+        yield "based on", best.evidence
 
 
 def _price(best: Candidate) -> str:
@@ -329,7 +329,7 @@ def _figure(name: str, value: float, task: str) -> str:
         return units.format_percent(value)
     if name.startswith("usd_per"):
         return (
-            f"{units.format_usd(value)} ({'input' if task == 'encode' else 'output, with the bill of their prompts'})"
+            f"{units.format_usd(value)} ({'input' if task == 'encode' else 'output, including the cost of their prompts'})"
         )
     if "_per_s" in name:
         return decimal(value)

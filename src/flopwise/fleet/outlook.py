@@ -221,7 +221,8 @@ def what_ifs(
     calls.append(ask.all_dearer)
     for provider in sorted(bills):
         without = partial(_without_provider, free, provider)
-        calls.append(partial(ask.new_allocation, f"{provider} is lost", without, "its share goes to the others and is no longer a policy to meet"))
+        text = "its share goes to the others and is no longer a policy to meet"
+        calls.append(partial(ask.new_allocation, f"{provider} is lost", without, text))
     calls.append(ask.without_spot)
     unbound = replace(platform, rules=replace(platform.rules, budget_per_month=None))
 

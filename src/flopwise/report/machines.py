@@ -156,8 +156,8 @@ def instances(assessment: Assessment) -> Iterator[Block]:
         shown = used + others[: max(0, SHOWN - len(used))]
         yield Table(
             [
-                "instance", "region", "GPU", ">vCPU", ">RAM", ">on demand", ">spot", ">1 year", ">3 years", "price date",
-                "used by", "source",
+                "instance", "region", "GPU", ">vCPU", ">RAM", ">on demand", ">spot", ">1 year", ">3 years",
+                "price date", "used by", "source",
             ],
             [_instance(kind, notes) for kind in shown],
         )  # fmt: skip

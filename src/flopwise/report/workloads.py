@@ -172,8 +172,8 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
     if links := [(w.name, need) for w in runs for need in w.best.get("network", []) if "step_bytes" in need]:
         yield Table(
-            ["network of", "link", "sent per step and accelerator", ">on average", ">needed to stay hidden", ">per node",
-             ">link bandwidth"],
+            ["network of", "link", "sent per step and accelerator", ">on average", ">needed to stay hidden",
+             ">per node", ">link bandwidth"],
             [
                 (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
                  ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["step_bytes"].items()),

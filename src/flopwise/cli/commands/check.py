@@ -60,7 +60,9 @@ def command(**given: Any) -> None:
 def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterator[str]:
     """The check as people read it."""
     yield pairs(list(_totals(found)), paper)
-    headers = ["workload", "runs on", "bought", ">hours", ">a month", "fits", "meets targets", ">chance", ">busy", ">idle"]
+    headers = [
+        "workload", "runs on", "bought", ">hours", ">a month", "fits", "meets targets", ">chance", ">busy", ">idle",
+    ]  # fmt: skip
     yield table(headers, [row for w in found.workloads for row in _rows(w)], paper)
     if wrong := [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]:
         yield bullets("Missed targets and policies:", [plain_text(text) for text in wrong])

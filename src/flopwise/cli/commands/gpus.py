@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Resolution
     from flopwise.search.model_sizes import LargestModels
 
-_HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "known")
-_SPARE = ("known", ">GiB", "kind", "link", ">TDP")
+_HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "confidence")
+_SPARE = ("confidence", ">GiB", "kind", "link", ">TDP")
 """Columns that a narrow terminal does without, the first first."""
 
 

@@ -64,7 +64,7 @@ def command(
 
 def _matching(part: str, rows: Sequence[Mapping[str, Any]]) -> str:
     count = "1 model has" if len(rows) == 1 else f"{len(rows):,} models have"
-    return f"{count} {part} in the name or type; none is called so."
+    return f"{count} {part} in the name or type; no model has exactly that name."
 
 
 def _whole(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -94,7 +94,7 @@ def _listing(sentence: str, rows: Sequence[Mapping[str, Any]], paper: Screen) ->
     if not rows:
         return
     yield table(
-        ["name", "type", "kind", ">parameters", ">active", "Hugging Face id", "known"],
+        ["name", "type", "kind", ">parameters", ">active", "Hugging Face id", "confidence"],
         [
             (r["name"], r["model_type"], r["kind"], _count(r["parameters"]), _count(r["active_parameters"]), r["hf_id"],
              r["confidence"])
