@@ -45,7 +45,7 @@ def takes(
             for name in own.keys() & values.keys():
                 if values[name] is not None:
                     values[name] = own[name].parse(values[name], name.replace("_", " "))
-            return function(*args, **values)  # type: ignore[arg-type] # the same keywords, read
+            return function(*args, **values)  # the same keywords, read
 
         named = [p.replace(annotation=f"{p.annotation} | str") if p.name in own else p for p in named]
         extra = [_parameter(name, specs) for name in fields]
@@ -112,10 +112,10 @@ def _parameter(name: str, specs: tuple[type, ...]) -> Parameter:
 
 
 def _annotation(kind: Any, one: Option) -> str:
-    """The type of a field; a quantity may be text with its unit, and a path may be text."""
+    """The type of a field; a quantity may be text with its unit, a path may be text, and a list one text."""
     text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
     text = sub(r"tuple\[(.*?), \.\.\.\]", r"Sequence[\1]", text)
-    as_text = one.kind.words.removeprefix("list of ").startswith("quantity") or "Path" in text
+    as_text = one.repeated or one.kind.words.removeprefix("list of ").startswith("quantity") or "Path" in text
     return f"{text} | str" if as_text and "str" not in text else text
 
 

@@ -80,13 +80,14 @@ def test_modules_that_are_computed_again_keep_no_result_whatever_the_attention(
 
 
 def test_names_of_other_tools_are_read_as_on_the_command_line() -> None:
-    by_alias = flopwise.serve("Llama-3.1-8B", gpu="h100", max_model_len="32k", tensor_parallel_size=1)
+    names: dict[str, Any] = {"max_model_len": "32k", "tensor_parallel_size": 1}  # no stub has them
+    by_alias = flopwise.serve("Llama-3.1-8B", gpu="h100", **names)
     assert by_alias.to_dict() == flopwise.serve("Llama-3.1-8B", gpu="h100", input=32768, tp=1).to_dict()
-    by_own = flopwise.memory("Llama-3.1-8B", gpu="h100", max_model_len="32k")
+    by_own = flopwise.memory("Llama-3.1-8B", gpu="h100", max_model_len="32k")  # type: ignore[arg-type] # as above
     assert by_own.to_dict() == flopwise.memory("Llama-3.1-8B", gpu="h100", context=32768).to_dict()
     assert flopwise.gpus(min_memory="100GB") == flopwise.gpus(min_hbm_bytes=100e9)
     assert flopwise.instances(gpu="t4", max_price="$1") == flopwise.instances(gpu="t4", max_usd_per_hour=1.0)
-    timed = flopwise.simulate("gpt2", gpu="l4", qps=2, requests=50, ttft="p95=20ms", seed=3)
+    timed = flopwise.simulate("gpt2", gpu="l4", requests=50, ttft="p95=20ms", seed=3, qps=2)  # type: ignore[arg-type]
     same = flopwise.simulate("gpt2", gpu="l4", rate=2, requests=50, slo=Slo(ttft_s=0.02), seed=3)
     assert timed.to_dict() == same.to_dict()
 
@@ -118,7 +119,8 @@ def test_a_comparison_takes_the_options_of_its_command(capsys: pytest.CaptureFix
         (lambda: flopwise.simulate("gpt2", gpu="l4", rate=1, ttft="1s", slo=Slo()), "^slo: "),
         (lambda: flopwise.compare("gpt2", tokens_per_month="4/5/6"), "^tokens per month: "),
         (lambda: flopwise.compare("gpt2"), "^tokens per month: give "),
-        (lambda: flopwise.compare("gpt2", tokens_per_month="1M", gpuz="l4"), "unknown argument 'gpuz'; nearest: gpu"),
+        (lambda: flopwise.compare("gpt2", tokens_per_month="1M", gpuz="l4"),  # type: ignore[arg-type]
+         "unknown argument 'gpuz'; nearest: gpu"),
         (lambda: flopwise.serve("Llama-3.1-8B", input=1, input_tokens=2), "input and input_tokens are the same"),
         (lambda: flopwise.memory("Llama-3.1-8B", context="8 potatoes"), "^context: unknown unit 'potatoes'"),
         (lambda: flopwise.train("Llama-3.1-8B", gpu="h100", gpus="many"), "^gpus: "),

@@ -152,7 +152,7 @@ PERCENT = re.compile(r"([a-z][a-z0-9 ]*?),? (\d+(?:\.\d+)?) %")
 def near(text: str, value: float) -> bool:
     """Whether a percentage that is written with so many digits is this one."""
     digits = len(text.partition(".")[2])
-    return abs(float(text) - value) <= 0.5 * 10**-digits + 1e-9
+    return bool(abs(float(text) - value) <= 0.5 * 10.0**-digits + 1e-9)
 
 
 def test_shares_counts_and_chances_of_the_summary_are_those_of_the_assessment() -> None:

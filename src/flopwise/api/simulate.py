@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.result import Slo
 
 QUEUE = whole(high=10**12)
-LIMITS = dict.fromkeys(("ttft", "tpot", "latency"), LATENCY)
 SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, SourceSpec)
 
 
-@takes(*SIMULATED, replicas=DEGREE, attain=FRACTION, **LIMITS)
+@takes(*SIMULATED, replicas=DEGREE, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def simulate(
     model: Any,
     *,
@@ -77,7 +76,7 @@ def simulate(
     return SimulateAnswer.of(request, replicas, _objective(slo, ttft, tpot, latency), attain, on_compile)
 
 
-@takes(*SIMULATED, attain=FRACTION, **LIMITS)
+@takes(*SIMULATED, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def autoscale(
     model: Any,
     *,

@@ -328,9 +328,8 @@ def _figure(name: str, value: float, task: str) -> str:
     if name.endswith("_frac"):
         return units.format_percent(value)
     if name.startswith("usd_per"):
-        return (
-            f"{units.format_usd(value)} ({'input' if task == 'encode' else 'output, including the cost of their prompts'})"
-        )
+        counted = "input" if task == "encode" else "output, including the cost of their prompts"
+        return f"{units.format_usd(value)} ({counted})"
     if "_per_s" in name:
         return decimal(value)
     return units.format_seconds(value) if name.endswith("_s") else decimal(value)

@@ -208,6 +208,7 @@ class Runner:
         Source: the technique's own. Assumes: nothing further.
         """
         del load, split
+        return None
 
     def _captured_load(self, load: StepLoad) -> StepLoad:
         """The step as it is launched: one that only decodes is filled up with empty sequences to a captured size.

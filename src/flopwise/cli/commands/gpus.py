@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Resolution
     from flopwise.search.model_sizes import LargestModels
 
-_HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "confidence")
+_HEADERS = (
+    "name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "confidence",
+)  # fmt: skip
 _SPARE = ("confidence", ">GiB", "kind", "link", ">TDP")
 """Columns that a narrow terminal does without, the first first."""
 
@@ -93,7 +95,7 @@ def document(found: Resolution) -> dict[str, Any]:
     return {**facts, **counts, "assumed": found.note}
 
 
-def _largest(rows: list[LargestModels], paper: Screen) -> Iterator[str]:
+def _largest(rows: Sequence[LargestModels], paper: Screen) -> Iterator[str]:
     from flopwise.search.model_sizes import CONDITIONS
 
     ways = list(rows[0].parameters) if rows else []

@@ -166,9 +166,8 @@ def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
         if saved.restore_bytes_per_s is not None and saved.restore_within_s is not None:
             within = units.format_seconds(saved.restore_within_s)
             each = rate_text(saved.restore_bytes_per_s / answer.num_nodes, base)
-            rows.append(
-                ("to restore", f"{rate_text(saved.restore_bytes_per_s, base)} in total, {each} per node: within {within}")
-            )
+            total = rate_text(saved.restore_bytes_per_s, base)
+            rows.append(("to restore", f"{total} in total, {each} per node: within {within}"))
     within_s = answer.request.load_within_s
     if answer.weights_bytes is not None and within_s is not None:
         size, within = size_text(answer.weights_bytes, base), units.format_seconds(within_s)

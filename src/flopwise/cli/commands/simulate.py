@@ -348,7 +348,7 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
     rows = [
         ("answered", f"{found.completed:,} in {units.format_seconds(found.duration_s)}: {found.requests_per_s:,.3g}/s"),
         ("goodput", goodput if slo else None),
-        ("throughput", f"{found.output_tokens_per_s:,.0f} output tokens/s, {found.total_tokens_per_s:,.0f} with the prompts"),
+        ("throughput", f"{found.output_tokens_per_s:,.0f} output tokens/s, {found.total_tokens_per_s:,.0f} with input"),
         ("busy", f"{share(found.utilisation_frac)} of the time in engine steps"),
         ("in flight", f"{found.mean_running:,.3g} running and {found.mean_queue:,.3g} waiting on average"),
         ("cache", f"{share(found.kv_mean_frac)} filled on average, {share(found.kv_peak_frac)} at most"),
