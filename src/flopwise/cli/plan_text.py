@@ -193,26 +193,26 @@ def _memory(c: Candidate) -> str:
 
 def layout(c: Candidate) -> str:
     """The layout in the field's letters, degrees of 1 left out."""
-    held = c.layout
-    words = [f"{k}{held[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if held.get(k, 1) != 1]
-    if held.get("zero"):
-        words.append(f"hsdp{held['shard']}" if held.get("shard") else f"zero{held['zero']}")
-    if held.get("interleave", 1) != 1:
-        words.append(f"v{held['interleave']}")
-    if held.get("schedule", "1f1b") != "1f1b":
-        words.append(str(held["schedule"]))
-    if "micro_batch" in held:
-        words.append(f"mb{held['micro_batch']}")
-    if held.get("recompute", "none") != "none":
-        every = held.get("recompute_every", 1)
-        words.append(f"recompute {held['recompute']}" + (f"/{every}" if every > 1 else ""))
-    if held.get("offload"):
-        words.append(f"offload {'+'.join(held['offload'])}")
-    if "replicas" in held:
-        words += [_number_of(held["replicas"], "replica"), f"batch {held['max_batch']}"]
-    words.append(str(held.get("precision") or held.get("weights")))
-    if held.get("kv_dtype", "bf16") != "bf16":
-        words.append(f"kv {held['kv_dtype']}")
+    fields = c.layout
+    words = [f"{k}{fields[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if fields.get(k, 1) != 1]
+    if fields.get("zero"):
+        words.append(f"hsdp{fields['shard']}" if fields.get("shard") else f"zero{fields['zero']}")
+    if fields.get("interleave", 1) != 1:
+        words.append(f"v{fields['interleave']}")
+    if fields.get("schedule", "1f1b") != "1f1b":
+        words.append(str(fields["schedule"]))
+    if "micro_batch" in fields:
+        words.append(f"mb{fields['micro_batch']}")
+    if fields.get("recompute", "none") != "none":
+        every = fields.get("recompute_every", 1)
+        words.append(f"recompute {fields['recompute']}" + (f"/{every}" if every > 1 else ""))
+    if fields.get("offload"):
+        words.append(f"offload {'+'.join(fields['offload'])}")
+    if "replicas" in fields:
+        words += [_number_of(fields["replicas"], "replica"), f"batch {fields['max_batch']}"]
+    words.append(str(fields.get("precision") or fields.get("weights")))
+    if fields.get("kv_dtype", "bf16") != "bf16":
+        words.append(f"kv {fields['kv_dtype']}")
     return " ".join(words)
 
 
@@ -315,8 +315,8 @@ def _session_rows(found: SimulatedSessions) -> Iterator[tuple[str, Any]]:
     """Where histories came from, how soon later turns are answered, and what a session costs."""
     turns = f"{found.sessions:,}, {found.turns_per_session:,.3g} turns each"
     yield "  sessions", turns
-    held = {"the device": found.device_frac, **found.store_fracs, "computed": found.computed_frac}
-    yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in held.items())
+    shares = {"the device": found.device_frac, **found.store_fracs, "computed": found.computed_frac}
+    yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in shares.items())
     later = [f"{p} {units.format_seconds(v)}" for p, v in found.turn_ttft_s.items() if v is not None]
     if later:
         yield "  TTFT of later turns", ", ".join(later)

@@ -80,22 +80,22 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
     if len(policies) > max(1, len(shares)):
         groups.append(("all policies", "all policies together cost", frozenset(policies)))
 
-    def freed(left_out: frozenset[Policy]) -> Allocation:
+    def allocation_without(left_out: frozenset[Policy]) -> Allocation:
         """The allocation without the policies; with them where none is found in time."""
         try:
             return allocate(problem, left_out, seconds=seconds, start=allocation)
         except InfeasibleError:
             return allocation
 
-    without = _side_by_side([partial(freed, left_out) for *_, left_out in groups])
-    rows, told = [_left_out(trait, usd) for trait, usd in allocation.left_out], False
+    without = _side_by_side([partial(allocation_without, left_out) for *_, left_out in groups])
+    rows, moved_shares = [_left_out(trait, usd) for trait, usd in allocation.left_out], False
     for (name, words, left_out), free in zip(groups, without, strict=True):
         cost = allocation.objective - free.objective
         if cost > max(TELLING * allocation.objective, 0.5):
             only = all(isinstance(policy, ProviderShare) for policy in left_out)
-            first = only and not (told and len(left_out) > 1)  # shares that bind one by one are not told twice
+            first = only and not (moved_shares and len(left_out) > 1)  # shares that bind one by one are not told twice
             moved = [policy for policy in shares if policy in left_out and first]
-            told = told or bool(moved)
+            moved_shares = moved_shares or bool(moved)
             steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, seconds)]
             text, moves = f"{words} {format_usd(cost, 0)} a month", _moves(problem, allocation, free, cost)
             text += f": without {'it' if len(left_out) == 1 else 'them'} {moves[0].text}" if moves else ""
@@ -103,11 +103,14 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
     return sorted(rows, key=lambda row: -row.usd_per_month)
 
 
-def _moves(problem: AllocationProblem, held: Allocation, free: Allocation, cost: float) -> list[PolicyMove]:
+def _moves(problem: AllocationProblem, current: Allocation, free: Allocation, cost: float) -> list[PolicyMove]:
     """The workloads that another allocation runs for clearly less, each with its machines in both."""
     rows = []
     for number, demand in enumerate(problem.demands):
-        both = [[t for t in made.taken if t.option.workload == number and t.role == "primary"] for made in (held, free)]
+        both = [
+            [taken for taken in made.taken if taken.option.workload == number and taken.role == "primary"]
+            for made in (current, free)
+        ]
         now, then = (sum(taken.usd for taken in mine) for mine in both)
         if now - then > MOVED * cost:
             machines, others = (_machines_text(mine) for mine in both)

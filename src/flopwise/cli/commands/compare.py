@@ -52,8 +52,9 @@ def command(model: str, **given: Any) -> None:
     from flopwise.api.buy_or_build import compare
     from flopwise.api.prices import stale_notes
 
-    said = options.spellings(click.get_current_context(), settings=True)
-    given = {name: value for name, value in given.items() if name not in defaults_of(AlternativesSpec) or name in said}
+    stated = options.spellings(click.get_current_context(), settings=True)
+    unstated = defaults_of(AlternativesSpec).keys() - stated.keys()
+    given = {name: value for name, value in given.items() if name not in unstated}
     with Progress("planning each way") as progress:
         found = compare(model, advance=progress, **options.values(given))
     options.answer(found, blocks, further=_further(found, given))
@@ -65,13 +66,13 @@ def _further(found: CostComparison, given: Mapping[str, Any]) -> dict[str, str]:
     own = next((way for way in found.ways if way.feasible and way.kind != "api"), None)
     if own is None:
         return {}
-    said = options.spellings(click.get_current_context(), settings=True)
+    stated = options.spellings(click.get_current_context(), settings=True)
     rate = found.requests_per_month / (HOURS_PER_MONTH * HOUR_S)
     words = ["flopwise", "plan", own.model, "--task", "serve", "--rate", f"{rate:.3g}"]
     words += ["--input", str(found.input_tokens), "--output", str(found.output_tokens)]
     for spec, names in ((AlternativesSpec, SERVED), (ComparisonSpec, ("purchase", "peak"))):
         for name in names:
-            if name in said:
+            if name in stated:
                 words += options_of(spec)[name].arguments(_plain(given[name]))
     return {f"The machines of {own.name}": shlex.join(words)}
 

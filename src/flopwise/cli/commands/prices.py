@@ -95,8 +95,8 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
         options.answer(found, own_blocks)
         options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
     elif action == "list":
-        held = api.list_prices()
-        options.answer(held, _import_table)
+        imports = api.list_prices()
+        options.answer(imports, _import_table)
     else:
         ages = api.prices(facts=facts, **mine)
         options.answer(ages, _ages)
@@ -144,16 +144,16 @@ def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
         yield from _import_table(ages.imported, paper)
 
 
-def _import_table(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
-    if not held:
+def _import_table(imports: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
+    if not imports:
         yield "Nothing is imported: the shipped prices hold."
         return
     yield table(
         ("name", ">offers", "providers", "prices of", "imported", "file"),
-        [(h.name, h.offers, ", ".join(h.providers[:4]), _span(h.price_dates), h.imported, h.path) for h in held],
+        [(h.name, h.offers, ", ".join(h.providers[:4]), _span(h.price_dates), h.imported, h.path) for h in imports],
         paper,
     )
-    for each in held:
+    for each in imports:
         if each.fault:
             yield f"{each.name} cannot be read: {each.fault}"
 

@@ -206,7 +206,7 @@ KEPT = ((MachineSpec, ("provider", "region", "marketplace", "gpu")), (ServingSpe
 
 def _further(run: SimulateAnswer, given: Mapping[str, Any]) -> dict[str, str]:
     """The line that ranks the machines for this load; none where no rate is known."""
-    trace, said = run.simulated.trace, options.spellings(click.get_current_context(), settings=True)
+    trace, stated = run.simulated.trace, options.spellings(click.get_current_context(), settings=True)
     if not isfinite(trace.requests_per_s) or given["users"] or given["turns"]:
         return {}
     words = ["flopwise", "plan", run.job.model.name, "--task", "serve", "--rate", f"{trace.requests_per_s:.3g}"]
@@ -216,18 +216,18 @@ def _further(run: SimulateAnswer, given: Mapping[str, Any]) -> dict[str, str]:
             words += [f"--{name}", f"{given[name].percentile}={limit:g}s"]
     for spec, names in KEPT:
         for name in names:
-            if name in said:
+            if name in stated:
                 words += options_of(spec)[name].arguments(given[name])
     return {"The cheapest machines for this load": shlex.join(words)}
 
 
 def _batch_further(worked: BatchAnswer, given: Mapping[str, Any]) -> dict[str, str]:
     """The line that ranks the machines for this queue."""
-    said = options.spellings(click.get_current_context(), settings=True)
+    stated = options.spellings(click.get_current_context(), settings=True)
     words = ["flopwise", "plan", given["model"], "--task", "batch", "--requests", f"{worked.queue.requests:.0f}"]
     for spec, names in ((BatchRequest, ("input_tokens", "output_tokens", "deadline")), *KEPT):
         for name in names:
-            if name in said:
+            if name in stated:
                 words += options_of(spec)[name].arguments(given[name])
     return {"The cheapest machines for this queue": shlex.join([*words, "--purchase", "spot"])}
 
@@ -413,10 +413,10 @@ def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
 def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it: against fixed numbers of replicas, and over time."""
     yield from _summary_lines(found.answer, paper, most=True)
-    held, line = found.elastic, found.elastic.line
-    starting = f"{held.starts:,}: {held.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
-    mean = f"{held.mean:,.3g}"
-    paid = f"{held.paid_s / units.HOUR_S:,.4g}, {mean} replica{'s' * (mean != '1')} on average"
+    scaled, line = found.elastic, found.elastic.line
+    starting = f"{scaled.starts:,}: {scaled.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
+    mean = f"{scaled.mean:,.3g}"
+    paid = f"{scaled.paid_s / units.HOUR_S:,.4g}, {mean} replica{'s' * (mean != '1')} on average"
     yield pairs([("cold starts", starting), ("replica-hours", paid)], paper)
     yield heading("Against fixed numbers of replicas", paper)
     objective = any(limit is not None for limit in found.answer.slo)
@@ -427,7 +427,7 @@ def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     if found.unreached is not None:
         yield f"There is no fixed peak: {found.unreached}."
     if len(line.time_s) >= 3:
-        seen, times, count = held.simulated.timeline, line.time_s, "{:,.3g}".format
+        seen, times, count = scaled.simulated.timeline, line.time_s, "{:,.3g}".format
         arrivals = Series("arrivals", list(zip(*found.arrivals, strict=True)), line=True)
         there = [_curve("starting as well", times, line.ready + line.starting), _curve("ready", times, line.ready)]
         flight = [_curve("running", times, seen.running), _curve("waiting", times, seen.queue)]
