@@ -8,7 +8,7 @@ from flopwise.api.check import check as check
 from flopwise.api.currency import amounts_in as amounts_in
 from flopwise.api.explain import explain as explain
 from flopwise.api.export import export_targets as export_targets, write_export as write_export
-from flopwise.api.facts import gpus as gpus, instances as instances, largest_models as largest_models, models as models
+from flopwise.api.facts import largest_models as largest_models, models as models
 from flopwise.api.observe import Replay
 from flopwise.api.plan import Advance
 from flopwise.api.prices import import_prices as import_prices, list_prices as list_prices, prices as prices, refresh_prices as refresh_prices, remove_prices as remove_prices
@@ -16,6 +16,7 @@ from flopwise.api.run_reports import compare_runs as compare_runs, explain_run a
 from flopwise.api.runs import delete_runs as delete_runs, export_runs as export_runs, recorded_run as recorded_run
 from flopwise.api.sweep import sweep as sweep
 from flopwise.buy_or_build.alternatives import CostComparison, Kind, MonthlyTraffic, MonthlyTraffic as MonthlyTraffic
+from flopwise.buy_or_build.spec import AlternativesSpec, ComparisonSpec
 from flopwise.changes.format_fit import FitAnswer
 from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.roofline import RooflineAnswer
@@ -23,7 +24,9 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError as FlopwiseError, InfeasibleError as InfeasibleError, MissingFactError as MissingFactError, SpecError as SpecError, UnknownNameError as UnknownNameError
 from flopwise.exports.exported import Exported
 from flopwise.exports.spec import ExportSettings
+from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
+from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.fitting.profile import CalibrationProfile
 from flopwise.fleet.assessment import Assessment
@@ -36,6 +39,7 @@ from flopwise.records.imports.imported import ImportedRun
 from flopwise.records.imports.spec import ImportSpec
 from flopwise.records.model import RecordedRun
 from flopwise.records.spec import RunFilter
+from flopwise.results import FactRows
 from flopwise.search.answer import Plan
 from flopwise.search.spec import AdaptersSpec, ConstraintsSpec, Latency, RankingSpec, TargetsSpec, TrafficSpec, WorkloadSpec
 from flopwise.search.workload import Resolved
@@ -67,27 +71,58 @@ __all__ = ["__version__", "assess", "backtest", "compare", "calibrate", "calibra
 def compare(
     model: str,
     *,
-    traffic: MonthlyTraffic,
-    ways: Sequence[Kind] = ...,
-    months: int | str = ...,
-    apis: Sequence[str] = ...,
-    api_prices: Sequence[tuple[float, float]] = ...,
-    finetune_tokens: float | str = ...,
-    pretrain_tokens: float | None | str = ...,
-    pretrain_model: str | None = ...,
+    traffic: MonthlyTraffic | None = ...,
     method: Mapping[str, Any] | None = ...,
-    runs: int | str = ...,
-    upkeep_usd_per_month: float | str = ...,
     targets: Mapping[str, Any] | None = ...,
     constraints: Mapping[str, Any] | None = ...,
-    software: Sequence[str] = ...,
-    purchase: Sequence[str] = ...,
-    train_purchase: Sequence[str] = ...,
     simulate: bool = ...,
     assume_family: str | None = ...,
     facts: str | Path | None = ...,
     calibration: str | None = ...,
     advance: Callable[[int, int], None] | None = ...,
+    tokens_per_month: Sequence[float] | None | str = ...,
+    input_tokens: int | str | None = ...,
+    output_tokens: int | str | None = ...,
+    growth_frac: float | str = ...,
+    peak: float | None | str = ...,
+    months: int | str = ...,
+    ways: Sequence[Kind] | str = ...,
+    apis: Sequence[str] = ...,
+    api_prices: Sequence[tuple[float, float]] | str = ...,
+    finetune_tokens: float | str = ...,
+    pretrain_tokens: float | None | str = ...,
+    pretrain_model: str | None = ...,
+    runs: int | str = ...,
+    upkeep_usd_per_month: float | str = ...,
+    purchase: Sequence[str] = ...,
+    train_purchase: Sequence[str] = ...,
+    lora: int | None | str = ...,
+    qlora: bool = ...,
+    lora_targets: Sequence[str] = ...,
+    ttft: Any | str = ...,
+    tpot: Any | str = ...,
+    latency: Any | str = ...,
+    providers: Sequence[str] = ...,
+    regions: Sequence[str] = ...,
+    gpus: Sequence[str] = ...,
+    vendors: Sequence[str] = ...,
+    exclude: Sequence[str] = ...,
+    software: Sequence[str] = ...,
+    marketplace: bool = ...,
+    instances: Sequence[str] = ...,
+    input: int | str | None = ...,
+    output: int | str | None = ...,
+    growth: float | str = ...,
+    way: Sequence[Kind] | str = ...,
+    api: Sequence[str] = ...,
+    api_price: Sequence[tuple[float, float]] | str = ...,
+    upkeep: float | str = ...,
+    provider: Sequence[str] = ...,
+    region: Sequence[str] = ...,
+    gpu: Sequence[str] = ...,
+    vendor: Sequence[str] = ...,
+    instance: Sequence[str] = ...,
+    **specs: ComparisonSpec | AlternativesSpec,
 ) -> CostComparison:
     """Compare the ways to answer the same traffic with a model: an API, open weights, fine-tuning, training.
 
@@ -95,37 +130,54 @@ def compare(
 
     Args:
         model: a catalog name, a hub id, or a size such as "7B".
-        traffic: tokens a month and their mix.
-        ways: which of api, open, finetune and pretrain.
-        months: how many are compared, 1 to 120.
-        apis: hosted models, such as "groq/Llama-3.1-8B"; of a name alone the cheapest host (default: of `model`).
-        api_prices: further prices of (input, output), in USD per million tokens.
-        finetune_tokens: tokens of one fine-tuning run, as a number or text such as "50M".
-        pretrain_tokens: tokens of training from scratch (default: the compute-optimal number).
-        pretrain_model: model that is trained from scratch instead, such as "1B".
+        traffic: instead of `tokens_per_month` and what goes with it.
         method: of fine-tuning, with the keys of `method` in a workload file: `{"kind": "lora", "rank": 16}`.
-        runs: training runs that are paid for.
-        upkeep_usd_per_month: USD per month for people and storage of a self-hosted service.
         targets: of the service, with the keys of `targets` in a workload file: `{"ttft": {"p95": "1s"}}`.
         constraints: on its machines, with the keys of `constraints` in a workload file: `{"gpus": ["h100"]}`.
-        software: stacks and engines that may be used; "any" for all (default: those that run without a port).
-        purchase: on_demand, spot, reserved_1y ... of serving (default: on_demand).
-        train_purchase: the same of training.
         simulate: run plans of services through the simulator before they are ranked.
         assume_family: treat a model that is not known as one of this family.
         facts: folder of rows that override the shipped ones.
         calibration: name of a profile that `flopwise calibrate` made.
         advance: called with (units of work done, units in all) as it goes.
+        tokens_per_month: Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        growth_frac (or growth): Traffic that each month adds, such as 5%; from -0.99 to 1.
+        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
+        months: Months to compare.
+        ways (or way): Only this way.
+        apis (or api): A hosted model: groq/Llama-3.1-8B, or a name alone for its cheapest host.
+        api_prices (or api_price): A price of your own, USD a million tokens: 0.15/0.60.
+        finetune_tokens: Tokens of fine-tuning.
+        pretrain_tokens: Tokens of training from scratch, or auto (default): the compute-optimal number.
+        pretrain_model: Train this model from scratch instead, such as 1B.
+        runs: Training runs paid for.
+        upkeep_usd_per_month (or upkeep): USD a month for people and storage of a self-hosted service.
+        purchase: Purchase option.
+        train_purchase: Purchase option of training, as --purchase.
+        lora: Train LoRA adapters of this rank on a frozen base.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
+        lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
+        ttft: Time to the first token: 500ms, or at a percentile: p95=1s.
+        tpot: Time per further output token, on average: 50ms, p95=50ms.
+        latency: Whole request, from arrival to last token: 5s, p99=5s.
+        providers (or provider): Offers of this provider only: aws, gcp, azure, lambda ...
+        regions (or region): Offers in this region only; patterns such as eu-* are fine.
+        gpus (or gpu): Accelerators by name, vendor or family: h100, a100 (all variants), nvidia, hopper; 8xh100 for at most 8; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        vendors (or vendor): Devices of these vendors only: NVIDIA, AMD, Google ...
+        exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
+        software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        instances (or instance): Offers of this instance type only; they set price and network.
 
     Raises:
-        SpecError: a figure is out of range.
+        SpecError: a figure is out of range, or there is no volume.
         UnknownNameError: a name is not known.
         InfeasibleError: no way is feasible; the reasons of each.
 
     Examples:
         >>> import flopwise
-        >>> traffic = flopwise.MonthlyTraffic(tokens_per_month=500e6)
-        >>> found = flopwise.compare("Llama-3.1-8B", traffic=traffic, ways=("api",), months=6)
+        >>> found = flopwise.compare("Llama-3.1-8B", tokens_per_month="500M", way="api", months=6)
         >>> [way.kind for way in found.ways]
         ['api']
     """
@@ -379,6 +431,81 @@ def export(
         >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
         >>> sorted(flopwise.export("torchrun", plan).files)
         [...'run.sh'...]
+    """
+
+def gpus(
+    name: str | None = ...,
+    *,
+    vendor: str | None = ...,
+    architecture: str | None = ...,
+    kind: str | None = ...,
+    min_hbm_bytes: float | str = ...,
+    matching: str | None = ...,
+    facts: Path | str | None = ...,
+    calibration: str | None = ...,
+    min_memory: float | str = ...,
+) -> FactRows[Accelerator]:
+    """The accelerators that pass every filter, in the order of the catalog.
+
+    Args:
+        name: one of them in any common spelling ("h100", "8xh100"), else a part of names.
+        vendor: NVIDIA, AMD, Google ...
+        architecture: Hopper, CDNA3 ...
+        kind: gpu, tpu, npu, soc or cpu.
+        min_hbm_bytes: (or min_memory) least memory, in bytes or as text: "80GB".
+        matching: part of the name.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+
+    Raises:
+        UnknownNameError: no accelerator has such a name, vendor, architecture or kind.
+
+    Examples:
+        >>> import flopwise
+        >>> [device.name for device in flopwise.gpus("h200")]
+        ['H200-SXM-141']
+        >>> len(flopwise.gpus(vendor="AMD", min_hbm_bytes="100GB")) > 3
+        True
+    """
+
+def instances(
+    name: str | None = ...,
+    *,
+    provider: str | None = ...,
+    region: str | None = ...,
+    gpu: str | None = ...,
+    vendor: str | None = ...,
+    kind: str | None = ...,
+    matching: str | None = ...,
+    purchase: str | None = ...,
+    max_usd_per_hour: float | None | str = ...,
+    facts: Path | str | None = ...,
+    max_price: float | None | str = ...,
+) -> FactRows[Offer]:
+    """The cloud offers that pass every filter, in the order of the catalog.
+
+    Args:
+        name: an instance type, or an accelerator, which means `gpu`.
+        provider: aws, gcp, azure, lambda ... by the names that people use.
+        region: of the provider; patterns such as "eu-*" are fine.
+        gpu: accelerator in any common spelling; with a number before it ("8xh100") offers that hold as many or
+            more.
+        vendor: of the accelerator.
+        kind: gpu, tpu, npu, soc or cpu.
+        matching: part of the instance type's name.
+        purchase: on_demand, spot, reserved_1y or reserved_3y: only offers with a known price for it.
+        max_usd_per_hour: (or max_price) highest price of one instance, of `purchase`, else on demand.
+        facts: folder of rows that override the shipped ones.
+
+    Raises:
+        UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or
+            vendor.
+        SpecError: no such purchase option.
+
+    Examples:
+        >>> import flopwise
+        >>> {offer.count for offer in flopwise.instances(gpu="8xh100", provider="aws")}
+        {8}
     """
 
 def io(
@@ -1864,6 +1991,9 @@ def simulate(
     *,
     replicas: int | str = ...,
     slo: Slo | None = ...,
+    ttft: Latency | None | str = ...,
+    tpot: Latency | None | str = ...,
+    latency: Latency | None | str = ...,
     cache: ResponseCache | None = ...,
     attain: float | str = ...,
     on_compile: Callable[[], None] | None = ...,
@@ -1959,7 +2089,10 @@ def simulate(
     Args:
         model: a catalog name, a hub id, a folder, a config.json or a size such as "7B".
         replicas: behind the balancer.
-        slo: what a request must hold to count into the goodput.
+        slo: what a request must hold to count into the goodput; or by its parts:
+        ttft: time to the first token ("500ms").
+        tpot: time per further token.
+        latency: the whole request.
         cache: answers that are given again.
         attain: share of requests in time that decides how many replicas a cache saves.
         on_compile: called before the simulator is compiled for the first time.
@@ -2060,6 +2193,9 @@ def autoscale(
     *,
     rule: Autoscaling | None = ...,
     slo: Slo | None = ...,
+    ttft: Latency | None | str = ...,
+    tpot: Latency | None | str = ...,
+    latency: Latency | None | str = ...,
     attain: float | None | str = ...,
     compare: bool = ...,
     cache: ResponseCache | None = ...,
@@ -2155,7 +2291,10 @@ def autoscale(
     Args:
         model: as of `simulate`.
         rule: the autoscaler (default: by concurrency).
-        slo: what a request must hold.
+        slo: what a request must hold; or by its parts, as of `simulate`:
+        ttft: time to the first token.
+        tpot: time per further token.
+        latency: the whole request.
         attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
         compare: find the fewest fixed replicas that do as well.
         cache: answers that are given again.

@@ -13,6 +13,7 @@ from keyword import iskeyword
 from re import sub
 from typing import Any, ParamSpec, TypeVar
 
+from flopwise.aliases import ALIASES, as_context
 from flopwise.errors import SpecError
 from flopwise.options import NEEDED, Option, ValueKind, defaults_of, options_of
 
@@ -20,22 +21,31 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def takes(*specs: type, **own: ValueKind) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare that a function's `**` keywords are the options of `specs`; `own` parameters are read as these kinds."""
+def takes(
+    *specs: type, spellings: Mapping[str, str] | None = None, **own: ValueKind
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare that a function's `**` keywords are the options of `specs`; `own` parameters are read as these kinds.
+
+    `spellings`: own parameters that go by another name on the command line, by that name.
+    """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
         shown = signature(function)
         named = [p for p in shown.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
         fields = _fields(specs, {p.name for p in named})
-        spelled = _spellings(fields, {p.name for p in named})
+        spelled = {**_spellings(fields, {p.name for p in named}), **(spellings or {})}
 
         @wraps(function)
         def call(*args: P.args, **said: P.kwargs) -> R:
-            values = {_field(name, spelled, {*fields, *shown.parameters}, said): value for name, value in said.items()}
+            known, values = {*fields, *shown.parameters}, dict[str, Any]()
+            for name, value in said.items():
+                field = _field(name, spelled, known, said)
+                is_alias = field != name and name not in spelled
+                values[field] = _of_alias(name, value, one=fields.get(field)) if is_alias else value
             for name in own.keys() & values.keys():
                 if values[name] is not None:
                     values[name] = own[name].parse(values[name], name.replace("_", " "))
-            return function(*args, **values)  # type: ignore[arg-type] # the same keywords, read
+            return function(*args, **values)  # the same keywords, read
 
         named = [p.replace(annotation=f"{p.annotation} | str") if p.name in own else p for p in named]
         extra = [_parameter(name, specs) for name in fields]
@@ -70,10 +80,26 @@ def _spellings(fields: Mapping[str, Option], taken: set[str]) -> dict[str, str]:
 
 def _field(name: str, spelled: Mapping[str, str], known: set[str], said: Mapping[str, Any]) -> str:
     """The field that a keyword means: itself, or the one whose flag has this name."""
-    field = name if name in known else spelled.get(name, name)
+    field = name if name in known else spelled.get(name) or _alias(name, spelled, known)
     if field != name and field in said:
         raise SpecError(f"{name} and {field} are the same argument; give one of them")
     return field
+
+
+def _alias(name: str, spelled: Mapping[str, str], known: set[str]) -> str:
+    """The field that the name of another tool's option means, as on the command line; the name where it means none."""
+    for option in ALIASES.get(f"--{name.replace('_', '-')}", ()):
+        own = option.removeprefix("--").replace("-", "_")
+        if (field := own if own in known else spelled.get(own)) is not None:
+            return field
+    return name
+
+
+def _of_alias(name: str, value: Any, one: Option | None) -> Any:
+    """The value of an alias; the k of a context length is 1,024 whatever the option counts in."""
+    if not isinstance(value, str) or one is None or one.flags[:1] != ("--input",):
+        return value
+    return as_context(f"--{name.replace('_', '-')}", value)
 
 
 def _parameter(name: str, specs: tuple[type, ...]) -> Parameter:
@@ -86,10 +112,10 @@ def _parameter(name: str, specs: tuple[type, ...]) -> Parameter:
 
 
 def _annotation(kind: Any, one: Option) -> str:
-    """The type of a field; a quantity may be text with its unit, and a path may be text."""
+    """The type of a field; a quantity may be text with its unit, a path may be text, and a list one text."""
     text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
     text = sub(r"tuple\[(.*?), \.\.\.\]", r"Sequence[\1]", text)
-    as_text = one.kind.words.removeprefix("list of ").startswith("quantity") or "Path" in text
+    as_text = one.repeated or one.kind.words.removeprefix("list of ").startswith("quantity") or "Path" in text
     return f"{text} | str" if as_text and "str" not in text else text
 
 

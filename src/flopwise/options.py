@@ -311,6 +311,7 @@ class Spec:
         for name, declared in options_of(spec).items():
             value = getattr(self, name)
             if value is not None and value is not defaults[name]:
+                value = (value,) if declared.repeated and isinstance(value, str) else value
                 object.__setattr__(self, name, declared.parse(value, name.replace("_", " ")))
 
 

@@ -79,11 +79,14 @@ class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep
     """Facts in their order: a tuple that shows in a line, in a notebook as a table, and gives plain data."""
 
     what: str
+    picture: Callable[[FactRows[Any]], Picture] | None
 
-    def __new__(cls, rows: Iterable[V] = (), what: str = "rows") -> Self:
-        """`what` they are, in the plural: accelerators."""
+    def __new__(
+        cls, rows: Iterable[V] = (), what: str = "rows", picture: Callable[[FactRows[Any]], Picture] | None = None
+    ) -> Self:
+        """`what` they are, in the plural: accelerators. `picture`: what `plot` draws of them."""
         made = super().__new__(cls, rows)
-        made.what = what
+        made.what, made.picture = what, picture
         return made
 
     def to_dict(self) -> list[Any]:
@@ -94,24 +97,36 @@ class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep
         """The rows as a DataFrame of pandas. SpecError: pandas is not installed."""
         return _frame(records(self.to_dict()))
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the rows with matplotlib, on `axes` where some are given; returns the axes.
+
+        Raises:
+            SpecError: matplotlib is not installed, or there is nothing to be drawn.
+        """
+        if self.picture is None or not self:
+            raise SpecError(f"there is nothing to plot of {self.title}")
+        return self.picture(self).plot(axes)
+
     def __repr__(self) -> str:
         """How many there are, and the first of them."""
         names = [_name(row) for row in self[:NAMED]]
-        return f"<{self._title}: {', '.join(names)}{' ...' * (len(self) > NAMED)}>"
+        return f"<{self.title}: {', '.join(names)}{' ...' * (len(self) > NAMED)}>"
 
     def _repr_html_(self) -> str:
         """The table, for notebooks."""
-        return _page(self._title, records(self.to_dict()))
+        return _page(self.title, records(self.to_dict()))
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """How many there are of what."""
         return f"{len(self):,} {self.what if len(self) != 1 else self.what.removesuffix('s')}"
 
 
 def _name(row: Any) -> str:
     """What a row of facts is called."""
-    values = row if isinstance(row, Mapping) else {n: getattr(row, n, None) for n in ("name", "instance", "region")}
-    return str(values.get("name") or f"{values.get('instance')} in {values.get('region')}")
+    names = ("name", "gpu", "instance", "region")
+    values = row if isinstance(row, Mapping) else {name: getattr(row, name, None) for name in names}
+    return str(values.get("name") or values.get("gpu") or f"{values.get('instance')} in {values.get('region')}")
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:

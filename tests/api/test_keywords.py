@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,13 @@ import click
 import pytest
 
 import flopwise
+from flopwise import cli
 from flopwise.cli.app import app
 from flopwise.cli.options import Flag
 from flopwise.errors import SpecError
 from flopwise.keywords import takes
 from flopwise.options import WHOLE
+from flopwise.serving.sim.result import Slo
 from flopwise.training.spec import DataSpec
 
 FUNCTIONS = ("train", "serve", "memory", "simulate", "io", "roofline")
@@ -22,13 +25,13 @@ OTHER_FUNCTIONS = """
     autoscale min_replicas max_replicas min_by_hour target tick cold_start cool_down fallback replace_s
     spot_interruptions queue workers checkpoint_every checkpoint_time deadline spot_price trials vertical replay
 """
-OBJECTS = "response_cache cache_price cache_ttl distinct repeated skew latency tpot ttft"
+OBJECTS = "response_cache cache_price cache_ttl distinct repeated skew"
 NOT_KEYWORDS = {
     "train": {"compare", "weak", "explain"},  # another question; how the answer is shown
     "serve": {"sweep", "explain"},
     "memory": {"explain"},
     "io": {"base", "explain"},
-    "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split(), "web"},  # other functions; `slo=`, `cache=`
+    "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split(), "web"},  # other functions; `cache=`
 }
 """Flags that are no keywords: of another function, or of the text alone."""
 
@@ -55,9 +58,69 @@ def test_a_flag_is_a_keyword_and_units_are_read() -> None:
     assert by_text.to_dict() == flopwise.memory("Llama-3.1-8B", gpu="h100", context=8192, concurrency=4).to_dict()
 
 
+def test_one_text_is_a_list_of_one_where_the_command_line_takes_several() -> None:
+    how: dict[str, Any] = {"task": "train", "seq": 2048, "micro_batch": 1, "zero": 3, "dp": 8, "stack": "fsdp-eager"}
+    one = flopwise.memory("Llama-3.1-8B", recompute="selective", recompute_modules="layernorm", **how)
+    same = flopwise.memory("Llama-3.1-8B", recompute="selective", recompute_modules=("layernorm",), **how)
+    assert one.to_dict() == same.to_dict()
+
+
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+@pytest.mark.parametrize(
+    ("module", "kept"), [("layernorm", 2 * 2 * 2048 * 4096), ("activation", 2 * 2048 * 14_336)]
+)  # fmt: skip
+def test_modules_that_are_computed_again_keep_no_result_whatever_the_attention(
+    attention: str, module: str, kept: int
+) -> None:
+    """Llama-3.1-8B, one sequence of 2,048 in 16 bits: 32 layers of two norms of 4,096 and an activation of 14,336."""
+    how: dict[str, Any] = {"task": "train", "seq": 2048, "micro_batch": 1, "zero": 3, "dp": 8, "attention": attention}
+    whole = flopwise.memory("Llama-3.1-8B", recompute="none", stack="fsdp-eager", **how)
+    part = flopwise.memory("Llama-3.1-8B", recompute="selective", recompute_modules=module, stack="fsdp-eager", **how)
+    assert dict(whole.items)["activations"] - dict(part.items)["activations"] == pytest.approx(32 * kept, rel=1e-6)
+
+
+def test_names_of_other_tools_are_read_as_on_the_command_line() -> None:
+    names: dict[str, Any] = {"max_model_len": "32k", "tensor_parallel_size": 1}  # no stub has them
+    by_alias = flopwise.serve("Llama-3.1-8B", gpu="h100", **names)
+    assert by_alias.to_dict() == flopwise.serve("Llama-3.1-8B", gpu="h100", input=32768, tp=1).to_dict()
+    by_own = flopwise.memory("Llama-3.1-8B", gpu="h100", max_model_len="32k")  # type: ignore[arg-type] # as above
+    assert by_own.to_dict() == flopwise.memory("Llama-3.1-8B", gpu="h100", context=32768).to_dict()
+    assert flopwise.gpus(min_memory="100GB") == flopwise.gpus(min_hbm_bytes=100e9)
+    assert flopwise.instances(gpu="t4", max_price="$1") == flopwise.instances(gpu="t4", max_usd_per_hour=1.0)
+    timed = flopwise.simulate("gpt2", gpu="l4", requests=50, ttft="p95=20ms", seed=3, qps=2)  # type: ignore[arg-type]
+    same = flopwise.simulate("gpt2", gpu="l4", rate=2, requests=50, slo=Slo(ttft_s=0.02), seed=3)
+    assert timed.to_dict() == same.to_dict()
+
+
+def test_a_comparison_takes_the_options_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    command = app.get_command(click.Context(app), "compare")
+    assert command is not None
+    known = {*inspect.signature(flopwise.compare).parameters, *flopwise.compare.spelled}  # type: ignore[attr-defined]
+    flags = [p for p in command.params if isinstance(p, Flag) and p.expose_value]
+    assert {max(p.opts, key=len)[2:].replace("-", "_") for p in flags} <= known
+    line = "compare Llama-3.1-8B --tokens-per-month 4B/1B --way api --way finetune --lora 8 --provider aws"
+    assert cli.main([*line.split(), "--ttft", "p95=2s", "--no-simulate", "--growth", "5%", "--json"]) == 0
+    found = flopwise.compare(
+        "Llama-3.1-8B", tokens_per_month="4B/1B", way=("api", "finetune"), lora=8, provider="aws", simulate=False,
+        ttft="p95=2s", growth="5%",
+    )  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == found.to_dict()
+    assert found.verdict.startswith("Cheapest: ")
+    low, high = found.decision.saves_usd_low, found.decision.saves_usd_high
+    assert low is not None
+    assert high is not None
+    assert low <= (found.decision.saves_usd or 0.0) <= high
+    assert list(found.to_frame()["name"]) == [way.name for way in found.ways]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: flopwise.simulate("gpt2", gpu="l4", rate=1, ttft="1s", slo=Slo()), "^slo: "),
+        (lambda: flopwise.compare("gpt2", tokens_per_month="4/5/6"), "^tokens per month: "),
+        (lambda: flopwise.compare("gpt2"), "^tokens per month: give "),
+        (lambda: flopwise.compare("gpt2", tokens_per_month="1M", gpuz="l4"),  # type: ignore[arg-type]
+         "unknown argument 'gpuz'; nearest: gpu"),
         (lambda: flopwise.serve("Llama-3.1-8B", input=1, input_tokens=2), "input and input_tokens are the same"),
         (lambda: flopwise.memory("Llama-3.1-8B", context="8 potatoes"), "^context: unknown unit 'potatoes'"),
         (lambda: flopwise.train("Llama-3.1-8B", gpu="h100", gpus="many"), "^gpus: "),

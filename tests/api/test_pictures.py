@@ -41,6 +41,8 @@ def _answers() -> dict[str, Result]:
             {"task": "pretrain", "data": {"tokens": "1M"}, "sweep": {"model": ["gpt2"], "gpus": ["l4"]}}
         ),
         "simulate": flopwise.simulate("gpt2", gpu="l4", rate=2, requests=50),
+        "compare": flopwise.compare("Llama-3.1-8B", tokens_per_month="500M", way="api"),
+        "prices": flopwise.prices(),
         "plan": flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="l4"),
     }
 
@@ -52,6 +54,28 @@ def test_every_answer_can_be_drawn(axes: Any) -> None:
         assert axes.get_title(loc="left").replace("\n", " ") == answer.verdict, name
         assert axes.get_xlabel(), name
         axes.figure.canvas.draw()  # a dollar in a verdict is no formula
+
+
+def test_lists_of_facts_can_be_drawn(axes: Any) -> None:
+    lists = (flopwise.gpus(), flopwise.instances(gpu="l4"), flopwise.models("llama"), flopwise.largest_models("l4"))
+    for rows in lists:
+        axes.clear()
+        assert rows.plot(axes) is axes
+        assert axes.get_title(loc="left") == rows.title
+        assert "None" not in repr(rows)
+    (fastest,) = flopwise.gpus("h100")
+    axes.clear()
+    flopwise.gpus("h100").plot(axes)
+    (line,) = axes.lines
+    assert [*line.get_xdata()] == [fastest.hbm_bytes_per_s / 1e9]
+    assert [*line.get_ydata()] == [fastest.peak["bf16"] / 1e12]
+    offers = flopwise.instances(gpu="l4")
+    axes.clear()
+    offers.plot(axes)
+    least = min(p / o.count for o in offers for p in (o.on_demand_usd_per_hour, o.spot_usd_per_hour) if p is not None)
+    assert axes.patches[0].get_width() == least
+    with pytest.raises(SpecError, match="nothing to plot"):
+        flopwise.gpus(min_memory="100TB").plot()
 
 
 def test_bars_are_the_items_and_the_limit_what_may_be_used(axes: Any) -> None:

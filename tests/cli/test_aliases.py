@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 
-from flopwise.cli.aliases import ALIASES
+from flopwise.aliases import ALIASES, CONTEXT_LENGTHS
 from flopwise.cli.app import COMMANDS, app
 from flopwise.cli.options import matching_names, with_own_names
 
@@ -46,6 +46,17 @@ def test_aliases_are_read_as_the_first_option_that_the_command_has() -> None:
     read = [*with_own_names(args, own)]
     assert [word for word, _ in read] == ["M", "--seq", "32k", "--tp=4", "--batch", "2", "--unknown", "--", "--tp"]
     assert [alias for _, alias in read if alias] == ["--max-model-len", "--tensor_parallel_size"]
+
+
+@pytest.mark.parametrize("args", [["--max-model-len", "32k"], ["--context=32k"], ["--context", "32Ki"]])
+def test_the_k_of_a_context_length_is_1024_where_the_option_counts_in_thousands(args: list[str], run: Run) -> None:
+    assert ALIASES.keys() >= CONTEXT_LENGTHS
+    code, out, err = run(f"serve Llama-3.1-8B --gpu h100 {' '.join(args)}")
+    assert code == 0
+    assert "32,768 tokens in" in out
+    assert f"note: {args[0].partition('=')[0]} is read as --input" in err
+    assert ("--input 32Ki" in err) == ("32k" in "".join(args))
+    assert "32,000 tokens in" in run("serve Llama-3.1-8B --gpu h100 --input 32k")[1]
 
 
 def test_an_option_of_other_commands_names_them(run: Run) -> None:
@@ -87,7 +98,7 @@ def test_a_part_of_a_name_lists_all_that_have_it(run: Run) -> None:
     rows: list[dict[str, Any]] = json.loads(run("models llama-3.2 --json")[1])
     assert {row["name"] for row in rows} >= {"Llama-3.2-1B", "Llama-3.2-3B"}
     assert all("llama-3.2" in f"{row['name']} {row['hf_id']}".lower() for row in rows)
-    assert re.match(r"\d+ models have llama-3.2 in the name or type; none", run("models llama-3.2")[1])
+    assert re.match(r"\d+ models have llama-3.2 in the name or type; no model has", run("models llama-3.2")[1])
     assert {row["vendor"] for row in json.loads(run("gpus rtx --json")[1])} == {"NVIDIA"}
     offers = json.loads(run("instances p5e --json")[1])
     assert {offer["instance"] for offer in offers} == {"p5e.48xlarge", "p5en.48xlarge"}

@@ -81,7 +81,9 @@ def test_other_questions_have_theirs(run: Run) -> None:
     first, found = answers(run, "io cosmoflow --gpu v100 --gpus 8 --storage nfs")
     assert units.format_rate(found["read_bytes_per_s_per_node"]) in first
     first, found = answers(run, "simulate Llama-3.1-8B --gpu h100 --rate 2 --duration 20s --ttft 1s")
-    assert f"TTFT {units.format_seconds(found['ttft_s']['p95'])}" in first
+    ends = [units.format_seconds(found[f"ttft_s_p95_{end}"]) for end in ("low", "high")]
+    assert f"TTFT {units.format_seconds(found['ttft_s']['p95'])} (80 % interval: {' to '.join(ends)})" in first
+    assert found["ttft_s_p95_low"] < found["ttft_s"]["p95"] < found["ttft_s_p95_high"]
     first, found = answers(run, "plan gpt2 --task pretrain --tokens 10M --gpu 2xa100-80gb")
     best = found["plans"][0]
     assert first.startswith(f"{best['num_instances']} x {best['provider']} {best['instance']}")
@@ -118,7 +120,7 @@ def test_lists_open_with_a_sentence(run: Run) -> None:
     first, one = both("gpus h100")
     assert first.startswith(f"{one['name']}: {units.format_rate(one['peak']['bf16'], 'FLOP/s')} dense in bf16, ")
     first, rows = both("models llama-3.2")
-    assert first == f"{len(rows)} models have llama-3.2 in the name or type; none is called so."
+    assert first == f"{len(rows)} models have llama-3.2 in the name or type; no model has exactly that name."
     first, one = both("models Mixtral-8x7B")
     assert first == (
         "Mixtral-8x7B (decoder, mixtral): 46.7 B parameters, 12.9 B of them active for a token; contexts of up to "
@@ -153,6 +155,27 @@ def test_the_lines_at_the_end_go_deeper(run: Run, line: str) -> None:
         code, deeper, err = run(one.removeprefix("flopwise "))
         assert (code, err) == (0, "")
         assert deeper
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate gpt2 --gpu l4 --rate 2 --requests 50 --provider aws --ttft p95=1s",
+        "simulate Llama-3.2-1B --gpu l4 --queue 1000 --provider aws --deadline 2h --trials 20",
+        "compare Llama-3.1-8B --tokens-per-month 5B --way api --way open --provider aws --gpu l4 --no-simulate",
+        "roofline gpt2 --gpu l4 --batch 2 --efficiency 0.5",
+        "io resnet50 --gpu v100",
+        "gpus l4",
+        "models gpt2",
+        "plan gpt2 --task pretrain --tokens 10M --gpu l4",
+    ],
+)
+def test_every_answer_ends_with_a_line_that_can_be_run(run: Run, line: str) -> None:
+    last = run(line)[1].rstrip().split("\n")[-1]
+    assert last.startswith("  flopwise ")
+    code, deeper, _ = run(last.removeprefix("  flopwise "))
+    assert code == 0
+    assert deeper
 
 
 def test_fit_is_a_matrix_that_exits_with_one_where_nothing_fits(run: Run) -> None:

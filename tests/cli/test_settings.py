@@ -99,7 +99,7 @@ def test_a_list_is_for_options_that_may_be_given_several_times(here: Path, run: 
     ("text", "why"),
     [
         ("[defaults\n", "not TOML"),
-        ("gpu = 'h100'\n", "unknown table [gpu]"),
+        ("gpu = 'h100'\n", "gpu stands outside of a table; write it below [defaults]"),
         ("plan = 3\n", "plan stands outside of a table"),
         ("[trian]\ngpu = 'h100'\n", "unknown table [trian]; nearest: train"),
         ("[defaults]\ngpus = 3\n", "not an option that a settings file may set; nearest: gpu"),

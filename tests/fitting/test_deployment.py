@@ -279,7 +279,7 @@ def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path, fitted: 
         for more in profiles
     )
     assert after.job.engine.step_s == pytest.approx(values["step_s"], rel=1e-3)
-    low, high = after.intervals["tpot_s"]
+    low, high = after.intervals["tpot_s"]["p50"]
     (spread,) = (one.interval for one in made.errors if one.kind == "serving.tpot")
     assert spread is not None
     assert high / low == pytest.approx(spread**2, rel=0.01)

@@ -138,7 +138,14 @@ def test_policies_that_stand_in_for_one_another_cost_something_together(facts: F
     costs = {row.constraint: row for row in bindings(made, found)}
     assert set(costs) == {"all shares"}
     assert costs["all shares"].usd_per_month == pytest.approx(found.usd - 4 * 0.5 * MONTH)
-    assert costs["all shares"].text == "the shares of aws, gcp together cost $146 a month"
+    assert costs["all shares"].text == (
+        "the shares of aws, gcp together cost $146 a month: without them d would run on 4 x aws g4dn.xlarge on demand "
+        "for $1,460 instead of $1,606 on 2 x aws g4dn.xlarge on demand and 2 x gcp g2-standard-4 on demand"
+    )
+    (move,) = costs["all shares"].moves
+    assert move.workload == "d"
+    assert move.usd_per_month_without == pytest.approx(4 * 0.5 * MONTH)
+    assert move.usd_per_month == pytest.approx(2 * (0.5 + 0.6) * MONTH)
     quota = {"quotas": [{"provider": "aws", "most": 3}]}
     _, made = solvable(facts, desks(), providers={"aws": "50%", "gcp": "50%"}, share_tolerance="10%", **quota)
     found = allocation(made, gap=0.0)

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from flopwise.fleet.assess import assess as assess_with_plans
+from flopwise.fleet.read import fleet_from
 from flopwise.report.content import document
 from flopwise.report.pages import markdown
 from flopwise.report.words import hourly, usd
 from flopwise.report.write import to_json, with_plan_files, write_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
-from small import answer, catalog
+from small import FLEET, TODAY, answer, catalog
 
 DOLLARS = re.compile(r"\$(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?")
 MACHINES = re.compile(r"(\d[\d,]*) x (aws|gcp|azure) ([\w.+-]+)")
@@ -84,8 +86,10 @@ def test_prices_and_their_dates_are_those_of_the_price_book() -> None:
     for row in data()["by_provider"]:
         if row["usd_per_month"] is not None:
             offer = book[row["provider"], row["instance"], row["region"]]
-            assert (row["price_date"], row["price_source"]) == (offer.price_date, offer.source)
-            assert offer.price_usd_per_hour(row["purchase"]) is not None
+            bought = row["purchase"]
+            assert row["price_date"] == offer.price_date_of(bought)
+            assert row["price_source"] == offer.price_source_of(bought)
+            assert offer.price_usd_per_hour(bought) is not None
 
 
 def test_machines_of_the_allocation_are_first_in_their_plans(tmp_path: Path) -> None:
@@ -140,3 +144,59 @@ def test_every_dollar_of_the_report_is_a_figure_of_the_assessment(title: str) ->
                                                f"${abs(v):,.4f}", f"${abs(v):.3g}", f"${abs(v):,.3f}")}  # fmt: skip
     unknown = [text for text in DOLLARS.findall(report()[title]) if text not in shown]
     assert unknown == [], unknown
+
+
+PERCENT = re.compile(r"([a-z][a-z0-9 ]*?),? (\d+(?:\.\d+)?) %")
+
+
+def near(text: str, value: float) -> bool:
+    """Whether a percentage that is written with so many digits is this one."""
+    digits = len(text.partition(".")[2])
+    return bool(abs(float(text) - value) <= 0.5 * 10.0**-digits + 1e-9)
+
+
+def test_shares_counts_and_chances_of_the_summary_are_those_of_the_assessment() -> None:
+    found, bill, rows, summary = data(), data()["usd_per_month"], data()["allocation"], report()["Summary"]
+    shares = dict(PERCENT.findall(found["verdict"].rpartition("): ")[2].replace(", ", ",")))
+    assert shares.keys() == bill["by_provider"].keys()
+    assert all(near(text, 100 * bill["by_provider"][p] / bill["total"]) for p, text in shares.items())
+    ((used,),) = [re.findall(r"of the budget \| ([\d.]+) %", summary)]
+    assert near(used, 100 * bill["expected"] / found["budget_per_month"])
+    ((above,),) = [re.findall(r"; ([\d.]+) % chance of a month above", summary)]
+    assert near(above, 100 * found["scenarios"]["over_budget"])
+    primary = [row for row in rows if row["role"] == "primary"]
+    counted = r"accelerators \| (\d+) \| on (\d+) machines of (\d+) providers"
+    ((devices, machines, providers),) = re.findall(counted, summary)
+    assert int(devices) <= sum(row["num_gpus"] for row in rows)
+    assert int(machines) <= sum(row["count"] for row in rows)
+    assert int(providers) == len({row["provider"] for row in rows})
+    assert f"all {len(found['workloads'])} workloads" in summary
+    for name, usd_text, share in re.findall(r"([\w ]+) (\$[\d.,]+) \((\d+(?:\.\d+)?) %\) on", summary):
+        assert near(share, 100 * bill["by_workload"][name.strip()] / bill["total"]), name
+        assert usd_text == usd(bill["by_workload"][name.strip()])
+    bought = summary.partition("How it is bought.** ")[2].partition("\n")[0].lower().replace(" and ", ", ")
+    parts = {"storage traffic": bill["storage"] + bill["traffic"], **bill["by_purchase"]}
+    for what, text in PERCENT.findall(bought.replace("storage, traffic", "storage traffic")):
+        key = {"reserved 1 year": "reserved_1y", "on demand": "on_demand"}.get(what, what)
+        assert near(text, 100 * parts[key] / bill["total"]), what
+    for term in re.findall(r"(\d+) x (\w+) (\S+) for a year, (\$[\d,]+) in all", summary):
+        mine = [r for r in primary if r["purchase"] == "reserved_1y" and (r["provider"], r["instance"]) == term[1:3]]
+        assert int(term[0]) == sum(r["count"] for r in mine)
+        assert term[3] == usd(12 * sum(r["usd_per_month"] for r in mine))
+
+
+def test_what_a_policy_moves_is_what_the_workload_costs() -> None:
+    """Of a fleet whose shares bind: the machines it has cost what the allocation says, the bill falls by as much."""
+    policies = {"providers": {"aws": "70%", "azure": "30%"}, "share_tolerance": "10%"}
+    platform = fleet_from({**FLEET, "policies": policies})
+    made = assess_with_plans(platform, catalog(), scenarios=0, today=TODAY).assessment
+    costs: dict[str, float] = defaultdict(float)
+    for row in made.allocation:
+        costs[row.workload] += row.usd_per_month if row.role == "primary" else 0.0
+    moved = [(binding, move) for binding in made.binding for move in binding.moves]
+    assert moved
+    for binding, move in moved:
+        assert move.usd_per_month == pytest.approx(costs[move.workload])
+        assert move.usd_per_month_without < move.usd_per_month
+        assert move.usd_per_month - move.usd_per_month_without <= binding.usd_per_month * 1.001 + 0.01
+    assert f": without them {made.binding[0].moves[0].text}" in made.binding[0].text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 from plain_machine import LLAMA, TOKEN_BYTES, plain_cluster, plain_job, plain_runner
 
@@ -13,7 +15,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.adapters import Adapters, adapter_bytes, distinct_adapters
 from flopwise.serving.estimate import estimate, job_memory
-from flopwise.serving.iteration import StepLoad
+from flopwise.serving.iteration import StepLoad, StepTime
 from flopwise.serving.job import Techniques
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.engine import replica
@@ -74,6 +76,34 @@ def test_a_step_moves_the_matrices_of_the_adapters_that_it_uses() -> None:
     assert float(more.floor_s) == pytest.approx(weights_s * 64 * (1 - (63 / 64) ** 32))
     reads = Adapters(64, RANK).step(machine, StepLoad(prefill_tokens=500, prefill_context=500), ONE)
     assert float(reads.floor_s) == pytest.approx(weights_s)  # all of one prompt
+
+
+def test_adapters_displace_the_hosts_code_and_are_launched_with_the_rest() -> None:
+    """On a CPU a layer reads its adapter as well: 41,943,040 numbers of 2 bytes over 32 layers, and all of a step. On
+    an engine without graphs each of the 32 x 8 kernels more takes the host a launch, where the device waits for it."""
+    cached, load = 4e6, StepLoad(decode_batch=1, decode_context=100)
+
+    def found(adapters: int, **engine: Any) -> StepTime:
+        job = plain_job(techniques=Techniques(adapters=adapters, adapter_rank=RANK if adapters else 0))
+        machine = plain_runner(job)
+        rates = replace(machine.rates, is_host=not engine, l2_bytes=cached)
+        return replace(machine, rates=rates, engine=replace(machine.engine, **engine)).step(load, ONE)
+
+    plain, one = found(0), found(1)
+    before, added = float(np.asarray(plain.read_bytes)), 2 * 41_943_040
+    assert float(np.asarray(one.read_bytes)) == pytest.approx(before + added)
+
+    def host_s(read: float) -> float:
+        engine = plain_runner().engine
+        layers_s = LLAMA.stacks[0].num_layers * engine.layer_s * (read / 32) / (read / 32 + cached)
+        return float(layers_s + (engine.step_s + engine.sequence_s) * read / (read + cached))
+
+    more_s = float(np.asarray(one.overhead_s)) - float(np.asarray(plain.overhead_s))
+    kernels_s = float(np.asarray(Adapters(1, RANK).step(plain_runner(), load, ONE).overhead_s))
+    assert more_s == pytest.approx(host_s(before + added) - host_s(before) + kernels_s, rel=1e-4)
+    slow = {"graphs": False, "launch_s": 1.0}  # the host is the slower of both
+    waits_s = float(np.asarray(found(1, **slow).seconds)) - float(np.asarray(found(0, **slow).seconds))
+    assert waits_s == pytest.approx(32 * 8 * 1.0)
 
 
 def test_a_token_takes_some_two_milliseconds_more_on_an_a100() -> None:

@@ -27,6 +27,7 @@ from plain_machine import (
     step_s,
 )
 
+import flopwise
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -254,6 +255,19 @@ def test_images_need_a_tower_and_room() -> None:
         TechniqueRequest(images=2), plain_job(model=load_model("Qwen2-VL-7B")), load_facts(), load_model
     )
     assert (given.images, given.image_tokens) == (2, 73 * 73 // 4)
+
+
+def test_a_prompt_of_unknown_length_has_its_usual_text_beside_its_images() -> None:
+    """An image of Qwen2-VL-7B is 73 x 73 // 4 = 1,332 tokens; the usual text is 1,024."""
+    alone = flopwise.serve("Qwen2-VL-7B", gpu="h100", images=1)
+    assert alone.estimate.job.input_tokens == 1024 + 1332
+    two = flopwise.serve("Qwen2-VL-7B", gpu="h100", images=2, image_tokens=100)
+    assert two.estimate.job.input_tokens == 1024 + 2 * 100
+    assert flopwise.serve("Qwen2-VL-7B", gpu="h100", images=1, input=3000).estimate.job.input_tokens == 3000
+    run = flopwise.simulate("Qwen2-VL-7B", gpu="h100", images=1, rate=1, requests=10)
+    assert run.simulated.trace.prompt.mean() == 1024 + 1332
+    plan = flopwise.plan("Qwen2-VL-7B", task="serve", rate=1, gpu="h100", images=1, max_gpus=1, simulate=False)
+    assert "--input 2356 " in plan.plans[0].reproduce
 
 
 def test_masks_of_grammars_are_filled_while_the_device_runs() -> None:

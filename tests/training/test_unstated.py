@@ -77,7 +77,9 @@ def test_the_ends_multiply_the_band_and_the_reach() -> None:
     assert wide.low == pytest.approx(0.4 * band.low)
     assert wide.high == pytest.approx(1.1 * band.high)
     assert wide.reach == pytest.approx((0.4, 1.1))
-    assert UnstatedInput(name="micro-batch", low=0.9, high=1.2).text == "micro-batch not stated: -10.0 % to +20.0 %"
+    assert UnstatedInput(name="micro-batch", low=0.9, high=1.2).text("speed") == (
+        "micro-batch not stated: -10.0 % to +20.0 % in speed"
+    )
 
 
 def answer(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:

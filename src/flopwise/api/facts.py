@@ -11,7 +11,8 @@ from flopwise.facts.catalog import Resolution, load_facts, one_of
 from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.options import BATCH, CONTEXT, take
+from flopwise.options import BATCH, CONTEXT, USD_OR_ZERO, take
+from flopwise.pictures import BarPicture, PointPicture
 from flopwise.results import FactRows
 from flopwise.units import parse_bytes, split_count
 
@@ -32,6 +33,7 @@ def gpu(name: str, *, facts: Path | str | None = None, calibration: str | None =
     return load_facts(facts, calibration).resolve(split_count(name)[1])
 
 
+@takes(spellings={"min_memory": "min_hbm_bytes"})
 def gpus(
     name: str | None = None,
     *,
@@ -50,7 +52,7 @@ def gpus(
         vendor: NVIDIA, AMD, Google ...
         architecture: Hopper, CDNA3 ...
         kind: gpu, tpu, npu, soc or cpu.
-        min_hbm_bytes: least memory, in bytes or as text: "80GB".
+        min_hbm_bytes: (or min_memory) least memory, in bytes or as text: "80GB".
         matching: part of the name.
         facts: folder of rows that override the shipped ones.
         calibration: name of a profile that `flopwise calibrate` made.
@@ -86,10 +88,12 @@ def gpus(
         and a.hbm_bytes >= least_bytes
         and _matches(matching, a.name)
     )
-    return FactRows(passing, "accelerators")
+    return FactRows(passing, "accelerators", _rates)
 
 
-def largest_models(*names: str, facts: Path | str | None = None, calibration: str | None = None) -> list[LargestModels]:
+def largest_models(
+    *names: str, facts: Path | str | None = None, calibration: str | None = None
+) -> FactRows[LargestModels]:
     """The largest model that one of each accelerator trains and serves, by format.
 
     Args:
@@ -110,9 +114,10 @@ def largest_models(*names: str, facts: Path | str | None = None, calibration: st
 
     catalog = load_facts(facts, calibration)
     devices = [catalog.accelerator(name) for name in names] or list(catalog.accelerators.values())
-    return largest([device for device in devices if device.kind != "cpu"], catalog)
+    return FactRows(largest([device for device in devices if device.kind != "cpu"], catalog), "devices", _largest)
 
 
+@takes(spellings={"max_price": "max_usd_per_hour"}, max_usd_per_hour=USD_OR_ZERO)
 def instances(
     name: str | None = None,
     *,
@@ -138,7 +143,7 @@ def instances(
         kind: gpu, tpu, npu, soc or cpu.
         matching: part of the instance type's name.
         purchase: on_demand, spot, reserved_1y or reserved_3y: only offers with a known price for it.
-        max_usd_per_hour: highest price of one instance, of `purchase`, else on demand.
+        max_usd_per_hour: (or max_price) highest price of one instance, of `purchase`, else on demand.
         facts: folder of rows that override the shipped ones.
 
     Raises:
@@ -170,7 +175,7 @@ def instances(
         and vendor in (None, chips[o.accelerator].vendor)
         and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
     )
-    return FactRows(passing, "offers")
+    return FactRows(passing, "offers", _prices)
 
 
 def models(
@@ -210,7 +215,52 @@ def models(
             if given.lower() not in known:
                 raise UnknownNameError(what, given, known.values())
             rows = [row for row in rows if row[column] == known[given.lower()]]
-    return FactRows((row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"]))), "models")
+    passing = (row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"])))
+    return FactRows(passing, "models", _sizes)
+
+
+SIXTEEN_BITS = ("bf16", "fp16")
+MOST_BARS = 40
+"""Rows that a bar chart of facts still shows legibly."""
+
+
+def _rates(rows: FactRows[Accelerator]) -> PointPicture:
+    """Dense operations in 16 bits against memory bandwidth, by vendor."""
+    series = dict[str, list[tuple[float, float]]]()
+    for device in rows:
+        peak = next((device.peak[name] for name in SIXTEEN_BITS if device.peak.get(name)), None)
+        if peak is not None:
+            series.setdefault(device.vendor, []).append((device.hbm_bytes_per_s / 1e9, peak / 1e12))
+    x, y = "GB/s of memory", "TFLOP/s in 16 bits, dense"
+    return PointPicture(title=rows.title, x=x, y=y, series=series, log=True)
+
+
+def _prices(rows: FactRows[Offer]) -> BarPicture:
+    """The cheapest hour of each accelerator among the offers."""
+    least = dict[str, float]()
+    for offer in rows:
+        prices = (offer.on_demand_usd_per_hour, offer.spot_usd_per_hour)
+        for usd in (usd / offer.count for usd in prices if usd is not None):
+            least[offer.accelerator] = min(usd, least.get(offer.accelerator, usd))
+    cheapest = sorted(least.items(), key=lambda item: item[1])[:MOST_BARS]
+    return BarPicture(title=rows.title, unit="USD an hour of one accelerator, on demand or spot", rows=cheapest)
+
+
+def _sizes(rows: FactRows[Mapping[str, Any]]) -> PointPicture:
+    """Active parameters against all of them, by kind of model."""
+    series = dict[str, list[tuple[float, float]]]()
+    for row in rows:
+        if row["parameters"]:
+            active = row["active_parameters"] or row["parameters"]
+            series.setdefault(str(row["kind"]), []).append((row["parameters"] / 1e9, active / 1e9))
+    return PointPicture(title=rows.title, x="billion parameters", y="of them active", series=series, log=True)
+
+
+def _largest(rows: FactRows[LargestModels]) -> BarPicture:
+    """What each device serves in 16 bits, the largest first."""
+    served = [(row.gpu, (row.parameters["serve FP16"] or 0.0) / 1e9) for row in rows]
+    found = sorted(served, key=lambda item: -item[1])[:MOST_BARS]
+    return BarPicture(title=rows.title, unit="billion parameters served in 16 bits", rows=found)
 
 
 def _is_device(name: str, catalog: Facts) -> bool:

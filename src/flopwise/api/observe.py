@@ -130,5 +130,6 @@ def replay(
         model, trace=Path(folder) / TRACE_FILE, replicas=replicas, scale=scale, seed=seed, slo=slo, cache=cache,
         attain=attain, on_compile=on_compile, **keywords,
     )  # fmt: skip
-    compared = compare(seen, answer.simulated, answer.job, dict(answer.intervals))
+    medians = {name: ends["p50"] for name, ends in answer.intervals.items() if "p50" in ends}
+    compared = compare(seen, answer.simulated, answer.job, medians)
     return Replay(answer=answer, observation=seen, comparison=compared)

@@ -93,18 +93,14 @@ FILES = (".yaml", ".yml", ".json")
 
 def _workload(source: str | Path | dict[str, Any] | Resolved, options: dict[str, Any]) -> Resolved:
     """The workload of a file or of data with `options` laid over it, or of a model by its name."""
-    from flopwise.search.workload import as_in_file
+    from flopwise.search.workload import as_in_file, one_as_several
 
     if not isinstance(source, str | Path | dict):
         raise SpecError(f"{', '.join(options)}: the workload is read already; give its file, or a model")
-    declared = {name: o for spec in WORKLOAD_FILE.specs for name, o in options_of(spec).items()}
-    known, named = {"lora", "qlora", *declared}, dict[str, Any]()
-    for name, value in options.items():
-        if name not in known:
-            raise SpecError(f"unknown argument {name!r}{nearest_hint(name, known)}")
-        several = name in declared and declared[name].repeated and isinstance(value, str)
-        if value is not None:
-            named[name] = (value,) if several else value
+    known = {"lora", "qlora", *(name for spec in WORKLOAD_FILE.specs for name in options_of(spec))}
+    for name in options.keys() - known:
+        raise SpecError(f"unknown argument {name!r}{nearest_hint(name, known)}")
+    named = one_as_several(options, *WORKLOAD_FILE.specs)
     changes = as_in_file(named)
     if isinstance(source, dict) or str(source).lower().endswith(FILES):
         return workload(source, changes)

@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, DEGREE, FRACTION, take, whole
+from flopwise.search.spec import LATENCY
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
+    from flopwise.search.spec import Latency
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.batch import BatchAnswer
@@ -25,12 +28,15 @@ QUEUE = whole(high=10**12)
 SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, SourceSpec)
 
 
-@takes(*SIMULATED, replicas=DEGREE, attain=FRACTION)
+@takes(*SIMULATED, replicas=DEGREE, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def simulate(
     model: Any,
     *,
     replicas: int = 1,
     slo: Slo | None = None,
+    ttft: Latency | None = None,
+    tpot: Latency | None = None,
+    latency: Latency | None = None,
     cache: ResponseCache | None = None,
     attain: float = 0.99,
     on_compile: Callable[[], None] | None = None,
@@ -43,7 +49,10 @@ def simulate(
     Args:
         model: a catalog name, a hub id, a folder, a config.json or a size such as "7B".
         replicas: behind the balancer.
-        slo: what a request must hold to count into the goodput.
+        slo: what a request must hold to count into the goodput; or by its parts:
+        ttft: time to the first token ("500ms").
+        tpot: time per further token.
+        latency: the whole request.
         cache: answers that are given again.
         attain: share of requests in time that decides how many replicas a cache saves.
         on_compile: called before the simulator is compiled for the first time.
@@ -62,18 +71,20 @@ def simulate(
     """
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.request import simulation_request
-    from flopwise.serving.sim.result import Slo
 
     request = simulation_request(model, **keywords).with_cache(cache)
-    return SimulateAnswer.of(request, replicas, slo or Slo(), attain, on_compile)
+    return SimulateAnswer.of(request, replicas, _objective(slo, ttft, tpot, latency), attain, on_compile)
 
 
-@takes(*SIMULATED, attain=FRACTION)
+@takes(*SIMULATED, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def autoscale(
     model: Any,
     *,
     rule: Autoscaling | None = None,
     slo: Slo | None = None,
+    ttft: Latency | None = None,
+    tpot: Latency | None = None,
+    latency: Latency | None = None,
     attain: float | None = None,
     compare: bool = True,
     cache: ResponseCache | None = None,
@@ -86,7 +97,10 @@ def autoscale(
     Args:
         model: as of `simulate`.
         rule: the autoscaler (default: by concurrency).
-        slo: what a request must hold.
+        slo: what a request must hold; or by its parts, as of `simulate`:
+        ttft: time to the first token.
+        tpot: time per further token.
+        latency: the whole request.
         attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
         compare: find the fewest fixed replicas that do as well.
         cache: answers that are given again.
@@ -107,12 +121,22 @@ def autoscale(
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.elasticity import AutoscaleAnswer
     from flopwise.serving.sim.request import simulation_request
-    from flopwise.serving.sim.result import Slo
 
     return AutoscaleAnswer.of(
-        simulation_request(model, **keywords), rule or Autoscaling(), slo or Slo(), attain=attain, compare=compare,
-        cache=cache, on_compile=on_compile, report=report,
+        simulation_request(model, **keywords), rule or Autoscaling(), _objective(slo, ttft, tpot, latency),
+        attain=attain, compare=compare, cache=cache, on_compile=on_compile, report=report,
     )  # fmt: skip
+
+
+def _objective(slo: Slo | None, *limits: Latency | None) -> Slo:
+    """What a request must hold: `slo`, or the limits of TTFT, TPOT and the whole request, whatever the percentile."""
+    from flopwise.serving.sim.result import Slo
+
+    if slo is None:
+        return Slo(*(None if limit is None else limit.seconds for limit in limits))
+    if any(limit is not None for limit in limits):
+        raise SpecError("slo: `ttft`, `tpot` and `latency` say it already; leave one of them out")
+    return slo
 
 
 @takes(*SIMULATED, replicas=DEGREE)

@@ -15,6 +15,9 @@ from typing import Any, Literal
 import msgspec
 
 from flopwise.errors import SpecError
+from flopwise.pictures import Picture, PointPicture
+from flopwise.results import Result
+from flopwise.units import format_usd
 from flopwise.values import dataclass
 
 Kind = Literal["api", "open", "finetune", "pretrain"]
@@ -238,7 +241,7 @@ class TippingPoint(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.at is None or self.at <= 0 or self.now <= 0 else self.at / self.now
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The cheapest alternative `against` the best of the other kind (None: there is none); USD over the horizon.
 
     `chance`: that the cheapest costs no more, by measured errors; None where none apply. `because` explains both sums,
@@ -256,18 +259,52 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[TippingPoint]
 
 
-class CostComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The alternatives (`ways`) by total cost, those that are not feasible last, and the verdict on them."""
+class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
+    """The alternatives (`ways`) by total cost, those that are not feasible last, and the decision between them."""
+
+    table = "ways"
 
     model: str
     months: int
     tokens_per_month: dict[str, float]
+    requests_per_month: float
+    input_tokens: int
+    output_tokens: int
     growth_frac: float
     ways: list[Alternative]
     break_even: list[ApiBreakEven]
     cheapest: str
-    verdict: Verdict
+    decision: Decision
     assumptions: list[str]
+
+    @property
+    def verdict(self) -> str:
+        """The cheapest alternative, what it saves, and how likely that holds."""
+        made, first = self.decision, self.ways[0]
+        paid = f" at {format_usd(first.total_usd)} over {self.months} months" if first.total_usd is not None else ""
+        text = f"Cheapest: {made.cheapest}{paid}"
+        if made.against is not None and made.saves_usd is not None:
+            low, high = made.saves_usd_low, made.saves_usd_high
+            saves = format_usd(made.saves_usd)
+            ends = "" if low is None or high is None else f" (80 % interval: {format_usd(low)} to {format_usd(high)})"
+            sure = format_usd(low or 0.0) == format_usd(high or 0.0)
+            text += f", {saves}{'' if sure else ends} less than {made.against}"
+        if made.chance is not None:
+            text += f"; {100 * made.chance:.0f} % chance that it is the cheaper one"
+            text += "" if made.settled else ", too little to decide on cost alone"
+        return f"{text}."
+
+    def document(self) -> dict[str, Any]:
+        """The comparison by key."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def picture(self) -> Picture:
+        """What is paid by the end of each month."""
+        feasible = [way for way in self.ways if way.feasible]
+        paid = {way.name: [(float(m), usd) for m, usd in enumerate(way.cumulative_usd)] for way in feasible}
+        return PointPicture(
+            title=self.verdict, x="months", y="USD paid so far", series=paid, lines=[*paid], dots=False
+        )  # fmt: skip
 
     def price_dates(self) -> list[tuple[str, str]]:
         """(what was priced, date of the price) of each dated price in the alternatives."""

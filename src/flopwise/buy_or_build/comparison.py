@@ -1,4 +1,4 @@
-"""All alternatives for the same traffic, cheapest first, with the verdict on them."""
+"""All alternatives for the same traffic, cheapest first, with the decision between them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flopwise.buy_or_build.alternatives import (
     ApiBreakEven,
     ComparisonRequest,
     CostComparison,
+    Decision,
     MonthlyTraffic,
     ServingOffer,
     TippingPoint,
-    Verdict,
     with_ends,
 )
 from flopwise.buy_or_build.self_hosted import (
@@ -74,8 +74,9 @@ def compare_alternatives(
     return CostComparison(
         model=plans.model.name, months=request.months, growth_frac=traffic.growth_frac, ways=alternatives,
         tokens_per_month={"input": requests * traffic.input_tokens, "output": requests * traffic.output_tokens},
+        requests_per_month=requests, input_tokens=traffic.input_tokens, output_tokens=traffic.output_tokens,
         break_even=break_evens, cheapest=alternatives[0].name,
-        verdict=_verdict(alternatives, break_evens, own, request),
+        decision=_decision(alternatives, break_evens, own, request),
         assumptions=[*assumptions, *facts.grade_remarks(devices)],
     )  # fmt: skip
 
@@ -148,7 +149,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     """What the comparison takes for granted."""
     own = [kind for kind in request.kinds if kind != "api"]
     notes = [
-        "all ways are assumed to answer well enough: only cost is compared",
+        "every alternative is assumed to answer well enough; only cost is compared",
         "whole machines serve, all month",
         "80 % intervals come from the measured errors of training and serving; prices are as listed",
     ]
@@ -156,7 +157,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
         notes.append("API prices without discounts for batches, volume or cached prompts")
     if set(own) - {"open"}:
         notes.append(
-            f"{request.runs:,} training run{'s' * (request.runs != 1)} paid, without data, evaluation and people"
+            f"{request.runs:,} training run{'s' * (request.runs != 1)} paid; data, evaluation and people do not count"
         )
     if own and any(RESERVED_MONTHS.get(purchase, 0) > request.months for purchase in request.purchase):
         notes.append(
@@ -168,7 +169,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
         ratio = plans.pretrain_tokens / float(active_parameters(plans.scratch))
         notes.append(
             f"from scratch on {units.format_count(plans.pretrain_tokens)} tokens, {ratio:.3g} a parameter; published "
-            "weights of the same size have often seen many times that, and answer better for it"
+            "weights of the same size have often seen many times that, and give better answers"
         )
     if own and not request.upkeep_usd_per_month:
         notes.append("no upkeep: people and storage of a self-hosted service are not counted (--upkeep)")
@@ -179,9 +180,9 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
 
 QUANTILES = (np.arange(25) + 0.5) / 25
 SURE = 0.9
-"""A verdict that holds in so many cases is settled: the measured errors do not change it."""
+"""A decision that holds in so many cases is settled: the measured errors do not change it."""
 FARTHEST = 1000.0
-"""Inputs that would have to move by more than this factor do not change the verdict."""
+"""Inputs that would have to move by more than this factor do not change the decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +205,18 @@ class TotalCost:
         return self.upfront + self.fixed + self.served(factor)
 
 
-def _verdict(
+def _decision(
     alternatives: Sequence[Alternative],
     break_evens: Sequence[ApiBreakEven],
     own: Mapping[str, SelfHosted],
     request: ComparisonRequest,
-) -> Verdict:
-    """The verdict over alternatives, cheapest first and the feasible before the others; `own` is by name."""
+) -> Decision:
+    """The decision between alternatives, cheapest first and the feasible before the others; `own` is by name."""
     feasible = [each for each in alternatives if each.feasible]
     first = feasible[0]
     other = next((each for each in feasible if (each.kind == "api") != (first.kind == "api")), None)
     if other is None:
-        return _verdict_of_one_kind(feasible, request)
+        return _decision_of_one_kind(feasible, request)
     mine, api = (other, first) if first.kind == "api" else (first, other)
     cost = _total_cost(own[mine.name])
     assert api.total_usd is not None
@@ -225,7 +226,7 @@ def _verdict(
     sign = 1.0 if first is mine else -1.0
     ends = sorted(sign * (api.total_usd - (end or 0.0)) for end in (mine.total_usd_low, mine.total_usd_high))
     [break_even] = [b for b in break_evens if (b.way, b.against) == (mine.name, api.name)]
-    return Verdict(
+    return Decision(
         cheapest=first.name, against=other.name, saves_usd=sign * (api.total_usd - mine.total_usd),
         saves_usd_low=ends[0], saves_usd_high=ends[1], chance=chance, settled=chance >= SURE,
         because=[_explanation(first, request), _explanation(other, request)],
@@ -276,12 +277,12 @@ def nearest_first(points: list[TippingPoint]) -> list[TippingPoint]:
     return sorted(points, key=lambda point: math.inf if point.times is None else abs(math.log(point.times)))
 
 
-def _verdict_of_one_kind(feasible: list[Alternative], request: ComparisonRequest) -> Verdict:
-    """The verdict where all are APIs, or none is: no machines to weigh against tokens."""
+def _decision_of_one_kind(feasible: list[Alternative], request: ComparisonRequest) -> Decision:
+    """The decision where all are APIs, or none is: no machines to weigh against tokens."""
     first, second = feasible[0], feasible[1] if len(feasible) > 1 else None
     saves = None if second is None else (second.total_usd or 0.0) - (first.total_usd or 0.0)
     certain = saves if first.kind == "api" else None  # price lists do not err
-    return Verdict(
+    return Decision(
         cheapest=first.name, against=None if second is None else second.name, saves_usd=saves, saves_usd_low=certain,
         saves_usd_high=certain, chance=None, settled=None,
         because=[_explanation(each, request) for each in feasible[:2]], turns=[],
@@ -313,9 +314,9 @@ def _tipping_points(
     each = api.usd_per_million_tokens
     prices = [each * (usd or 0.0) / api.total_usd for usd in (mine.total_usd, mine.total_usd_low, mine.total_usd_high)]
     band, factor = cost.throughput_band, tipping_throughput(cost, api.total_usd)
-    measured = f"measured errors reach from {band.low:.2g} to {band.high:.2g} times the estimate"
+    measured = f"measured: {band.low:.2g} to {band.high:.2g} times the estimate"
     if factor is None:
-        measured = "however fast the machines are, " + ("they stay cheaper" if own_is_cheaper else "they cost more")
+        measured = f"the machines {'stay cheaper' if own_is_cheaper else 'cost more'} however fast they are"
     price = tipping_machine_price(cost, api.total_usd)
     point = partial(TippingPoint, then=then)
     volumes = (break_even.tokens_per_month, break_even.tokens_per_month_low, break_even.tokens_per_month_high)
@@ -325,13 +326,15 @@ def _tipping_points(
             low=volumes[1], high=volumes[2], why=break_even.why if volumes[0] is None else "",
         ),
         point(
-            input="price of the API, a million tokens of this mix", unit="USD", now=each, at=prices[0], low=prices[1],
+            input="price of the API per million tokens of this mix", unit="USD", now=each, at=prices[0], low=prices[1],
             high=prices[2],
         ),
-        point(input="what a machine carries, over the estimate", unit="times", now=1.0, at=factor, why=measured),
         point(
-            input="price of the machines, over today's", unit="times", now=1.0, at=price,
-            why="" if price is not None else "not even free of charge: the upkeep alone costs more",
+            input="throughput of a machine, relative to the estimate", unit="times", now=1.0, at=factor, why=measured
+        ),
+        point(
+            input="price of the machines, relative to today's", unit="times", now=1.0, at=price,
+            why="" if price is not None else "the upkeep alone costs more",
         ),
     ]  # fmt: skip
     if cost.upfront > 0:
@@ -358,7 +361,7 @@ def _explanation(alternative: Alternative, request: ComparisonRequest) -> str:
         return f"{alternative.name}: {each}, {rate}: {total}"
     text = (
         f"{alternative.name}: {serving.num_instances} x {serving.provider} {serving.what} at "
-        f"{units.format_usd(serving.usd_per_hour or 0.0)} an hour ({serving.purchase}), on all month and filled to "
+        f"{units.format_usd(serving.usd_per_hour or 0.0)} an hour ({serving.purchase}), all month at a utilisation of "
         f"{units.format_percent(serving.filled_frac or 0.0)}, {rate}"
     )
     run = alternative.training

@@ -104,10 +104,10 @@ class FitAnswer(Result):
         if not fitting:
             return f"No format fits {where} with a request of {size}: {', '.join(failing)}."
         first, *others = fitting[:4]
-        held = ", ".join([f"in {first.weights}", *(f"{row.most_requests:,} in {row.weights}" for row in others)])
+        counts = ", ".join([f"in {first.weights}", *(f"{row.most_requests:,} in {row.weights}" for row in others)])
         verb = "holds" if self.num_gpus == 1 else "hold"
         requests = f"{first.most_requests:,} request{'s'[: first.most_requests != 1]} of {size} at once"
-        text = f"{where} {verb} {requests} {held}."
+        text = f"{where} {verb} {requests} {counts}."
         return text + (f" Does not fit: {', '.join(failing)}." if failing else "")
 
     def document(self) -> dict[str, Any]:

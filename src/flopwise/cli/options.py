@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options, units
+from flopwise.aliases import ALIASES, as_context
 from flopwise.cli import render
-from flopwise.cli.aliases import ALIASES
 from flopwise.cli.app import COMMANDS, LazyGroup
 from flopwise.cli.progress import Progress, clear, note
 from flopwise.cli.render import Screen, heading, screen, tree, write
@@ -211,7 +211,8 @@ class QuestionCommand(click.Command):
         read = [*with_own_names(args, own)]
         for meant, alias in read:
             if alias is not None:
-                note(f"{alias} is read as {meant.partition('=')[0]}")
+                option, _, value = meant.partition("=")
+                note(f"{alias} is read as {option}{f' {value}' if value.endswith('Ki') else ''}")
         args = [meant for meant, _ in read]
         ctx.meta["flopwise.args"] = [*args]
         for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
@@ -283,10 +284,13 @@ class QuestionCommand(click.Command):
 def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[str, str | None]]:
     """Each argument with the option of `own` in place of an alias, and what was replaced; None where nothing was.
 
-    `--name=value` and underscores for dashes are understood; an option that the command has is never an alias.
+    `--name=value` and underscores for dashes are understood; an option that the command has is never an alias. A
+    context length in thousands becomes `--name=value`, since its k is 1,024.
     """
-    known = set(own)
+    known, taken = set(own), -1
     for place, arg in enumerate(args):
+        if place == taken:
+            continue
         if arg == "--":
             yield from ((rest, None) for rest in args[place:])
             return
@@ -296,6 +300,12 @@ def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[st
             yield arg, None
             continue
         meant = dashed if dashed in known else next((o for o in ALIASES.get(dashed, ()) if o in known), None)
+        if meant == "--input" and not equals and place + 1 < len(args):
+            following = as_context(dashed, args[place + 1])
+            if following != args[place + 1]:
+                equals, value, taken = "=", following, place + 1
+        elif meant == "--input":
+            value = as_context(dashed, value)
         yield (arg, None) if meant is None else (f"{meant}{equals}{value}", name)
 
 

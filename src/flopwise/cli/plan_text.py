@@ -68,18 +68,22 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
 
 
 def _first(plan: Plan, paper: Screen) -> Iterator[str]:
-    """The best plan in full, the command that asks for it alone (or for the nearest miss), and what its links carry."""
+    """The best plan in full, and what its links carry."""
     if plan.plans:
         yield _best(plan.plans[0], plan, paper)
-    for one in (plan.plans or plan.misses)[:1]:
-        if one.reproduce:
-            exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
-            same = "with the same figures" if exact else "as estimated, before its simulation"
-            if " --turns " in one.reproduce:
-                same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
-            yield f"Row 1 by itself, {same}:\n{paper.verbatim(f'  {one.reproduce}')}"
-    if plan.plans:
         yield from _network(plan.plans[0], paper)
+
+
+def further(plan: Plan) -> dict[str, str]:
+    """The command that asks for the best plan alone, or for the nearest miss."""
+    one = next(iter(plan.plans or plan.misses), None)
+    if one is None or not one.reproduce:
+        return {}
+    exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
+    same = "with the same figures" if exact else "as estimated, before its simulation"
+    if " --turns " in one.reproduce:
+        same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
+    return {f"Row 1 by itself, {same}": one.reproduce}
 
 
 def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -189,26 +193,26 @@ def _memory(c: Candidate) -> str:
 
 def layout(c: Candidate) -> str:
     """The layout in the field's letters, degrees of 1 left out."""
-    held = c.layout
-    words = [f"{k}{held[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if held.get(k, 1) != 1]
-    if held.get("zero"):
-        words.append(f"hsdp{held['shard']}" if held.get("shard") else f"zero{held['zero']}")
-    if held.get("interleave", 1) != 1:
-        words.append(f"v{held['interleave']}")
-    if held.get("schedule", "1f1b") != "1f1b":
-        words.append(str(held["schedule"]))
-    if "micro_batch" in held:
-        words.append(f"mb{held['micro_batch']}")
-    if held.get("recompute", "none") != "none":
-        every = held.get("recompute_every", 1)
-        words.append(f"recompute {held['recompute']}" + (f"/{every}" if every > 1 else ""))
-    if held.get("offload"):
-        words.append(f"offload {'+'.join(held['offload'])}")
-    if "replicas" in held:
-        words += [_number_of(held["replicas"], "replica"), f"batch {held['max_batch']}"]
-    words.append(str(held.get("precision") or held.get("weights")))
-    if held.get("kv_dtype", "bf16") != "bf16":
-        words.append(f"kv {held['kv_dtype']}")
+    fields = c.layout
+    words = [f"{k}{fields[k]}" for k in ("dp", "tp", "pp", "cp", "ep") if fields.get(k, 1) != 1]
+    if fields.get("zero"):
+        words.append(f"hsdp{fields['shard']}" if fields.get("shard") else f"zero{fields['zero']}")
+    if fields.get("interleave", 1) != 1:
+        words.append(f"v{fields['interleave']}")
+    if fields.get("schedule", "1f1b") != "1f1b":
+        words.append(str(fields["schedule"]))
+    if "micro_batch" in fields:
+        words.append(f"mb{fields['micro_batch']}")
+    if fields.get("recompute", "none") != "none":
+        every = fields.get("recompute_every", 1)
+        words.append(f"recompute {fields['recompute']}" + (f"/{every}" if every > 1 else ""))
+    if fields.get("offload"):
+        words.append(f"offload {'+'.join(fields['offload'])}")
+    if "replicas" in fields:
+        words += [_number_of(fields["replicas"], "replica"), f"batch {fields['max_batch']}"]
+    words.append(str(fields.get("precision") or fields.get("weights")))
+    if fields.get("kv_dtype", "bf16") != "bf16":
+        words.append(f"kv {fields['kv_dtype']}")
     return " ".join(words)
 
 
@@ -278,7 +282,7 @@ def _interval_rows(best: Candidate, plan: Plan) -> Iterator[tuple[str, str]]:
             same = f"{text(value)}, the same at both ends of the 80 % interval"
             yield title, same if low == high else f"{text(value)} {units.format_interval(*ends, text)}"
     if best.evidence:
-        yield "rests on", best.evidence
+        yield "based on", best.evidence
 
 
 def _price(best: Candidate) -> str:
@@ -311,8 +315,8 @@ def _session_rows(found: SimulatedSessions) -> Iterator[tuple[str, Any]]:
     """Where histories came from, how soon later turns are answered, and what a session costs."""
     turns = f"{found.sessions:,}, {found.turns_per_session:,.3g} turns each"
     yield "  sessions", turns
-    held = {"the device": found.device_frac, **found.store_fracs, "computed": found.computed_frac}
-    yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in held.items())
+    shares = {"the device": found.device_frac, **found.store_fracs, "computed": found.computed_frac}
+    yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in shares.items())
     later = [f"{p} {units.format_seconds(v)}" for p, v in found.turn_ttft_s.items() if v is not None]
     if later:
         yield "  TTFT of later turns", ", ".join(later)
@@ -324,9 +328,8 @@ def _figure(name: str, value: float, task: str) -> str:
     if name.endswith("_frac"):
         return units.format_percent(value)
     if name.startswith("usd_per"):
-        return (
-            f"{units.format_usd(value)} ({'input' if task == 'encode' else 'output, with the bill of their prompts'})"
-        )
+        counted = "input" if task == "encode" else "output, including the cost of their prompts"
+        return f"{units.format_usd(value)} ({counted})"
     if "_per_s" in name:
         return decimal(value)
     return units.format_seconds(value) if name.endswith("_s") else decimal(value)

@@ -127,10 +127,10 @@ def _tables(path: Path, commands: Sequence[str]) -> Iterator[tuple[str, dict[str
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SpecError(f"{path}: not TOML: {' '.join(str(error).split())}") from None
     for table, values in said.items():
-        if table not in (GENERAL, *commands):
-            raise SpecError(f"{path}: unknown table [{table[:60]}]{nearest_hint(table, (GENERAL, *commands))}")
         if not isinstance(values, dict):
             raise SpecError(f"{path}: {table[:60]} stands outside of a table; write it below [{GENERAL}]")
+        if table not in (GENERAL, *commands):
+            raise SpecError(f"{path}: unknown table [{table[:60]}]{nearest_hint(table, (GENERAL, *commands))}")
         options = {name.replace("_", "-"): value for name, value in values.items()}
         yield table, {option: _setting(path, table, option, value) for option, value in options.items()}
 

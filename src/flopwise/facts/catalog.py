@@ -384,8 +384,9 @@ class Facts:
 
             near = difflib.get_close_matches(fold(str(given)), PROVIDER_ALIASES, n=1, cutoff=0.75)
             raise UnknownNameError(
-                "provider", str(given), known.values(), f"{near[0]} is {PROVIDER_ALIASES[near[0]]} here" if near else ""
-            )
+                "provider", str(given), known.values(),
+                f"{near[0]} is read as {PROVIDER_ALIASES[near[0]]}" if near else "",
+            )  # fmt: skip
         return known[meant]
 
     def with_assumed_prices(self, kinds: Collection[str]) -> Facts:

@@ -175,13 +175,26 @@ class ShareStep(_Plain, frozen=True):
     text: str
 
 
+class PolicyMove(_Plain, frozen=True):
+    """A workload that would run on cheaper machines without a policy: what it costs a month on both."""
+
+    workload: str
+    usd_per_month: float
+    usd_per_month_without: float
+    text: str
+
+
 class Binding(_Plain, frozen=True):
-    """What one constraint costs a month: the bill with it less the bill without it; `steps` of a share of the bill."""
+    """What one constraint costs a month: the bill with it less the bill without it; `steps` of a share of the bill.
+
+    `moves`: workloads that would cost clearly less without it, the one that saves most first.
+    """
 
     constraint: str
     usd_per_month: float
     text: str
     steps: list[ShareStep] = []
+    moves: list[PolicyMove] = []
 
 
 class WhatIf(_Plain, frozen=True):

@@ -175,7 +175,8 @@ def _checked_machines(part: ExistingPart, facts: Facts) -> CheckedMachines:
         gpu=facts.offered_accelerator(offer).name, count=part.count, purchase=part.written.purchase,
         hours_per_month=part.paid_hours, work_hours_per_month=part.work_hours,
         usd_per_hour=offer.price_usd_per_hour(part.written.purchase) or 0.0, usd_per_month=part.usd,
-        price_date=offer.price_date, price_source=offer.source, share=part.share, busy_frac=figures.get("busy_frac"),
+        price_date=offer.price_date_of(part.written.purchase),
+        price_source=offer.price_source_of(part.written.purchase), share=part.share, busy_frac=figures.get("busy_frac"),
         layout={} if candidate is None else candidate.layout, figures=figures,
     )  # fmt: skip
 

@@ -257,7 +257,7 @@ def _target_text(name: str, candidate: Candidate, workload: Resolved, part: Exis
         target = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}[name]
         value = candidate.figures.get(LATENCY_FIGURES[name])
         assert target is not None
-        shown = "grows without end" if value is None or value == float("inf") else format_seconds(value)
+        shown = "grows without bound" if value is None or value == float("inf") else format_seconds(value)
         return f"{target.percentile} {name} {shown}, the target is {format_seconds(target.seconds)}"
     if name == "deadline":
         hours = f" in the {part.paid_hours:,.3g} h a month that are paid" if part.written.hours and job.ends else ""

@@ -62,7 +62,7 @@ def _machine_steps(
     rows = [row for row, _, owner in fleet.primary if owner is chosen]
     machines = " and ".join(
         f"{row.count:,} x {row.provider} {row.instance} ({row.gpu}), {BOUGHT[row.purchase]}"
-        + (", at its share of machines that other workloads use, too" if row.pool else "")
+        + (", on machines shared with other workloads" if row.pool else "")
         for row in rows
     )
     yield "machine", sum(row.usd_per_month for row in rows) + beside, machines
@@ -94,7 +94,7 @@ def _steps_on_same_type(
     purchase, weights = part.written.purchase, layout.get("weights")
     option = _cheapest_on_type(part, purchase, weights, setup, chosen, fleet)
     if option is not None and option.instances != part.count:
-        yield "count", option, f"{option.instances:,} instead of {part.count:,} x {name} are enough"
+        yield "count", option, f"{option.instances:,} x {name} instead of {part.count:,}"
     if target.purchase != purchase and option is not None:
         bought = _cheapest_on_type(part, target.purchase, weights, setup, chosen, fleet)
         if bought is not None and bought.usd < option.usd:

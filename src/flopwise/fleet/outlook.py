@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import allocate, allocation_problem
-from flopwise.fleet.assessment import Allotment, Binding, Month, Scenarios, ShareStep, WhatIf
-from flopwise.fleet.bill import IDLE, SolvedFleet, spot_interruptions
+from flopwise.fleet.assessment import Allotment, Binding, Month, PolicyMove, Scenarios, ShareStep, WhatIf
+from flopwise.fleet.bill import BOUGHT, IDLE, SolvedFleet, spot_interruptions
 from flopwise.fleet.model import (
     Allocation,
     Budget,
@@ -29,6 +29,7 @@ from flopwise.fleet.model import (
     ProviderShare,
     SecondProvider,
     SpotLimit,
+    Taken,
     Trait,
     is_rented,
     paid_all_month,
@@ -47,6 +48,8 @@ POINTS = (-5, -1, 1, 5)
 CLOSE = 0.02
 """Of the bill: a share so near to a bound may be held by it."""
 MONTHS = 12
+MOVED = 0.1
+"""Of what a policy costs: a workload that it makes dearer by as much is named."""
 TELLING = 1e-3
 """Of the bill: what other machines have to save for the machines to be chosen anew; a policy's cost below is the
 solver's gap."""
@@ -77,26 +80,52 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
     if len(policies) > max(1, len(shares)):
         groups.append(("all policies", "all policies together cost", frozenset(policies)))
 
-    def policy_usd(left_out: frozenset[Policy]) -> float:
-        """By how much the bill is higher with the policies than without; 0 where that is not found in time."""
+    def allocation_without(left_out: frozenset[Policy]) -> Allocation:
+        """The allocation without the policies; with them where none is found in time."""
         try:
-            free = allocate(problem, left_out, seconds=seconds, start=allocation)
+            return allocate(problem, left_out, seconds=seconds, start=allocation)
         except InfeasibleError:
-            return 0.0
-        return allocation.objective - free.objective
+            return allocation
 
-    costs = _side_by_side([partial(policy_usd, left_out) for *_, left_out in groups])
-    rows, told = [_left_out(trait, usd) for trait, usd in allocation.left_out], False
-    for (name, words, left_out), cost in zip(groups, costs, strict=True):
+    without = _side_by_side([partial(allocation_without, left_out) for *_, left_out in groups])
+    rows, moved_shares = [_left_out(trait, usd) for trait, usd in allocation.left_out], False
+    for (name, words, left_out), free in zip(groups, without, strict=True):
+        cost = allocation.objective - free.objective
         if cost > max(TELLING * allocation.objective, 0.5):
             only = all(isinstance(policy, ProviderShare) for policy in left_out)
-            first = only and not (told and len(left_out) > 1)  # shares that bind one by one are not told twice
+            first = only and not (moved_shares and len(left_out) > 1)  # shares that bind one by one are not told twice
             moved = [policy for policy in shares if policy in left_out and first]
-            told = told or bool(moved)
+            moved_shares = moved_shares or bool(moved)
             steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, seconds)]
-            text = f"{words} {format_usd(cost, 0)} a month"
-            rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps))
+            text, moves = f"{words} {format_usd(cost, 0)} a month", _moves(problem, allocation, free, cost)
+            text += f": without {'it' if len(left_out) == 1 else 'them'} {moves[0].text}" if moves else ""
+            rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps, moves=moves))
     return sorted(rows, key=lambda row: -row.usd_per_month)
+
+
+def _moves(problem: AllocationProblem, current: Allocation, free: Allocation, cost: float) -> list[PolicyMove]:
+    """The workloads that another allocation runs for clearly less, each with its machines in both."""
+    rows = []
+    for number, demand in enumerate(problem.demands):
+        both = [
+            [taken for taken in made.taken if taken.option.workload == number and taken.role == "primary"]
+            for made in (current, free)
+        ]
+        now, then = (sum(taken.usd for taken in mine) for mine in both)
+        if now - then > MOVED * cost:
+            machines, others = (_machines_text(mine) for mine in both)
+            text = f"{demand.name} would run on {others} for {format_usd(then, 0)} instead of {format_usd(now, 0)}"
+            if machines != others:
+                text += f" on {machines}"
+            rows.append(PolicyMove(workload=demand.name, usd_per_month=now, usd_per_month_without=then, text=text))
+    return sorted(rows, key=lambda row: row.usd_per_month_without - row.usd_per_month)
+
+
+def _machines_text(taken: Sequence[Taken]) -> str:
+    """Machines with how they are bought."""
+    return " and ".join(
+        f"{one.count:,} x {one.option.provider} {one.option.instance} {BOUGHT[one.option.purchase]}" for one in taken
+    )
 
 
 def _left_out(trait: Trait, usd: float) -> Binding:
@@ -195,7 +224,8 @@ def what_ifs(
     calls.append(ask.all_dearer)
     for provider in sorted(bills):
         without = partial(_without_provider, free, provider)
-        calls.append(partial(ask.new_allocation, f"{provider} is lost", without, "its share goes to the others"))
+        text = "its share goes to the others and is no longer a policy to meet"
+        calls.append(partial(ask.new_allocation, f"{provider} is lost", without, text))
     calls.append(ask.without_spot)
     unbound = replace(platform, rules=replace(platform.rules, budget_per_month=None))
 

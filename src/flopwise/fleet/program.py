@@ -100,6 +100,10 @@ class Solution:
     duals: Array | None = None
 
 
+SAME_FRAC = 1e-6
+"""Of a bill: what the solver says it is and what its columns cost."""
+
+
 def solve(
     program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False
 ) -> Solution:
@@ -131,6 +135,8 @@ def solve(
         return Solution(columns=None)
     solution = solver.getSolution()
     columns, objective = np.array(solution.col_value), float(info.objective_function_value)
+    if start is not None and np.dot(program.costs, columns) > objective + SAME_FRAC * abs(objective):
+        return solve(program, gap, seconds, relaxed=relaxed)  # HiGHS 1.16 keeps `start` where presolve does better
     if relaxed:
         return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual))
     return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))

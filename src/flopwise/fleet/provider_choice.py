@@ -44,7 +44,8 @@ def _choice(option: MonthlyOption, chosen: ChosenWorkload) -> ProviderChoice:
         workload=chosen.name, provider=option.provider, region=option.region, instance=option.instance,
         gpu=option.candidate.gpu, purchase=option.purchase, count=option.instances, usd_per_month=option.usd,
         change_usd=option.usd - usd, taken=bool(mine), why=_why_not(option, chosen, usd, taken=bool(mine)),
-        price_date=option.offer.price_date, price_source=option.offer.source,
+        price_date=option.offer.price_date_of(option.purchase),
+        price_source=option.offer.price_source_of(option.purchase),
     )  # fmt: skip
 
 

@@ -295,8 +295,8 @@ def _idle_use(fleet: SolvedFleet) -> Iterable[Risk]:
         workload_name = "" if name == "own machines" else name
         yield Risk(
             kind="idle", workload=workload_name, probability=1.0, impact=usd / total,
-            evidence=f"{format_usd(usd, 0)} of the month pay for {name if not workload_name else 'capacity'} that the "
-            "load does not fill, on average",
+            evidence=f"{format_usd(usd, 0)} a month pays for {name if not workload_name else 'capacity'} that the "
+            "load does not use on average",
             mitigation="a profile of traffic and autoscaling; smaller or shared accelerators; batches in quiet hours",
         )  # fmt: skip
 
@@ -357,7 +357,7 @@ def _prices(
         yield Risk(
             kind="price", workload="", probability=UNKNOWN, impact=share,
             evidence=f"{100 * share:.0f} % of the bill is at prices older than {max_age_days:g} days (since {oldest})",
-            mitigation="flopwise prices refresh, or import a newer list",
+            mitigation="run flopwise prices refresh, or import a newer list",
         )  # fmt: skip
     noted = [r for r in rows if r.price_note and r.purchase != "spot" and r.usd_per_hour_interval is None]
     if noted and cost.compute:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import PURCHASES, UNDATED, Offer, days_old
+from flopwise.pictures import BarPicture, Picture
 from flopwise.price_import.imports import ImportedFile, imported_files
+from flopwise.results import Result, attributes
 from flopwise.values import dataclass
 
 MOST_DAYS = 180
@@ -52,8 +55,8 @@ def _age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOS
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceAges:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PriceAges(Result):
     """How old prices are on the day `today`: of machines by provider, of other things (`book`), of imported files."""
 
     today: str
@@ -61,6 +64,27 @@ class PriceAges:
     providers: tuple[PriceAge, ...]
     imported: tuple[ImportedFile, ...]
     book: tuple[PriceAge, ...] = ()
+
+    table: ClassVar[str] = "providers"
+
+    @property
+    def verdict(self) -> str:
+        """How many prices there are, and how many of them are old."""
+        offers, stale = sum(a.offers for a in self.providers), sum(a.stale for a in self.providers)
+        undated, days = sum(a.undated for a in self.providers), f"{self.most_days:g} days"
+        sellers = "1 provider" if len(self.providers) == 1 else f"{len(self.providers):,} providers"
+        brings = " `import` or `refresh` brings newer ones." if stale else ""
+        old = f"{stale:,} prices are older than {days}, {undated:,} are undated"
+        return f"{offers:,} offers of {sellers}: {old}.{brings}"
+
+    def document(self) -> dict[str, Any]:
+        """The ages by key."""
+        return attributes(self, "today most_days providers imported book")
+
+    def picture(self) -> Picture:
+        """The median age of each provider's prices."""
+        rows = [(age.provider, float(age.median_days)) for age in self.providers]
+        return BarPicture(title=self.verdict, unit="days, median age of the prices", rows=rows)
 
     @classmethod
     def of(cls, facts: Facts, today: dt.date, most_days: float = MOST_DAYS) -> PriceAges:

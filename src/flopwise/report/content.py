@@ -59,10 +59,10 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Instances considered", tuple(machines.instances(assessment)), folded=True),
         Section("Assumptions and sources", tuple(_appendix(assessment)), folded=True),
     ]
-    said = {a.price_date for a in assessment.allocation if a.price_date}
-    dates = sorted(said - {UNDATED})
+    stated = {a.price_date for a in assessment.allocation if a.price_date}
+    dates = sorted(stated - {UNDATED})
     prices = "" if not dates else f", prices of {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")
-    prices += ", some undated" if UNDATED in said and dates else ", prices undated" if UNDATED in said else ""
+    prices += ", some undated" if UNDATED in stated and dates else ", prices undated" if UNDATED in stated else ""
     count = len(assessment.workloads)
     return Document(
         title=f"GPU strategy: {assessment.name}",
@@ -205,7 +205,7 @@ def hosted_apis(assessment: Assessment) -> Iterator[Block]:
     yield Table(
         [
             "workload", "API", ">tokens in", ">tokens out", ">a month", "", "the cheapest machines", ">a month",
-            ">break-even", "", "price of",
+            ">break-even", "", "price date",
         ],
         [
             (

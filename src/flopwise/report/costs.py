@@ -132,7 +132,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         [
             "workload", "provider", "region", "instance", "GPU", "bought", ">count", ">hours", ">list price/h",
             ">paid/h",
-            ">a month", "price of",
+            ">a month", "price date",
         ],
         [
             (
@@ -157,7 +157,7 @@ def allocation(assessment: Assessment) -> Iterator[Block]:
         rows.append((f"{provider} {instance}", region, purchase_text(purchase), machines, gpu_hours, names))
     if rows:
         yield Table(
-            ["to secure before the start", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
+            ["capacity to secure", "region", "bought", ">machines", ">GPU-hours a month", "for"], rows,
             "The machines that are needed if all workloads run at once: request quotas of this size, and capacity for "
             "the largest.",
         )  # fmt: skip
@@ -222,10 +222,12 @@ def policies(assessment: Assessment) -> Iterator[Block]:
     """What each policy costs."""
     if assessment.binding:
         rows = [
-            (re.split(r" costs? (?=\S*\d)", b.text, maxsplit=1)[0], usd(b.usd_per_month)) for b in assessment.binding
-        ]
+            (re.split(r" costs? (?=\S*\d)", b.text, maxsplit=1)[0], usd(b.usd_per_month),
+             "; ".join(move.text for move in b.moves[:2]) or "-")
+            for b in assessment.binding
+        ]  # fmt: skip
         note = "Each figure is the bill minus the bill without that policy; together they may cost more."
-        yield Table(["policy", ">a month"], rows, note)
+        yield Table(["policy", ">a month", "without it"], rows, note)
     elif assessment.allocation:
         yield Text("No policy makes the bill higher than it would be without it.")
     if steps := [step for b in assessment.binding for step in b.steps]:

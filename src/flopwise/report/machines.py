@@ -156,8 +156,8 @@ def instances(assessment: Assessment) -> Iterator[Block]:
         shown = used + others[: max(0, SHOWN - len(used))]
         yield Table(
             [
-                "instance", "region", "GPU", ">vCPU", ">RAM", ">on demand", ">spot", ">1 year", ">3 years", "price of",
-                "used by", "source",
+                "instance", "region", "GPU", ">vCPU", ">RAM", ">on demand", ">spot", ">1 year", ">3 years",
+                "price date", "used by", "source",
             ],
             [_instance(kind, notes) for kind in shown],
         )  # fmt: skip
@@ -234,7 +234,7 @@ def own_machines(assessment: Assessment) -> Iterator[Block]:
             yield Table(
                 [
                     "instead of", "region", "bought", ">GPU-hour there", ">own GPU-hour", ">buying pays from",
-                    ">keeping pays from", ">recovered in", "price of",
+                    ">keeping pays from", ">recovered in", "price date",
                 ],
                 [_against_cloud(r) for r in rows],
                 f"{row['machine']}, {use}, all costs included: the utilisation from which own machines cost less than "

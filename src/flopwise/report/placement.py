@@ -54,7 +54,7 @@ def _best_of_each(assessment: Assessment) -> Iterator[Block]:
     yield Table(
         [
             "workload", "provider", "its best machines", "region", "bought", ">a month", ">against the plan", "why not",
-            "price of",
+            "price date",
         ],
         rows,
         "The cheapest machines of each provider that run the whole workload by themselves, without standby, storage "

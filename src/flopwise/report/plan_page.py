@@ -100,7 +100,7 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
     yield Bars(f"Cost of a {unit} of the first {len(drawn)}, with its 80 % interval", drawn)
     yield Table(
         ["#", "machines", "region", "bought", "layout", ">time", ">memory", ">an hour", f">a {unit}", ">energy",
-         ">chance", "price of"],
+         ">chance", "price date"],
         [
             (
                 str(c.rank), f"{c.num_instances:,} x {c.provider} {c.instance} ({c.num_gpus:,} x {c.gpu})", c.region,

@@ -101,7 +101,7 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
         way = f"{runs_on(assessment, w)}, {purchase_text(str(w.best.get('purchase', '')))}".rstrip(", ")
         reason = w.why_not_cheaper or "it is the cheapest"
         rows.append((w.name, way, layout(w.best.get("layout") or {}), performance(w), reason, *plan))
-    headers = ["workload", "machines", "laid out", "expected (80 % interval)", "why not the cheaper one"]
+    headers = ["workload", "machines", "layout", "expected (80 % interval)", "why not the cheaper one"]
     yield Table(
         [*headers, *(["the plan"] if linked else [])], rows,
         "Each plan shows the choice with its figures, and the alternatives." if linked else "",
@@ -172,28 +172,28 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         )  # fmt: skip
     if links := [(w.name, need) for w in runs for need in w.best.get("network", []) if "step_bytes" in need]:
         yield Table(
-            ["network of", "link", "a step sends, each accelerator", ">on average", ">to stay hidden", ">for a node",
-             ">the link has"],
+            ["network of", "link", "sent per step and accelerator", ">on average", ">needed to stay hidden",
+             ">per node", ">link bandwidth"],
             [
                 (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
                  ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["step_bytes"].items()),
                  *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in RATES))
                 for name, need in links
             ],
-            "Bandwidth of one accelerator in one direction; for a node, of all its accelerators together. To stay "
+            "Bandwidth of one accelerator in one direction; per node, of all its accelerators together. To stay "
             "hidden: messages take no longer than the computation that can overlap them.",
         )  # fmt: skip
     if services:
         yield Table(
             ["service", "latency", ">expected", "80 % interval", ">target", ">chance to meet it",
-             ">requests/s it takes", "80 % interval", ">asked"],
+             ">capacity, requests/s", "80 % interval", ">load"],
             [row for w in services for row in _service_rows(w)],
-            "Requests/s: the capacity of the machines; replicas are planned below it.",
+            "Capacity is what the machines sustain; replicas are planned below it.",
         )  # fmt: skip
     if links := [(w.name, need) for w in shown for need in w.best.get("network", []) if "request_bytes" in need]:
         yield Table(
-            ["network of", "link", "a request sends, each accelerator", ">at the planned rate", ">at full load",
-             ">of a node", ">the link has"],
+            ["network of", "link", "sent per request and accelerator", ">at the planned rate", ">at full load",
+             ">per node", ">link bandwidth"],
             [
                 (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
                  ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["request_bytes"].items()),

@@ -128,7 +128,7 @@ def check_document(found: Check) -> Document:
     wrong = [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]
     sections = [
         Section("Summary", tuple(_summary(found))),
-        Section("What does not hold", (Bullets(wrong),) if wrong else ()),
+        Section("Missed targets and policies", (Bullets(wrong),) if wrong else ()),
         Section("What runs today", (_machines(found),)),
         Section("What would change", tuple(_changes(found))),
     ]
@@ -160,7 +160,7 @@ def _summary(found: Check) -> Iterator[Block]:
 def _machines(found: Check) -> Table:
     return Table(
         ["workload", "runs on", "bought", ">hours", ">a month", "fits", "holds", ">likely", ">busy", ">idle a month",
-         "price of"],
+         "price date"],
         [row for w in found.workloads for row in _rows(w)],
         "Likely: the probability that the hardest target is met. Busy: the share of the machines' capacity in use "
         "while they are on. Idle: the cost of hours and machines that nothing needs.",

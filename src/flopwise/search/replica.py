@@ -44,8 +44,12 @@ def with_lengths(workload: Resolved, model: Model) -> tuple[Resolved, tuple[str,
     if workload.trace is not None or None not in given.values():
         return workload, ()
     from flopwise.serving.estimate import request_tokens  # noqa: PLC0415 - an export states them
+    from flopwise.serving.techniques import tokens_of_images  # noqa: PLC0415 - an export states them
 
-    prompt, answer, notes = request_tokens(model, RequestSpec(**given), encode=answers_in_one_pass(model, workload))
+    prompt, answer, notes = request_tokens(
+        model, RequestSpec(**given), encode=answers_in_one_pass(model, workload),
+        images=tokens_of_images(workload.techniques, model),
+    )  # fmt: skip
     changed: dict[str, Any] = {"input_tokens": prompt} if given["input_tokens"] is None else {}
     if given["output_tokens"] is None and answer:
         changed["output_tokens"] = answer

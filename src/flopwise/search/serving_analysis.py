@@ -235,9 +235,10 @@ def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> lis
 
 def _plan_text(option: ServingOption, row: int) -> str:
     offer, found = option.priced.offer, option.found
+    count = int(found.replicas[row])
     return (
         f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(found.tp[row])}, "
-        f"batch {int(found.batch[row])}, {int(found.replicas[row])} replicas, {found.weights.name}"
+        f"batch {int(found.batch[row])}, {count} replica{'s' * (count != 1)}, {found.weights.name}"
     )
 
 

@@ -338,6 +338,14 @@ def busiest(arrival_s: Any, requests: int = STRETCH) -> tuple[int, int]:
     return first, first + requests
 
 
+def one_as_several(given: Mapping[str, Any], *declaring: type) -> dict[str, Any]:
+    """Keywords that are not None, with one text where the specs take several as a tuple of it."""
+    declared = {name: one for spec in declaring for name, one in options_of(spec).items()}
+    values = {name: value for name, value in given.items() if value is not None}
+    several = {name for name, value in values.items() if isinstance(value, str) and name in declared}
+    return {n: (value,) if n in several and declared[n].repeated else value for n, value in values.items()}
+
+
 def as_in_file(named: Mapping[str, Any]) -> dict[str, Any]:
     """Options by their names as the mapping that a file would say; one of several keys stays under its name."""
     lora, adapters = named.get("lora"), named.get("qlora") or "lora" in named

@@ -111,5 +111,5 @@ def _kernel(seconds: Floats, memory_s: Floats, weights: Floats, runner: Runner) 
     floor_s = weights * ELEMENT_BYTES / runner.rates.hbm_bytes_per_s
     return StepTime(
         seconds=seconds, compute_s=zero, memory_s=memory_s, communication_s=zero, overhead_s=seconds - memory_s,
-        floor_s=floor_s, flops=zero, conversion_s=zero, launches=zero + 1.0,
+        floor_s=floor_s, flops=zero, conversion_s=zero, launches=zero + 1.0, read_bytes=zero + weights * ELEMENT_BYTES,
     )  # fmt: skip

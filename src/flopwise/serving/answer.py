@@ -305,7 +305,9 @@ def _loaded_replica(
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
-    inputs, outputs, notes = request_tokens(job.model, request, encode=encode)
+    inputs, outputs, notes = request_tokens(
+        job.model, request, encode=encode, images=job.techniques.images * job.techniques.image_tokens
+    )
     notes = notes if request.requests is None else ()  # lengths are drawn
     total = job.num_gpus if gpus is None else gpus
     if total % job.num_gpus:

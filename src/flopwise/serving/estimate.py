@@ -78,8 +78,13 @@ def check_request(model: Model, input_tokens: int, output_tokens: int) -> tuple[
     return check_length(model, input_tokens + answer, what="a request" if answer else "an input")
 
 
-def request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple[int, int, tuple[str, ...]]:
-    """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes."""
+def request_tokens(
+    model: Model, request: RequestSpec, *, encode: bool, images: int = 0
+) -> tuple[int, int, tuple[str, ...]]:
+    """(tokens of a prompt, of an answer, what was assumed): as given, else the default as far as the context goes.
+
+    `images`: tokens of those in a prompt, which the default text stands beside.
+    """
     drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
     mean = (f"computed for the mean length of requests ({' and '.join(drawn)}); `flopwise simulate` draws each",)
     inputs, outputs = (
@@ -92,14 +97,15 @@ def request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple
         return own, 0, () if inputs in (None, own) else (fixed_length,)
     if encode and generates(model):
         return min(inputs or DEFAULT_INPUT, made or DEFAULT_INPUT), 0, notes
-    most, decodes, reads = made or DEFAULT_INPUT + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
+    usual = DEFAULT_INPUT + images
+    most, decodes, reads = made or usual + DEFAULT_OUTPUT, generates(model), prompt(model, 2)
     fixed, apart = reads.own == 2 and reads.encoder, reads.own == 1  # sound beside the text; text on either side
     answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
     room = most if apart or not decodes else max(1, most - answer)
-    tokens = inputs or min(START_TOKENS if fixed else DEFAULT_INPUT, room)
+    tokens = inputs or min(START_TOKENS if fixed else usual, room)
     if outputs is None:
         answer = max(1, min(answer, most if apart else most - tokens)) if decodes else 0
-    plain = (inputs or DEFAULT_INPUT, outputs or (DEFAULT_OUTPUT if decodes else 0))
+    plain = (inputs or usual, outputs or (DEFAULT_OUTPUT if decodes else 0))
     if (tokens, answer) == plain or (not decodes and tokens == plain[0]):
         return tokens, answer, notes
     shape = f"requests of {tokens:,} tokens in" + (f" and {answer:,} out" if decodes else "")
@@ -107,16 +113,18 @@ def request_tokens(model: Model, request: RequestSpec, *, encode: bool) -> tuple
 
 
 def default_lengths(
-    model: Model, inputs: int | str | None, outputs: int | str | None, shared: int = 0
+    model: Model, inputs: int | str | None, outputs: int | str | None, shared: int = 0, images: int = 0
 ) -> tuple[int | str, int | str, tuple[str, ...]]:
     """Lengths of prompts and answers, drawn or not, and what was assumed: as given, else as far as the context goes.
 
-    `shared`: tokens that stand before each prompt. Source and assumptions: `request_tokens`.
+    `shared`: tokens that stand before each prompt; `images`: as of `request_tokens`.
+
+    Source and assumptions: `request_tokens`.
     """
     if inputs and outputs:
         return inputs, outputs, ()
     given = {name: mean_tokens(n) for name, n in (("input_tokens", inputs), ("output_tokens", outputs)) if n}
-    tokens, answer, notes = request_tokens(model, RequestSpec(**given), encode=False)
+    tokens, answer, notes = request_tokens(model, RequestSpec(**given), encode=False, images=images)
     if not inputs and shared and model.max_position is not None and tokens > model.max_position - answer - shared:
         tokens = max(1, model.max_position - answer - shared)
         before = f"{tokens:,} tokens in behind the {shared:,} that are shared and {answer:,} out"

@@ -193,6 +193,7 @@ class Runner:
             if runs(self.model, tower) and np.any(load.encoded):
                 total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
                 layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
+        total = total.plus(added) if (added := self.added_kernels(load, split)) is not None else total
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
         layers_s = layers_s + (self.engine.experts_s + self.rates.value["experts_s"]) * expert_layers(stack)
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
@@ -206,6 +207,14 @@ class Runner:
             communication_s=total.communication_s + hops,
             overhead_s=total.overhead_s + overhead,
         )
+
+    def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
+        """What a technique adds to the layers' kernels, launched and read with them; None where nothing.
+
+        Source: the technique's own. Assumes: nothing further.
+        """
+        del load, split
+        return None
 
     def _captured_load(self, load: StepLoad) -> StepLoad:
         """The step as it is launched: one that only decodes is filled up with empty sequences to a captured size.

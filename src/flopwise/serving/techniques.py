@@ -92,6 +92,14 @@ def _image_tokens(request: TechniqueRequest, job: ServeJob) -> int:
     return request.image_tokens or usual
 
 
+def tokens_of_images(request: TechniqueRequest, model: Model) -> int:
+    """Prompt tokens of a request's images; 0 without images, or where the model sees none.
+
+    Source: `model_image_tokens`. Assumes: nothing further.
+    """
+    return (request.images or 0) * (request.image_tokens or model_image_tokens(model))
+
+
 def model_image_tokens(model: Model) -> int:
     """Prompt tokens that the model makes of one image; 0 where it sees none.
 
@@ -334,13 +342,15 @@ class TechniqueRunner(Runner):
         whole = Runner.step(self, seen, split)
         if self.away_frac:
             whole = self._with_offload(whole, seen, split)
-        if self.adapters:
-            whole = whole.plus(Adapters(self.adapters, self.adapter_rank).step(self, seen, split))
         if self.images_per_token and np.any(load.prefill_tokens):
             whole = whole.plus(self._image(split, self.images_per_token * load.prefill_tokens))
         if self.structured_frac and np.any(load.decode_batch):
             whole = self._with_masks(whole, seen)
         return whole if self.draft is None else self._with_draft(whole, self.draft, load, seen)
+
+    def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
+        """The kernels of adapters. Source and assumptions: `Adapters.step`."""
+        return Adapters(self.adapters, self.adapter_rank).step(self, load, split) if self.adapters else None
 
     def _image(self, split: ServingLayout, images: Floats) -> StepTime:
         """The image tower and its projector for so many images; of less than one that share of one.

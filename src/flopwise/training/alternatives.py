@@ -35,10 +35,10 @@ class UnstatedInput:
     low: float  # at most 1
     high: float  # at least 1
 
-    @property
-    def text(self) -> str:
-        """What it widens the interval by, in words."""
-        return f"{self.name} not stated: -{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
+    def text(self, quantity: str) -> str:
+        """What it widens the interval of the quantity by, in words."""
+        ends = f"-{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
+        return f"{self.name} not stated: {ends} in {quantity}"
 
     @property
     def matters(self) -> bool:

@@ -392,7 +392,7 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
                 figures = _seconds(work, "bf16", context, timing)
                 kernel = BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
-                yield kernel._replace(modules=frozenset({"moe"}))
+                yield kernel._replace(modules=frozenset({"moe", "activation"} if what == "clamp" else {"moe"}))
 
 
 EAGER_BYTES = {

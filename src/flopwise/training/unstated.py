@@ -61,7 +61,7 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
     for one in inputs:
         band = band.between(one.low, one.high)
     low, high = band.interval(found.tokens_per_s_per_gpu)
-    notes = tuple(one.text for one in inputs if one.matters)
+    notes = tuple(one.text("speed") for one in inputs if one.matters)
     slower = found.band.low / band.low
     return replace(
         found, band=band, low=float(low), high=float(high), assumptions=(*found.assumptions, *notes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,9 +90,18 @@ def command(*, web: bool, **given: Any) -> None:
     def as_json(fleet: Assessment) -> dict[str, Any]:
         return {**plain(fleet), **({"exported": [one.document() for one in exports]} if exports else {})}
 
-    options.answer(found, text, as_json)
+    options.answer(found, text, as_json, further=_further(given["fleet"], written))
     if found.warnings or not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)
+
+
+def _further(fleet: Path, written: Sequence[Path]) -> dict[str, str]:
+    """The line that writes the report, or that exports a plan of it."""
+    plans = [path for path in written if path.suffix == ".json" and path.parent.name == "plans"]
+    if plans:
+        exported = shlex.join(["flopwise", "export", "skypilot", str(plans[0]), "-o", "deploy"])
+        return {"One of its plans as files that deploy it": exported}
+    return {"The report, with all tables and plans": shlex.join(["flopwise", "assess", str(fleet), "-o", "report"])}
 
 
 MOST = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,10 @@ def command(**given: Any) -> None:
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     written = [] if given["output"] is None else write_check(found, given["output"])
-    options.answer(found, lambda one, paper: blocks(one, paper, written))
+    whole = shlex.join(["flopwise", "assess", str(given["fleet"]), "-o", "report"])
+    options.answer(
+        found, lambda one, paper: blocks(one, paper, written), further={"The proposal as a report": whole}
+    )  # fmt: skip
     if not found.holds:
         click.get_current_context().exit(1)
 
@@ -56,17 +60,19 @@ def command(**given: Any) -> None:
 def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterator[str]:
     """The check as people read it."""
     yield pairs(list(_totals(found)), paper)
-    headers = ["workload", "runs on", "bought", ">hours", ">a month", "fits", "holds", ">likely", ">busy", ">idle"]
+    headers = [
+        "workload", "runs on", "bought", ">hours", ">a month", "fits", "meets targets", ">chance", ">busy", ">idle",
+    ]  # fmt: skip
     yield table(headers, [row for w in found.workloads for row in _rows(w)], paper)
     if wrong := [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]:
-        yield bullets("What does not hold:", [plain_text(text) for text in wrong])
+        yield bullets("Missed targets and policies:", [plain_text(text) for text in wrong])
     rows = [
         (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
         for w in found.workloads
         for c in w.changes
     ]
     if rows:
-        yield table(["workload", "change", ">a month", ">then", "how"], rows, paper)
+        yield table(["workload", "change", ">a month", ">bill after it", "how"], rows, paper)
     if written:
         yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(path.name for path in written)}"
 

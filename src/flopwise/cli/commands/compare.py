@@ -2,66 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flopwise import units
+from flopwise.buy_or_build.spec import AlternativesSpec, ComparisonSpec
 from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.options import add, flags
+from flopwise.cli.options import flag, flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
-from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.options import CHANGE, COUNT, USD_OR_ZERO, ValueKind, choice, name, options_of, whole
-from flopwise.search.spec import ConstraintsSpec, TargetsSpec, WorkloadSpec
-from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
-from flopwise.training.spec import TrainingSpec
+from flopwise.options import defaults_of, options_of
+from flopwise.search.spec import WorkloadSpec
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
-    from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, TippingPoint, Verdict
+    from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, Decision, TippingPoint
 
-ADAPTERS, LATENCIES = "lora qlora lora_targets", "ttft tpot latency"
-PLACES = "providers regions gpus vendors exclude software marketplace instances"
-OF_WORKLOADS = (*ADAPTERS.split(), *LATENCIES.split(), *PLACES.split())
-"""What is said as in the file of a workload."""
-PURCHASE = options_of(ConstraintsSpec)["purchase"].kind
-
-
-def _numbers(parse: Callable[[object, str], float]) -> Callable[[object, str], tuple[float, ...]]:
-    """A reader of one number, or of two with a slash between, none of them negative."""
-
-    def parse_numbers(value: object, what: str) -> tuple[float, ...]:
-        text = str(value)
-        parts = text.split("/")
-        if len(parts) > 2:
-            divided = "give input and output, divided by one slash"
-            raise SpecError(f"{what}: {text[:60]!r} has {len(parts)} parts; {divided}")
-        found = tuple(parse(part.strip(), what) for part in parts)
-        if min(found) < 0 or sum(found) <= 0:
-            raise SpecError(f"{what}: {text[:60]} is out of range; allowed: above 0")
-        return found
-
-    return parse_numbers
-
-
-def _prices(value: object, what: str) -> tuple[float, ...]:
-    found = _numbers(units.parse_usd)(value, what)
-    if len(found) != 2:
-        raise SpecError(f"{what}: {str(value)[:60]!r} is one price; give input and output, such as 0.15/0.60")
-    return found
-
-
-def _pretrain_tokens(value: object, what: str) -> float | None:
-    return None if str(value).lower() == "auto" else COUNT.parse(value, what)
-
-
-VOLUME = ValueKind("volume", _numbers(units.parse_count))
-API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrain_tokens)
+SERVED = [name for name in options_of(AlternativesSpec) if "lora" not in name]
+"""What is said of the machines that serve."""
 
 
 @options.command(
@@ -72,55 +36,13 @@ API_PRICE, PRETRAIN = ValueKind("in/out", _prices), ValueKind("tokens", _pretrai
     work="planning each way",
 )
 @options.argument("model")
-@add(
-    "--tokens-per-month",
-    VOLUME,
-    "Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.",
-    required=True,
-)
-@flags(RequestSpec, "input_tokens output_tokens", section="")
-@add("--growth", CHANGE, "Traffic that each month adds, such as 5%; from -0.99 to 1.", field="growth_frac", default=0.0)
-@flags(Traffic, "peak", section="")
-@add("--months", whole(high=120), "Months to compare.", default=12)
-@add("--way", choice("api", "open", "finetune", "pretrain"), "Only this way.", field="ways", repeated=True)
-@add(
-    "--api",
-    name("api"),
-    "A hosted model: groq/Llama-3.1-8B, or a name alone for its cheapest host.",
-    field="apis",
-    repeated=True,
-)
-@add(
-    "--api-price", API_PRICE, "A price of your own, USD a million tokens: 0.15/0.60.", field="api_prices", repeated=True
-)
-@add("--finetune-tokens", COUNT, "Tokens of fine-tuning.", default="50M")
-@flags(TrainingSpec, ADAPTERS, section="", for_file=True)
-@add("--pretrain-tokens", PRETRAIN, "Tokens of training from scratch, or auto (default): the compute-optimal number.")
-@add("--pretrain-model", name("model"), "Train this model from scratch instead, such as 1B.")
-@add("--runs", whole(high=10_000), "Training runs paid for.", default=1)
-@add(
-    "--upkeep",
-    USD_OR_ZERO,
-    "USD a month for people and storage of a self-hosted service.",
-    field="upkeep_usd_per_month",
-    default=0.0,
-)
-@flags(TargetsSpec, LATENCIES, for_file=True)
-@flags(ConstraintsSpec, PLACES, for_file=True)
-@flags(ConstraintsSpec, "purchase")
-@add(
-    "--train-purchase",
-    PURCHASE,
-    "Purchase option of training, as --purchase.",
-    repeated=True,
-    section="Where it may run",
-)
+@flag("tokens_per_month", options_of(ComparisonSpec)["tokens_per_month"], required=True)
+@flags(ComparisonSpec, without="tokens_per_month purchase train_purchase")
+@flags(AlternativesSpec, for_file=True)
+@flags(ComparisonSpec, "purchase train_purchase")
 @flags(WorkloadSpec, "simulate")
 @flags(SourceSpec, "assume_family facts calibration")
-def command(
-    *, model: str, tokens_per_month: tuple[float, ...], input_tokens: int | str | None, output_tokens: int | str | None,
-    growth_frac: float, peak: float | None, **given: Any,
-) -> None:  # fmt: skip
+def command(model: str, **given: Any) -> None:
     """Fine-tune, train from scratch, or call an API, for the same traffic.
 
     Each way has an up-front cost (the cheapest plan of its training) and a monthly one (whole machines that serve, or
@@ -129,37 +51,35 @@ def command(
     """
     from flopwise.api.buy_or_build import compare
     from flopwise.api.prices import stale_notes
-    from flopwise.buy_or_build.alternatives import KINDS, MonthlyTraffic
-    from flopwise.search.workload import as_in_file
 
-    means = (None if length is None else mean_tokens(length) for length in (input_tokens, output_tokens))
-    volume, prompt, answer = _traffic(tokens_per_month, *means)
-    traffic = MonthlyTraffic(
-        tokens_per_month=volume, input_tokens=prompt, output_tokens=answer, growth_frac=growth_frac, peak=peak or 1.0
-    )
-    said = options.spellings(click.get_current_context(), settings=True)
-    wanted = as_in_file({name: given[name] for name in OF_WORKLOADS if name in said})
-    others = options.values({name: value for name, value in given.items() if name not in OF_WORKLOADS})
-    ways = others.pop("ways") or KINDS
+    stated = options.spellings(click.get_current_context(), settings=True)
+    unstated = defaults_of(AlternativesSpec).keys() - stated.keys()
+    given = {name: value for name, value in given.items() if name not in unstated}
     with Progress("planning each way") as progress:
-        found = compare(model, traffic=traffic, ways=ways, advance=progress, **wanted, **others)
-    options.answer(found, blocks)
+        found = compare(model, advance=progress, **options.values(given))
+    options.answer(found, blocks, further=_further(found, given))
     options.say_age(stale_notes(found.price_dates()))
 
 
-def _traffic(volume: tuple[float, ...], prompt: int | None, answer: int | None) -> tuple[float, int, int]:
-    """Tokens a month, of a prompt and of an answer; the mix follows from IN/OUT where it is given so."""
-    if len(volume) == 1:
-        return volume[0], prompt or DEFAULT_INPUT, answer or DEFAULT_OUTPUT
-    read, written = volume
-    if min(read, written) <= 0:
-        raise SpecError("--tokens-per-month: both sides of IN/OUT are above 0")
-    if prompt is not None and answer is not None:
-        raise SpecError("--output: follows from --input and the IN/OUT of --tokens-per-month; leave one of them out")
-    if answer is not None:
-        return read + written, max(1, round(answer * read / written)), answer
-    prompt = prompt or DEFAULT_INPUT
-    return read + written, prompt, max(1, round(prompt * written / read))
+def _further(found: CostComparison, given: Mapping[str, Any]) -> dict[str, str]:
+    """The line that plans the machines which serve the weights."""
+    own = next((way for way in found.ways if way.feasible and way.kind != "api"), None)
+    if own is None:
+        return {}
+    stated = options.spellings(click.get_current_context(), settings=True)
+    rate = found.requests_per_month / (HOURS_PER_MONTH * HOUR_S)
+    words = ["flopwise", "plan", own.model, "--task", "serve", "--rate", f"{rate:.3g}"]
+    words += ["--input", str(found.input_tokens), "--output", str(found.output_tokens)]
+    for spec, names in ((AlternativesSpec, SERVED), (ComparisonSpec, ("purchase", "peak"))):
+        for name in names:
+            if name in stated:
+                words += options_of(spec)[name].arguments(_plain(given[name]))
+    return {f"The machines of {own.name}": shlex.join(words)}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a file as the command line says it: `p95=1s`."""
+    return next(f"{at}={time}" for at, time in value.items()) if isinstance(value, dict) else value
 
 
 MARKS = {"api": "A", "open": "O", "finetune": "F", "pretrain": "S"}
@@ -175,47 +95,34 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
     volume = found.tokens_per_month
     growth = f", {units.format_percent(found.growth_frac)} more each month" if found.growth_frac else ""
     read, written = units.format_count(volume["input"]), units.format_count(volume["output"])
-    yield heading(_sentence(found.verdict), paper)
     yield heading(
         f"{found.model}: {read} tokens in and {written} out a month{growth}, over {found.months} months", paper
     )
     feasible = [way for way in found.ways if way.feasible]
     yield table(("way", ">up front", ">first month", ">total", ">per M tokens"), [_row(way) for way in feasible], paper)
-    yield from _verdict(found.verdict, paper)
-    yield "What each takes:\n" + table(
-        ("way", "training", ">it takes", "serving", ">filled"), [_requirements_row(way) for way in feasible], paper
+    yield from _decision(found.decision, paper)
+    yield "Machines of each:\n" + table(
+        ("way", "training", ">time", "serving", ">utilisation"), [_requirements_row(way) for way in feasible], paper
     )
     for way in found.ways:
         if not way.feasible:
             yield f"{way.name}: not feasible\n" + "\n".join(f"  - {reason}" for reason in way.reasons)
     yield _chart(found, paper)
     if found.break_even:
-        yield "Where own machines pay:\n" + table(
-            ("way", "against", ">month", ">tokens a month", "why"), [_crossing(c) for c in found.break_even], paper
+        yield "Where machines of your own break even:\n" + table(
+            ("way", "against", ">after months", ">tokens a month", "why"), map(_crossing, found.break_even), paper
         )
-    notes = [f"{way.name}: a loss of {way.loss:.3g} nats a token expected" for way in found.ways if way.loss]
+    notes = [f"{way.name}: expected loss of {way.loss:.3g} nats per token" for way in found.ways if way.loss]
     yield "Assumed:\n" + "\n".join(f"  - {text}" for text in [*found.assumptions, *_billing_notes(feasible), *notes])
 
 
-def _sentence(made: Verdict) -> str:
-    """The answer in a sentence."""
-    text = f"Cheapest: {made.cheapest}"
-    if made.saves_usd is not None and made.against is not None:
-        saves = _with_ends(made, "saves_usd", units.format_usd)
-        text += f", {saves} less than {made.against}"
-    if made.chance is not None:
-        sure = "settled" if made.settled else "not settled"
-        text += f"; {100 * made.chance:.0f} % chance by measured errors: {sure}"
-    return f"{text}."
-
-
-def _verdict(made: Verdict, paper: Screen) -> Iterator[str]:
+def _decision(made: Decision, paper: Screen) -> Iterator[str]:
     """How the answer comes about, and what would change it."""
     if made.because:
         yield bullets("Because:", made.because)
     if made.turns:
         yield "What would change it, the nearest first:\n" + table(
-            ("input", ">now", ">turns at", ">times", "then cheaper", "beside"), [_turn(t) for t in made.turns], paper
+            ("input", ">now", ">break-even", ">factor", "cheaper beyond it", "note"), map(_turn, made.turns), paper
         )
 
 

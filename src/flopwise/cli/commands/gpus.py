@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Resolution
     from flopwise.search.model_sizes import LargestModels
 
-_HEADERS = ("name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "known")
-_SPARE = ("known", ">GiB", "kind", "link", ">TDP")
+_HEADERS = (
+    "name", "kind", "memory", ">GiB", ">memory bandwidth", ">bf16 dense", ">fp8 dense", "link", ">TDP", "confidence",
+)  # fmt: skip
+_SPARE = ("confidence", ">GiB", "kind", "link", ">TDP")
 """Columns that a narrow terminal does without, the first first."""
 
 
@@ -64,7 +67,8 @@ def command(
             if not rows:
                 raise
         else:
-            options.answer(one, _detail, document)
+            rent = shlex.join(["flopwise", "instances", "--gpu", one.accelerator.name])
+            options.answer(one, _detail, document, further={"Where it is for rent": rent})
             return
     else:
         rows = known.gpus(**places, **options.values(filters))
@@ -91,7 +95,7 @@ def document(found: Resolution) -> dict[str, Any]:
     return {**facts, **counts, "assumed": found.note}
 
 
-def _largest(rows: list[LargestModels], paper: Screen) -> Iterator[str]:
+def _largest(rows: Sequence[LargestModels], paper: Screen) -> Iterator[str]:
     from flopwise.search.model_sizes import CONDITIONS
 
     ways = list(rows[0].parameters) if rows else []

@@ -112,11 +112,11 @@ def _origin(offer: Offer, purchase: str) -> str | None:
 
 
 def _row(offer: Offer) -> tuple[Any, ...]:
-    held = f"{offer.count} x {offer.accelerator}"
+    devices = f"{offer.count} x {offer.accelerator}"
     if offer.accelerator_share < 1:
-        held = f"{offer.accelerator_share:.3g} of {offer.accelerator}"
+        devices = f"{offer.accelerator_share:.3g} of {offer.accelerator}"
     return (
-        offer.provider, offer.instance, offer.region, held, offer.vcpus,
+        offer.provider, offer.instance, offer.region, devices, offer.vcpus,
         None if offer.ram_bytes is None else units.format_bytes(offer.ram_bytes),
         None if offer.network_bytes_per_s is None else units.format_rate(offer.network_bytes_per_s * 8, "bit/s"),
         *(_price(offer.price_usd_per_hour(p)) for p in ("on_demand", "spot", "reserved_1y", "reserved_3y")),

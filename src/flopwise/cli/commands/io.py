@@ -50,6 +50,7 @@ def command(*, model: str | None, base: str, explain: bool, **given: Any) -> Non
 
     options.answer(
         answer, lambda found, paper: lines(found, paper, base), figure=storage_figure if explain else None,
+        further={} if explain else {"Where the figures come from": f"{options.command_line('io')} --explain"},
     )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
         ("samples", f"{speed.samples_per_s:,.4g}/s per accelerator"),
         ("per accelerator", each),
         (f"per node of {answer.gpus_per_node}", rate_text(answer.read_bytes_per_s_per_node, base)),
-        ("in all", rate_text(answer.read_bytes_per_s_total, base)),
+        ("total", rate_text(answer.read_bytes_per_s_total, base)),
     ]
     if answer.epoch_s is not None:
         rows.append(("an epoch", units.format_seconds(answer.epoch_s)))
@@ -124,7 +125,7 @@ def _deliveries(answer: StorageAnswer, rate: Callable[[float], str], paper: Scre
     cached = answer.request.cache_bytes is not None
     needed = answer.read_bytes_per_s_per_node
     headers = [
-        "storage", ">delivers", ">of the need", *(["first epochs", "later epochs"] if cached else ["training"]),
+        "storage", ">delivers", ">times the need", *(["first epochs", "later epochs"] if cached else ["training"]),
         ">write a checkpoint", ">read it", ">load weights", "confidence",
     ]  # fmt: skip
     rows = []
@@ -159,15 +160,14 @@ def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
             every, share = units.format_seconds(saved.interval_s), units.format_percent(saved.stall_frac)
             each = rate_text(saved.write_bytes_per_s / answer.num_nodes, base)
             written = rate_text(saved.write_bytes_per_s, base)
-            how = f"{written} in all, {each} per node: each {every}, {share} of the time"
+            how = f"{written} in total, {each} per node: each {every}, {share} of the time"
             assumed = "; assumed from the failure rate (--checkpoint-interval)" if saved.interval_assumed else ""
             rows.append(("to write", how + assumed))
         if saved.restore_bytes_per_s is not None and saved.restore_within_s is not None:
             within = units.format_seconds(saved.restore_within_s)
             each = rate_text(saved.restore_bytes_per_s / answer.num_nodes, base)
-            rows.append(
-                ("to restore", f"{rate_text(saved.restore_bytes_per_s, base)} in all, {each} per node: within {within}")
-            )
+            total = rate_text(saved.restore_bytes_per_s, base)
+            rows.append(("to restore", f"{total} in total, {each} per node: within {within}"))
     within_s = answer.request.load_within_s
     if answer.weights_bytes is not None and within_s is not None:
         size, within = size_text(answer.weights_bytes, base), units.format_seconds(within_s)

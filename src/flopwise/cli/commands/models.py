@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,12 +58,13 @@ def command(
             raise
         options.answer(rows, lambda found, paper: _listing(_matching(name, found), found, paper))
         return
-    options.answer(card, _detail, document, main=None)
+    deeper = {"What it takes to run, by weight format": shlex.join(["flopwise", "fit", name, "--gpu", "h100"])}
+    options.answer(card, _detail, document, main=None, further=deeper if card.model.kind == "decoder" else None)
 
 
 def _matching(part: str, rows: Sequence[Mapping[str, Any]]) -> str:
     count = "1 model has" if len(rows) == 1 else f"{len(rows):,} models have"
-    return f"{count} {part} in the name or type; none is called so."
+    return f"{count} {part} in the name or type; no model has exactly that name."
 
 
 def _whole(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -92,7 +94,7 @@ def _listing(sentence: str, rows: Sequence[Mapping[str, Any]], paper: Screen) ->
     if not rows:
         return
     yield table(
-        ["name", "type", "kind", ">parameters", ">active", "Hugging Face id", "known"],
+        ["name", "type", "kind", ">parameters", ">active", "Hugging Face id", "confidence"],
         [
             (r["name"], r["model_type"], r["kind"], _count(r["parameters"]), _count(r["active_parameters"]), r["hf_id"],
              r["confidence"])

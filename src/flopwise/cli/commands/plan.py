@@ -12,7 +12,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
-from flopwise.cli.plan_text import blocks, comparison, layout, reasons
+from flopwise.cli.plan_text import blocks, comparison, further, layout, reasons
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, table, tree
 from flopwise.errors import InfeasibleError
@@ -197,7 +197,7 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exp
         compared |= {"exported": [one.document() for one in exports]} if exports else {}
         return {**plan.document(), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
-    options.answer(answer, text, document)
+    options.answer(answer, text, document, further=further(answer) if other is None else None)
     options.say_age(stale_notes(answer.price_dates(top)))
 
 

@@ -10,7 +10,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.progress import note
-from flopwise.cli.render import Screen, heading, pairs, table, verdict
+from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.fleet.spec import SiteFigures
@@ -95,8 +95,8 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
         options.answer(found, own_blocks)
         options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
     elif action == "list":
-        held = api.list_prices()
-        options.answer(held, _import_table)
+        imports = api.list_prices()
+        options.answer(imports, _import_table)
     else:
         ages = api.prices(facts=facts, **mine)
         options.answer(ages, _ages)
@@ -111,12 +111,6 @@ def _say(notes: Sequence[str]) -> None:
 
 
 def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
-    offers, stale = sum(a.offers for a in ages.providers), sum(a.stale for a in ages.providers)
-    undated, days = sum(a.undated for a in ages.providers), f"{ages.most_days:g} days"
-    sellers = "1 provider" if len(ages.providers) == 1 else f"{len(ages.providers):,} providers"
-    brings = " `import` or `refresh` brings newer ones." if stale else ""
-    text = f"{offers:,} offers of {sellers}: {stale:,} prices are older than {days}, {undated:,} are undated.{brings}"
-    yield verdict(text, paper)
     for title, count, rows in (("provider", ">offers", ages.providers), ("other prices", ">rows", ages.book)):
         headers = (
             title,
@@ -150,16 +144,16 @@ def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
         yield from _import_table(ages.imported, paper)
 
 
-def _import_table(held: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
-    if not held:
+def _import_table(imports: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
+    if not imports:
         yield "Nothing is imported: the shipped prices hold."
         return
     yield table(
         ("name", ">offers", "providers", "prices of", "imported", "file"),
-        [(h.name, h.offers, ", ".join(h.providers[:4]), _span(h.price_dates), h.imported, h.path) for h in held],
+        [(h.name, h.offers, ", ".join(h.providers[:4]), _span(h.price_dates), h.imported, h.path) for h in imports],
         paper,
     )
-    for each in held:
+    for each in imports:
         if each.fault:
             yield f"{each.name} cannot be read: {each.fault}"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
@@ -12,7 +13,7 @@ from flopwise.cli.render import Screen, bars, heading, pairs
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import BYTES, FLAG, FLOPS, name
+from flopwise.options import BYTES, FLAG, FLOPS, name, options_of
 from flopwise.training.spec import DataSpec
 
 if TYPE_CHECKING:
@@ -45,8 +46,19 @@ def command(**given: Any) -> None:
 
     if given["model"] is None:
         options.refuse(["seq"], "goes with a MODEL")
-    answer = roofline(given.pop("model"), **options.values(given))
-    options.answer(answer, lines)
+    answer = roofline(given["model"], **options.values({n: v for n, v in given.items() if n != "model"}))
+    options.answer(answer, lines, further=_further(given))
+
+
+def _further(given: Mapping[str, Any]) -> dict[str, str]:
+    """The line that looks at the shapes of a model; none without one."""
+    if given["model"] is None:
+        return {}
+    words = ["flopwise", "explain", given["model"]]
+    for spec, names in ((MachineSpec, ["gpu"]), (SharedSpec, ["batch"]), (DataSpec, ["seq"])):
+        for option in names:
+            words += options_of(spec)[option].arguments(given[option])
+    return {"What its shapes cost, and which would be faster": shlex.join(words)}
 
 
 def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:

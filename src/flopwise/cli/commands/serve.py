@@ -139,7 +139,7 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
         gpus = load.replicas_needed * answer.estimate.num_gpus
         yield (
             f"{load.requests_per_s:g} requests/s are {units.format_percent(load.utilisation_frac)} of what it "
-            f"sustains; the queue grows without end. It takes {load.replicas_needed:,} replicas or more "
+            f"sustains; the queue grows without bound. It takes {load.replicas_needed:,} replicas or more "
             f"({gpus:,} accelerators)."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -124,7 +125,7 @@ def command(*, web: bool, **given: Any) -> None:
     if given["queue"] is not None:
         with Progress("simulating") as progress:
             worked = api.batch(model, report=progress, **options.values(given, BatchRequest), **shared)
-        options.answer(worked, batch_lines)
+        options.answer(worked, batch_lines, further=_batch_further(worked, given))
         return
     question = options.values(given, Traffic, Scheduling) | shared
     question |= {"slo": _objective(given), "on_compile": announce_compilation}
@@ -145,7 +146,7 @@ def command(*, web: bool, **given: Any) -> None:
         sizes = api.vertical(model, rule=rule, replicas=given["replicas"], **question)
 
     comparison = None if replayed is None else replayed.comparison
-    _show(run, elastic, sizes, comparison, _targets(run.summary, given))
+    _show(run, elastic, sizes, comparison, _targets(run.summary, given), _further(run, given))
 
 
 def _show(
@@ -154,6 +155,7 @@ def _show(
     sizes: tuple[Size, ...],
     comparison: ReplayComparison | None,
     targets: Sequence[_Target],
+    further: Mapping[str, str],
 ) -> None:
     """Give the answer, and end with 1 where nothing was answered or a target is missed."""
 
@@ -172,7 +174,7 @@ def _show(
     def verdict(answer: Result) -> str:
         return " ".join([*map(_judgement, targets), answer.verdict])
 
-    options.answer(elastic or run, text, plain, verdict=verdict)
+    options.answer(elastic or run, text, plain, verdict=verdict, further=further)
     if not run.summary.completed or not all(one.holds for one in targets):
         click.get_current_context().exit(1)
 
@@ -196,6 +198,38 @@ def _targets(found: RunSummary, given: Mapping[str, Any]) -> list[_Target]:
             had = getattr(getattr(found, figure), limit.percentile)
             targets.append(_Target(name, limit.percentile, limit.seconds, had, bool(had <= limit.seconds)))
     return targets
+
+
+KEPT = ((MachineSpec, ("provider", "region", "marketplace", "gpu")), (ServingSpec, ("weights", "kv_dtype", "engine")))
+"""What a plan of the same load keeps."""
+
+
+def _further(run: SimulateAnswer, given: Mapping[str, Any]) -> dict[str, str]:
+    """The line that ranks the machines for this load; none where no rate is known."""
+    trace, stated = run.simulated.trace, options.spellings(click.get_current_context(), settings=True)
+    if not isfinite(trace.requests_per_s) or given["users"] or given["turns"]:
+        return {}
+    words = ["flopwise", "plan", run.job.model.name, "--task", "serve", "--rate", f"{trace.requests_per_s:.3g}"]
+    words += ["--input", f"{trace.prompt.mean():.0f}", "--output", f"{trace.output.mean():.0f}"]
+    for name, limit in zip(TARGETS, run.slo, strict=True):
+        if limit is not None:
+            words += [f"--{name}", f"{given[name].percentile}={limit:g}s"]
+    for spec, names in KEPT:
+        for name in names:
+            if name in stated:
+                words += options_of(spec)[name].arguments(given[name])
+    return {"The cheapest machines for this load": shlex.join(words)}
+
+
+def _batch_further(worked: BatchAnswer, given: Mapping[str, Any]) -> dict[str, str]:
+    """The line that ranks the machines for this queue."""
+    stated = options.spellings(click.get_current_context(), settings=True)
+    words = ["flopwise", "plan", given["model"], "--task", "batch", "--requests", f"{worked.queue.requests:.0f}"]
+    for spec, names in ((BatchRequest, ("input_tokens", "output_tokens", "deadline")), *KEPT):
+        for name in names:
+            if name in stated:
+                words += options_of(spec)[name].arguments(given[name])
+    return {"The cheapest machines for this queue": shlex.join([*words, "--purchase", "spot"])}
 
 
 def _judgement(one: _Target) -> str:
@@ -284,12 +318,13 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
         for name, title in TITLES.items()
     ]
     yield table(["", ">p50", ">p90", ">p95", ">p99"], rows, paper)
-    medians = [
-        f"{TITLES[name]} p50 {units.format_seconds(low)} to {units.format_seconds(high)}"
-        for name, (low, high) in answer.intervals.items()
+    intervals = [
+        f"{TITLES[name]} {percentile} {units.format_seconds(low)} to {units.format_seconds(high)}"
+        for name, by_percentile in answer.intervals.items()
+        for percentile, (low, high) in by_percentile.items()
     ]
-    if medians:
-        yield f"80 % intervals: {'; '.join(medians)}."
+    if intervals:
+        yield f"80 % intervals: {'; '.join(intervals)}."
     yield pairs(_rates(answer), paper)
     yield from _session_lines(answer, paper)
     yield from _cache_lines(answer, paper)
@@ -313,7 +348,7 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
     rows = [
         ("answered", f"{found.completed:,} in {units.format_seconds(found.duration_s)}: {found.requests_per_s:,.3g}/s"),
         ("goodput", goodput if slo else None),
-        ("throughput", f"{found.output_tokens_per_s:,.0f} output tokens/s, {found.total_tokens_per_s:,.0f} in all"),
+        ("throughput", f"{found.output_tokens_per_s:,.0f} output tokens/s, {found.total_tokens_per_s:,.0f} with input"),
         ("busy", f"{share(found.utilisation_frac)} of the time in engine steps"),
         ("in flight", f"{found.mean_running:,.3g} running and {found.mean_queue:,.3g} waiting on average"),
         ("cache", f"{share(found.kv_mean_frac)} filled on average, {share(found.kv_peak_frac)} at most"),
@@ -378,10 +413,10 @@ def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
 def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it: against fixed numbers of replicas, and over time."""
     yield from _summary_lines(found.answer, paper, most=True)
-    held, line = found.elastic, found.elastic.line
-    starting = f"{held.starts:,}: {held.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
-    mean = f"{held.mean:,.3g}"
-    paid = f"{held.paid_s / units.HOUR_S:,.4g}, {mean} replica{'s' * (mean != '1')} on average"
+    scaled, line = found.elastic, found.elastic.line
+    starting = f"{scaled.starts:,}: {scaled.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
+    mean = f"{scaled.mean:,.3g}"
+    paid = f"{scaled.paid_s / units.HOUR_S:,.4g}, {mean} replica{'s' * (mean != '1')} on average"
     yield pairs([("cold starts", starting), ("replica-hours", paid)], paper)
     yield heading("Against fixed numbers of replicas", paper)
     objective = any(limit is not None for limit in found.answer.slo)
@@ -392,7 +427,7 @@ def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     if found.unreached is not None:
         yield f"There is no fixed peak: {found.unreached}."
     if len(line.time_s) >= 3:
-        seen, times, count = held.simulated.timeline, line.time_s, "{:,.3g}".format
+        seen, times, count = scaled.simulated.timeline, line.time_s, "{:,.3g}".format
         arrivals = Series("arrivals", list(zip(*found.arrivals, strict=True)), line=True)
         there = [_curve("starting as well", times, line.ready + line.starting), _curve("ready", times, line.ready)]
         flight = [_curve("running", times, seen.running), _curve("waiting", times, seen.queue)]

@@ -194,13 +194,13 @@ def _device_rows(status: WatchStatus) -> Iterator[tuple[Any, ...]]:
 
     for device, v in reading.devices.items():
         used, total = v.get("memory_used_bytes"), v.get("memory_total_bytes")
-        held = ", ".join(text for bit, text in words.items() if int(v.get("throttle_bits", 0)) & bit)
+        limits = ", ".join(text for bit, text in words.items() if int(v.get("throttle_bits", 0)) & bit)
         yield (
             device, reading.names.get(device, ""), _percent(v.get("busy_frac")), _percent(v.get("tensor_active_frac")),
             _percent(v.get("memory_active_frac", v.get("memory_busy_frac"))),
             _percent(used / total) if used is not None and total else scale_text(used, 2**30, "{:.1f} GiB"),
             scale_text(v.get("temperature_c"), 1, "{:.0f} C"), scale_text(v.get("power_w"), 1, "{:.0f} W"),
-            scale_text(v.get("sm_clock_hz"), 1e6, "{:.0f} MHz"), held,
+            scale_text(v.get("sm_clock_hz"), 1e6, "{:.0f} MHz"), limits,
             scale_text(v.get("pcie_bytes_per_s"), 1e9, "{:.1f}"),
             scale_text(v.get("nvlink_bytes_per_s"), 1e9, "{:.1f}"), scale_text(v.get("xid"), 1, "{:.0f}"),
         )  # fmt: skip

@@ -77,7 +77,7 @@ def state(one: RecordedRun) -> str:
 
 def last(one: RecordedRun, metric: str) -> float | None:
     """The last value of a metric; None where it was not measured."""
-    return next((held.last for (name, _), held in one.summaries.items() if name == metric), None)
+    return next((summary.last for (name, _), summary in one.summaries.items() if name == metric), None)
 
 
 def _lines(found: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:

@@ -45,7 +45,7 @@ LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "wait_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SimulateAnswer(Result):
-    """A run and its figures; `low` and `high` of a percentile come from the measured errors of step times."""
+    """A run and its figures; the intervals of its percentiles come from the measured errors of step times."""
 
     job: ServeJob
     simulated: SimulatedRun
@@ -55,7 +55,7 @@ class SimulateAnswer(Result):
     gpus_per_replica: int
     usd_per_hour: float | None  # of all replicas
     cost_usd: float | None
-    intervals: dict[str, tuple[float, float]]  # of the medians of ttft_s, tpot_s and e2e_s
+    intervals: dict[str, dict[str, tuple[float, float]]]  # of ttft_s, tpot_s and e2e_s at p50 and p95
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     cache: CacheReport | None = None
@@ -83,11 +83,12 @@ class SimulateAnswer(Result):
         found, second = self.summary, format_seconds
         if not found.completed:
             return self._why_none()
-        seen = [
-            f"{title} {second(p.p95)}"
-            for title, p in (("TTFT", found.ttft_s), ("TPOT", found.tpot_s))
-            if isfinite(p.p95)
-        ]
+        seen = list[str]()
+        for title, name, p in (("TTFT", "ttft_s", found.ttft_s), ("TPOT", "tpot_s", found.tpot_s)):
+            if isfinite(p.p95):
+                low, high = self.intervals[name]["p95"]
+                interval = "80 % interval: " * (not seen)
+                seen.append(f"{title} {second(p.p95)} ({interval}{second(low)} to {second(high)})")
         text = f"{found.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
         if any(limit is not None for limit in self.slo):
             text += f"; {format_percent(found.goodput_frac)} within the objective"
@@ -109,17 +110,18 @@ class SimulateAnswer(Result):
 
     def document(self) -> dict[str, Any]:
         """The run as the JSON that scripts rely on."""
-        medians = {
-            f"{n}_p50_{end}": v
-            for n, ends in self.intervals.items()
-            for end, v in zip(("low", "high"), ends, strict=True)
+        ends = {
+            f"{name}_{percentile}_{end}": value
+            for name, intervals in self.intervals.items()
+            for percentile, interval in intervals.items()
+            for end, value in zip(("low", "high"), interval, strict=True)
         }
         figures = {name: value for name, value in self.summary._asdict().items() if name not in LATENCIES}
         return {
             **attributes(self, "model=job.model.name gpu=job.cluster.accelerator.name replicas"),
             "num_gpus": self.replicas * self.gpus_per_replica,
             **attributes(self.summary, " ".join(LATENCIES)),
-            **medians,
+            **ends,
             **figures,
             **attributes(self, "cost_usd usd_per_million_output_tokens slo simulated.timeline"),
             **({} if self.sessions is None else {"prefixes": self.sessions.document()}),
@@ -165,15 +167,17 @@ def simulation_answer(
     hours = replicas * run.paid_s / HOUR_S if hours is None else hours
     summary = summary._replace(replica_hours=hours)
     rate_job = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
-    intervals = {}
-    for name, median, least in (("ttft", summary.ttft_s.p50, 0.0), ("tpot", summary.tpot_s.p50, least_tpot_s(job))):
-        if isfinite(median):
-            low, high = serving_band(rate_job, name).interval(median, floor=min(least, median))
-            intervals[f"{name}_s"] = (float(low), float(high))
-    first_s, whole_s = summary.ttft_s.p50, summary.e2e_s.p50
-    if isfinite(first_s) and isfinite(whole_s):
-        intervals["e2e_s"] = latency_band(rate_job).interval(min(first_s, whole_s), whole_s)
-    notes = interval_notes(rate_job, serving_band(rate_job, "ttft"))
+    intervals: dict[str, dict[str, tuple[float, float]]] = {"ttft_s": {}, "tpot_s": {}, "e2e_s": {}}
+    bands = {name: serving_band(rate_job, name) for name in ("ttft", "tpot")}
+    for percentile in ("p50", "p95"):
+        first_s, token_s, whole_s = (getattr(getattr(summary, name), percentile) for name in intervals)
+        for name, figure, least in (("ttft", first_s, 0.0), ("tpot", token_s, least_tpot_s(job))):
+            if isfinite(figure):
+                low, high = bands[name].interval(figure, floor=min(least, figure))
+                intervals[f"{name}_s"][percentile] = (float(low), float(high))
+        if isfinite(first_s) and isfinite(whole_s):
+            intervals["e2e_s"][percentile] = latency_band(rate_job).interval(min(first_s, whole_s), whole_s)
+    notes = interval_notes(rate_job, bands["ttft"])
     assumed = dict.fromkeys((*request.assumptions, *_technique_notes(job), *notes))
     return SimulateAnswer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,

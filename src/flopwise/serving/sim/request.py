@@ -34,6 +34,7 @@ from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
+from flopwise.serving.techniques import tokens_of_images
 from flopwise.units import HOUR_S
 from flopwise.values import dataclass
 
@@ -258,7 +259,8 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
     job, notes = replica_of(found, deployment, machines, techniques, source)
     if generates(found) and traffic.trace is None and traffic.lengths_from is None:
         inputs, outputs, lengths = default_lengths(
-            found, traffic.input_tokens, traffic.output_tokens, traffic.prefix_tokens or 0
+            found, traffic.input_tokens, traffic.output_tokens, traffic.prefix_tokens or 0,
+            tokens_of_images(techniques, found),
         )
         traffic, notes = replace(traffic, input_tokens=inputs, output_tokens=outputs), (*notes, *lengths)
     notes = (*notes, *job.model.notes, *job.cluster.assumptions)

@@ -60,3 +60,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 The first of the options that a command has is meant.
 """
+CONTEXT_LENGTHS = {
+    "--context", "--context-length", "--ctx-size", "--max-model-len", "--max-seq-len", "--max-seq-length", "--seq-len",
+    "--seq-length", "--sequence-length",
+}  # fmt: skip
+"""Names of a context length, whose `k` is 1,024 whatever the option that they stand for."""
+
+
+def as_context(alias: str, value: str) -> str:
+    """The value of an alias for an option that counts in thousands: `32k` of a context length is `32Ki`."""
+    number = value.removesuffix("k").removesuffix("K")
+    return f"{number}Ki" if alias in CONTEXT_LENGTHS and number != value else value

@@ -1,0 +1,139 @@
+"""The options of `compare`: the traffic, the alternatives, and what is paid besides machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flopwise import options, units
+from flopwise.buy_or_build.alternatives import KINDS, Kind, MonthlyTraffic
+from flopwise.errors import SpecError
+from flopwise.options import OptionError, Spec, ValueKind, option, same
+from flopwise.search.spec import ConstraintsSpec, TargetsSpec
+from flopwise.serving.sim.source import Traffic
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
+from flopwise.training.spec import TrainingSpec
+from flopwise.values import dataclass
+
+
+def _numbers(parse: Callable[[object, str], float]) -> Callable[[object, str], tuple[float, ...]]:
+    """A reader of one number, or of two with a slash between, none of them negative."""
+
+    def parse_numbers(value: object, what: str) -> tuple[float, ...]:
+        parts = [*value] if isinstance(value, tuple | list) else str(value).split("/")
+        text = "/".join(map(str, parts))
+        if len(parts) > 2:
+            divided = "give input and output, divided by one slash"
+            raise SpecError(f"{what}: {text[:60]!r} has {len(parts)} parts; {divided}")
+        found = tuple(parse(part.strip() if isinstance(part, str) else part, what) for part in parts)
+        if min(found) < 0 or sum(found) <= 0:
+            raise SpecError(f"{what}: {text[:60]} is out of range; allowed: above 0")
+        return found
+
+    return parse_numbers
+
+
+def _prices(value: object, what: str) -> tuple[float, ...]:
+    found = _numbers(units.parse_usd)(value, what)
+    if len(found) != 2:
+        raise SpecError(f"{what}: {str(value)[:60]!r} is one price; give input and output, such as 0.15/0.60")
+    return found
+
+
+def _pretrain_tokens(value: object, what: str) -> float | None:
+    return None if str(value).lower() == "auto" else options.COUNT.parse(value, what)
+
+
+PAIR = {"type": ["number", "string", "array"]}
+VOLUME = ValueKind("volume", _numbers(units.parse_count), "quantity", PAIR)
+API_PRICE = ValueKind("in/out", _prices, "quantity", PAIR)
+PRETRAIN = ValueKind("tokens", _pretrain_tokens, "quantity")
+PLACE = "Where it may run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSpec(Spec):
+    """What is compared, for which traffic; None: the usual."""
+
+    tokens_per_month: tuple[float, ...] | None = option(
+        "--tokens-per-month", VOLUME, "Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M."
+    )
+    input_tokens: int | str | None = same(RequestSpec, "input_tokens", section="")
+    output_tokens: int | str | None = same(RequestSpec, "output_tokens", section="")
+    growth_frac: float = option(
+        "--growth", options.CHANGE, "Traffic that each month adds, such as 5%; from -0.99 to 1.", default=0.0
+    )
+    peak: float | None = same(Traffic, "peak", section="")
+    months: int = option("--months", options.whole(high=120), "Months to compare.", default=12)
+    ways: tuple[Kind, ...] = option("--way", options.choice(*KINDS), "Only this way.", repeated=True)
+    apis: tuple[str, ...] = option(
+        "--api", options.name("api"), "A hosted model: groq/Llama-3.1-8B, or a name alone for its cheapest host.",
+        repeated=True,
+    )  # fmt: skip
+    api_prices: tuple[tuple[float, float], ...] = option(
+        "--api-price", API_PRICE, "A price of your own, USD a million tokens: 0.15/0.60.", repeated=True
+    )
+    finetune_tokens: float = option("--finetune-tokens", options.COUNT, "Tokens of fine-tuning.", default=50e6)
+    pretrain_tokens: float | None = option(
+        "--pretrain-tokens", PRETRAIN,
+        "Tokens of training from scratch, or auto (default): the compute-optimal number.",
+    )  # fmt: skip
+    pretrain_model: str | None = option(
+        "--pretrain-model", options.name("model"), "Train this model from scratch instead, such as 1B."
+    )
+    runs: int = option("--runs", options.whole(high=10_000), "Training runs paid for.", default=1)
+    upkeep_usd_per_month: float = option(
+        "--upkeep", options.USD_OR_ZERO, "USD a month for people and storage of a self-hosted service.", default=0.0
+    )
+    purchase: tuple[str, ...] = same(ConstraintsSpec, "purchase")
+    train_purchase: tuple[str, ...] = option(
+        "--train-purchase", options.options_of(ConstraintsSpec)["purchase"].kind,
+        "Purchase option of training, as --purchase.", section=PLACE, repeated=True,
+    )  # fmt: skip
+
+    def traffic(self) -> MonthlyTraffic:
+        """Tokens a month, of a prompt and of an answer; the mix follows from IN/OUT where it is given so.
+
+        Raises: OptionError: no volume, or a mix that is given twice.
+        """
+        if self.tokens_per_month is None:
+            raise OptionError("tokens_per_month", "give the tokens of the first month, such as 500M")
+        lengths = (self.input_tokens, self.output_tokens)
+        prompt, answer = (None if length is None else mean_tokens(length) for length in lengths)
+        volume = sum(self.tokens_per_month)
+        if len(self.tokens_per_month) == 2:
+            read, written = self.tokens_per_month
+            if min(read, written) <= 0:
+                raise OptionError("tokens_per_month", "both sides of IN/OUT are above 0")
+            if prompt is not None and answer is not None:
+                follows = "follows from the length of a prompt and the IN/OUT of the volume; leave one of them out"
+                raise OptionError("output_tokens", follows)
+            if answer is not None:
+                prompt = max(1, round(answer * read / written))
+            else:
+                prompt = prompt or DEFAULT_INPUT
+                answer = max(1, round(prompt * written / read))
+        return MonthlyTraffic(
+            tokens_per_month=volume, input_tokens=prompt or DEFAULT_INPUT, output_tokens=answer or DEFAULT_OUTPUT,
+            growth_frac=self.growth_frac, peak=self.peak or 1.0,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlternativesSpec(Spec):
+    """How the alternatives are trained and where they run, as the file of a workload says it."""
+
+    lora: int | None = same(TrainingSpec, "lora", section="")
+    qlora: bool = same(TrainingSpec, "qlora", section="", default=False)
+    lora_targets: tuple[str, ...] = same(TrainingSpec, "lora_targets", section="", default=())
+    ttft: Any = same(TargetsSpec, "ttft")
+    tpot: Any = same(TargetsSpec, "tpot")
+    latency: Any = same(TargetsSpec, "latency")
+    providers: tuple[str, ...] = same(ConstraintsSpec, "providers")
+    regions: tuple[str, ...] = same(ConstraintsSpec, "regions")
+    gpus: tuple[str, ...] = same(ConstraintsSpec, "gpus")
+    vendors: tuple[str, ...] = same(ConstraintsSpec, "vendors")
+    exclude: tuple[str, ...] = same(ConstraintsSpec, "exclude")
+    software: tuple[str, ...] = same(ConstraintsSpec, "software")
+    marketplace: bool = same(ConstraintsSpec, "marketplace", default=False)
+    instances: tuple[str, ...] = same(ConstraintsSpec, "instances")
