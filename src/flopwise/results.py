@@ -42,7 +42,7 @@ class Result:
 
     def to_json(self) -> str:
         """The answer as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+        return json_text(self.to_dict())
 
     def to_frame(self) -> Any:
         """The main table of the answer as a DataFrame of pandas, a row for each of its records.
@@ -70,6 +70,24 @@ class Result:
         return _page(self.verdict, records(self.to_dict(), self.table))
 
 
+def json_text(document: Any) -> str:
+    """`json.dumps` of plain data with an indent of two, of long documents five times as fast.
+
+    With an indent the library walks the document in Python. A line without one is written in C, and indented in C.
+    """
+    line = json.dumps(document, allow_nan=False)
+    if len(line) < LONG_CHARS:
+        return json.dumps(document, indent=2, allow_nan=False)
+    import msgspec  # noqa: PLC0415 - what gives long documents has loaded it
+
+    try:
+        return msgspec.json.format(line.encode(), indent=2).decode()
+    except msgspec.DecodeError:  # half of a surrogate pair, in the name of a file that is not UTF-8
+        return json.dumps(document, indent=2, allow_nan=False)
+
+
+LONG_CHARS = 100_000
+"""From here on a document is worth loading another library for."""
 V = TypeVar("V")
 NAMED = 4
 """Rows that a listing names in its `repr`."""

@@ -16,7 +16,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import TARGET_SETS, Layout, Lora
-from flopwise.training.memory import Memory, allocated_and_states, reported_bytes, step_memory
+from flopwise.training.memory import Memory, allocated_and_host, reported_bytes, step_memory
 from named import FACTS, lora_with, recipe_with, training_remedies
 
 
@@ -43,7 +43,7 @@ STATES = ("weights", "gradients", "master weights", "optimizer states")
 
 
 def reported(table: MemoryTable, layout: Layout, device_kind: str = "gpu") -> Any:
-    return np.asarray(reported_bytes(allocated_and_states(table, layout)[0], table.software, device_kind))
+    return np.asarray(reported_bytes(allocated_and_host(table, layout)[0], table.software, device_kind))
 
 
 def states(memory: Memory) -> float:
