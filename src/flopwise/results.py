@@ -186,11 +186,11 @@ def plain(value: Any) -> Any:
 
 
 def _plain_mapping(value: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): plain(inner) for key, inner in value.items()}
+    return {str(key): inner if type(inner) in _AS_IT_IS else plain(inner) for key, inner in value.items()}
 
 
 def _plain_list(value: Iterable[Any]) -> list[Any]:
-    return [plain(inner) for inner in value]
+    return [inner if type(inner) in _AS_IT_IS else plain(inner) for inner in value]
 
 
 def _plain_float(value: float) -> float | None:
@@ -201,9 +201,9 @@ def _same(value: V) -> V:
     return value
 
 
+_AS_IT_IS = frozenset({str, int, bool, type(None)})
 _CONVERT: dict[type, Callable[[Any], Any]] = {
-    str: _same, int: _same, bool: _same, type(None): _same, float: _plain_float, dict: _plain_mapping,
-    list: _plain_list, tuple: _plain_list,
+    **dict.fromkeys(_AS_IT_IS, _same), float: _plain_float, dict: _plain_mapping, list: _plain_list, tuple: _plain_list,
 }  # fmt: skip
 
 

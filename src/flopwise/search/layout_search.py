@@ -86,7 +86,7 @@ KINDS = 4
 
 
 class PossibleMeshes(NamedTuple):
-    """The meshes of a family that a kind of node can be laid out as, how many candidates, and the least bytes of any."""
+    """The meshes of a family that a kind of node can be laid out as, their candidates, and the least bytes of any."""
 
     mask: Mask
     candidates: int
@@ -411,7 +411,9 @@ class _NodeSearch:
 
     def start(self, after: TimedLayouts | None) -> None:
         """Make room for the fastest steps, which are those of `after` at first."""
-        counts = [family.num_gpus for family in self.search.space.families] + ([] if after is None else [after.num_gpus])
+        counts = [family.num_gpus for family in self.search.space.families] + (
+            [] if after is None else [after.num_gpus]
+        )
         self.least_s = np.full((1 + max(int(each.max(initial=0)) for each in counts), KINDS + 1), np.inf)
         if after is not None:
             self.add_least(after.num_gpus, after.kinds, after.step_s)

@@ -302,19 +302,11 @@ def cheaper_misses(options: Iterable[O], cost_usd: float) -> list[Candidate]:
 def front(
     options: Sequence[O], objectives: Callable[[O], Sequence[Floats]], rows: Callable[[O], Index]
 ) -> list[tuple[O, int]]:
-    """(option, row) of those among `rows` that no other beats in all objectives at once, the least of the first first.
-
-    Of more than two objectives every option's own front comes first, so that few rows are compared over all options; of
-    two one sort over all of them is less work.
-    """
+    """(option, row) of those among `rows` that no other beats in all objectives at once, least of the first first."""
     points, owners, places = [], [], []
     for index, option in enumerate(options):
         kept = rows(option)
-        columns = np.stack([column[kept] for column in objectives(option)])
-        if len(columns) > 2:
-            own = pareto_front(*columns)
-            columns, kept = columns[:, own], kept[own]
-        points.append(columns)
+        points.append(np.stack([column[kept] for column in objectives(option)]))
         places.append(kept)
         owners.append(np.full(kept.size, index))
     if not points:
