@@ -152,6 +152,10 @@ def test_offload_moves_bytes_to_the_host() -> None:
     away = step_memory(LLAMA_2_7B, recipe, Layout(dp=8, zero=3, recompute=2, offload_optimizer=True))
     assert float(away.host_bytes) == pytest.approx(parameters(LLAMA_2_7B))  # 8 bytes a parameter over 8 GPUs
     assert float(away.total_bytes) < float(here.total_bytes) - 0.9 * float(away.host_bytes)
+    first_keeps_most = Layout(pp=4, zero=0, offload_activations=True)
+    whole = step_memory(LLAMA_2_7B, recipe, first_keeps_most)
+    of_search = allocated_and_host(MemoryTable(LLAMA_2_7B, recipe), first_keeps_most)
+    assert of_search == (float(whole.allocated_bytes), float(whole.host_bytes))
 
 
 layouts = st.fixed_dictionaries(

@@ -12,7 +12,6 @@ import numpy as np
 
 from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
-from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import SourceSpec
@@ -29,7 +28,6 @@ from flopwise.search.workload_file import workload_from
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 Advance = Callable[[int, int], None]
-Rivals = Callable[[Accelerator], str | None]
 SHOWN = 10
 """Plans of whose devices there is something to say."""
 
@@ -77,7 +75,6 @@ def keep_freed_memory() -> None:
 def plan(
     workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
     alone: bool = True, on_compile: Callable[[], None] | None = None, dearest: float | None = None,
-    rivals: Rivals | None = None,
 ) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
@@ -86,7 +83,6 @@ def plan(
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
     `on_compile` is called before the simulator is compiled first, which takes seconds. `dearest`: to train,
     machines that cost so many times the best even at their peak rate are not searched (None: as many as for a list).
-    `rivals`: of a device what it competes with; of a run then only the cheapest plan of each kind is sure to be there.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -101,7 +97,7 @@ def plan(
     if workload.task in TRAINING:
         from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
 
-        draft = plan_training(workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, rivals=rivals)
+        draft = plan_training(workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS)
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
         from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough

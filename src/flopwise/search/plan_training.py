@@ -15,7 +15,6 @@ from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import run_cost_usd
 from flopwise.errors import FlopwiseError, MissingFactError
-from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
@@ -58,7 +57,6 @@ from flopwise.units import format_bytes, format_seconds, format_usd
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
-Rivals = Callable[[Accelerator], str | None]
 HOPELESS = 20.0
 """Machines whose least conceivable cost is this many times that of the best run found are not searched for a list."""
 CHANGED = ("precision", "recompute", "micro-batch", "batch", "devices", "optimizer")
@@ -96,9 +94,9 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
 
 def plan_training(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    dearest: float = HOPELESS, rivals: Rivals | None = None,
+    dearest: float = HOPELESS,
 ) -> PlanDraft:  # fmt: skip
-    """Search every offer for the layouts that meet the workload's targets; `alone`, `dearest`, `rivals` as in `plan`.
+    """Search every offer for the layouts that meet the workload's targets; `alone` and `dearest` as in `plan`.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -107,7 +105,7 @@ def plan_training(
     draft = PlanDraft()
     draft.assumptions += check_training(workload, model, facts)
     groups = _by_stack(workload, facts, draft, alone=alone)
-    options = _options(workload, model, groups, draft, advance, facts, alone=alone, dearest=dearest, rivals=rivals)
+    options = _options(workload, model, groups, draft, advance, facts, alone=alone, dearest=dearest)
     if workload.instances is not None:
         draft.plans = candidates(
             Pick(option, _simplest_row(option, row, option.allowed_rows(odds)), odds)
@@ -342,7 +340,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
 
 def _options(
     workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft, advance: Advance | None,
-    facts: Facts, *, alone: bool, dearest: float, rivals: Rivals | None = None,
+    facts: Facts, *, alone: bool, dearest: float,
 ) -> list[TrainingOption]:  # fmt: skip
     """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept."""
     options: list[TrainingOption] = []
@@ -352,7 +350,6 @@ def _options(
     pairs = [pair for software, allowed, _ in work for pair in _by_recipe(allowed, groups[software])]
     steps, before = sum(len(nodes) for _, _, nodes in pairs), 0
     best = dict.fromkeys((asked for asked, _, _ in pairs), float("inf"))
-    cheapest = _CheapestPlans(rivals if workload.objective == "cost" else None)
     for asked, recipe, nodes in pairs:
         schedule, shard = workload.training.schedule, workload.training.shard
         kept = _kept_layouts(model, recipe, workload.max_gpus, workload.min_gpus, schedule, shard)
@@ -371,51 +368,18 @@ def _options(
                 reason = f"costs over {dearest:g} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
-            if floor_usd >= best[asked] and cheapest.beats(node, floor_usd):
-                continue  # neither a plan that is asked for, nor what others are too dear against
-            for found in _bought(workload, node, kept.times(away, node, margin), draft, facts):
-                best[asked] = min(best[asked], float(found[0].cost_usd.min()))
-                cheapest.add(node, found)
-                options += found
+            for place, (chosen, of_step) in enumerate(kept.times(away, node, margin)):
+                times = replace(of_step, run_s=tokens / recipe.useful_tokens * of_step.run_s)
+                draft.evaluated += times.considered
+                draft.timed += times.timed
+                if place == 0:
+                    _count_unfit(job, node, times, draft)
+                if times.rows.size:
+                    found = training_options(workload, node, chosen, times, facts)
+                    best[asked] = min(best[asked], float(found[0].cost_usd.min()))
+                    options += found
         before += len(nodes)
     return options
-
-
-def _bought(
-    workload: Resolved, node: NodeKind, timed: Iterable[tuple[LayoutSearch, TimedLayouts]], draft: PlanDraft,
-    facts: Facts,
-) -> Iterator[list[TrainingOption]]:  # fmt: skip
-    """Each of the searches of a kind of node that found something, bought in all ways; what was searched is counted."""
-    for place, (search, of_step) in enumerate(timed):
-        times = replace(of_step, run_s=(workload.tokens or 0.0) / search.recipe.useful_tokens * of_step.run_s)
-        draft.evaluated += times.considered
-        draft.timed += times.timed
-        if place == 0:
-            _count_unfit(search, node, times, draft)
-        if times.rows.size:
-            yield training_options(workload, node, search, times, facts)
-
-
-@dataclass(slots=True)
-class _CheapestPlans:
-    """The cheapest plan so far of each kind of `rivals`, where only these are asked for."""
-
-    rivals: Rivals | None
-    usd: dict[str, float] = field(default_factory=dict)
-
-    def add(self, node: NodeKind, options: Iterable[TrainingOption]) -> None:
-        """Note what the plans of `options` cost, those that meet the targets."""
-        if self.rivals is None or (kind := self.rivals(node.cluster.accelerator)) is None:
-            return
-        for option in options:
-            if (rows := option.allowed_rows(option.odds())).size:
-                usd = float(option.cost_usd[_best_rows(option, rows)[0]])
-                self.usd[kind] = min(self.usd.get(kind, usd), usd)
-
-    def beats(self, node: NodeKind, floor_usd: float) -> bool:
-        """Whether a plan on `node`, which costs `floor_usd` at least, cannot be the cheapest of its kind."""
-        kind = None if self.rivals is None else self.rivals(node.cluster.accelerator)
-        return kind is not None and floor_usd > self.usd.get(kind, float("inf"))
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
     if limits.software or limits.gpus or limits.vendors or limits.instances:
         return []
     try:
-        candidates = plan(workload.with_limits(software=PORTED_SOFTWARE), facts, alone=False, rivals=software_of).plans
+        candidates = plan(workload.with_limits(software=PORTED_SOFTWARE), facts, alone=False).plans
     except InfeasibleError:
         return []
     found = cheapest_by_software(candidates, facts)
