@@ -201,7 +201,7 @@ def _same(value: V) -> V:
     return value
 
 
-_AS_IT_IS = frozenset({str, int, bool, type(None)})
+_AS_IT_IS: frozenset[type] = frozenset({str, int, bool, type(None)})
 _CONVERT: dict[type, Callable[[Any], Any]] = {
     **dict.fromkeys(_AS_IT_IS, _same), float: _plain_float, dict: _plain_mapping, list: _plain_list, tuple: _plain_list,
 }  # fmt: skip

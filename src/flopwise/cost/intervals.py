@@ -70,8 +70,8 @@ class ErrorBand(ErrorQuantiles):
             return ends
         if not any(isinstance(each, np.ndarray) for each in (predicted, floor, ceiling)):  # as numpy does, but quicker
             least, most = (-math.inf if floor is None else floor), (math.inf if ceiling is None else ceiling)
-            low, high = (min(max(float(end), float(least)), float(most)) for end in ends)
-            return low, high
+            lower, upper = (min(max(float(end), float(least)), float(most)) for end in ends)
+            return lower, upper
         low, high = (np.clip(end, floor, ceiling) for end in ends)
         return low, high
 
