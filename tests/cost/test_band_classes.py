@@ -58,4 +58,5 @@ def test_intervals_and_odds_end_where_physics_does() -> None:
 def test_an_interval_of_a_number_is_that_of_a_column(floor: float | None, ceiling: float | None) -> None:
     band = error_band("kernels.gemm", FACTS.calibration)
     alone = band.interval(1.0, floor=floor, ceiling=ceiling)
-    assert [[end] for end in alone] == [list(end) for end in band.interval(np.ones(1), floor=floor, ceiling=ceiling)]
+    column = band.interval(np.ones(1), floor=floor, ceiling=ceiling)
+    assert [[end] for end in alone] == [np.asarray(end).tolist() for end in column]
