@@ -17,7 +17,7 @@ from flopwise.search.plan import keep_freed_memory
 from flopwise.search.space import CHUNK, Family
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Recipe
-from flopwise.training.memory import allocated_and_states
+from flopwise.training.memory import allocated_and_host
 from flopwise.training.step_table import StepTable
 
 MAX_GPUS = 16_384
@@ -76,7 +76,7 @@ def speeds() -> list[Speed]:
             job: LayoutSearch = job, table: MemoryTable = table, steps: StepTable = steps, pieces: list[Family] = pieces
         ) -> None:
             for piece in pieces:
-                allocated_and_states(table, job.space.columns(piece))
+                allocated_and_host(table, job.space.columns(piece))
                 steps_s(steps, job.space, piece)
 
         every()  # the sums of every degree, once

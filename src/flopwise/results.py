@@ -42,7 +42,7 @@ class Result:
 
     def to_json(self) -> str:
         """The answer as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+        return json_text(self.to_dict())
 
     def to_frame(self) -> Any:
         """The main table of the answer as a DataFrame of pandas, a row for each of its records.
@@ -70,6 +70,24 @@ class Result:
         return _page(self.verdict, records(self.to_dict(), self.table))
 
 
+def json_text(document: Any) -> str:
+    """`json.dumps` of plain data with an indent of two, of long documents five times as fast.
+
+    With an indent the library walks the document in Python. A line without one is written in C, and indented in C.
+    """
+    line = json.dumps(document, allow_nan=False)
+    if len(line) < LONG_CHARS:
+        return json.dumps(document, indent=2, allow_nan=False)
+    import msgspec  # noqa: PLC0415 - what gives long documents has loaded it
+
+    try:
+        return msgspec.json.format(line.encode(), indent=2).decode()
+    except msgspec.DecodeError:  # half of a surrogate pair, in the name of a file that is not UTF-8
+        return json.dumps(document, indent=2, allow_nan=False)
+
+
+LONG_CHARS = 100_000
+"""From here on a document is worth loading another library for."""
 V = TypeVar("V")
 NAMED = 4
 """Rows that a listing names in its `repr`."""
@@ -183,11 +201,11 @@ def plain(value: Any) -> Any:
 
 
 def _plain_mapping(value: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): plain(inner) for key, inner in value.items()}
+    return {str(key): inner if type(inner) in _AS_IT_IS else plain(inner) for key, inner in value.items()}
 
 
 def _plain_list(value: Iterable[Any]) -> list[Any]:
-    return [plain(inner) for inner in value]
+    return [inner if type(inner) in _AS_IT_IS else plain(inner) for inner in value]
 
 
 def _plain_float(value: float) -> float | None:
@@ -198,9 +216,9 @@ def _same(value: V) -> V:
     return value
 
 
+_AS_IT_IS: frozenset[type] = frozenset({str, int, bool, type(None)})
 _CONVERT: dict[type, Callable[[Any], Any]] = {
-    str: _same, int: _same, bool: _same, type(None): _same, float: _plain_float, dict: _plain_mapping,
-    list: _plain_list, tuple: _plain_list,
+    **dict.fromkeys(_AS_IT_IS, _same), float: _plain_float, dict: _plain_mapping, list: _plain_list, tuple: _plain_list,
 }  # fmt: skip
 
 

@@ -55,8 +55,9 @@ _NO_FIELDS = ("ClassVar", "InitVar", "KW_ONLY")
 @cache
 def _template(slots: bool, kw_only: bool) -> type:
     """A real data class; what `dataclasses` notes of a class and of a field is copied from it."""
+    documented = {"__doc__": "Of its own, or a signature would be looked for to stand there."}
     return dataclasses.make_dataclass(
-        "Template", ["one"], init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
+        "Template", ["one"], namespace=documented, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
     )
 
 

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import flopwise
 from flopwise import cli
 from flopwise.errors import SpecError
-from flopwise.results import Result, plain
+from flopwise.results import LONG_CHARS, Result, json_text, plain
 from flopwise.serving.sim.autoscale import Autoscaling
 
 ROOT = Path(__file__).parents[2]
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+DOCUMENTS = st.recursive(VALUES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "memory": (
         lambda: flopwise.memory("Llama-3.1-8B", gpu="2xl40s", context="4k", weights="fp8"),
@@ -172,3 +176,9 @@ def test_facts_show_in_a_line_and_are_tuples() -> None:
     frame = pytest.importorskip("pandas")
     assert isinstance(found.to_frame(), frame.DataFrame)
     assert list(found.to_frame()["name"]) == [device.name for device in found]
+
+
+@given(DOCUMENTS)
+def test_long_documents_are_indented_as_the_standard_library_does(document: Any) -> None:
+    for whole in (document, [document, "x" * LONG_CHARS, {"half a pair": "\ud800"}], [document, "x" * LONG_CHARS]):
+        assert json_text(whole) == json.dumps(whole, indent=2)

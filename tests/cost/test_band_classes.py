@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from flopwise.cost.intervals import error_band
@@ -51,3 +52,11 @@ def test_intervals_and_odds_end_where_physics_does() -> None:
     assert float(band.probability_at_most(1.0, 0.8)) > 0
     assert float(band.probability_at_most(1.0, 0.8, floor=0.9)) == 0
     assert float(band.probability_at_most(1.0, 0.95, floor=0.9)) == float(band.probability_at_most(1.0, 0.95))
+
+
+@pytest.mark.parametrize(("floor", "ceiling"), [(0.97, None), (None, 0.98), (0.5, 2.0), (1.2, 0.9)])
+def test_an_interval_of_a_number_is_that_of_a_column(floor: float | None, ceiling: float | None) -> None:
+    band = error_band("kernels.gemm", FACTS.calibration)
+    alone = band.interval(1.0, floor=floor, ceiling=ceiling)
+    column = band.interval(np.ones(1), floor=floor, ceiling=ceiling)
+    assert [[end] for end in alone] == [np.asarray(end).tolist() for end in column]

@@ -16,12 +16,13 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.shapes import Split
-from flopwise.training.estimate import estimate
+from flopwise.training.estimate import estimate, single_table
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import layer_activation_bytes
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import Partial, even_layers, recomputed_layers, stage_layer_counts
+from flopwise.training.step_table import step_table
 from named import recipe_with
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
@@ -188,3 +189,17 @@ def test_memory_of_named_stages_is_that_of_the_fullest() -> None:
 def test_layouts_that_cannot_be(layout: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         estimate(job(**layout))
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "DeepSeek-V2-Lite"])
+def test_a_table_that_is_given_modes_is_one_that_had_them_from_the_start(name: str) -> None:
+    table, asked = single_table(job(name, tp=2, pp=3)), job(name)
+    some = (Partial(every=2), Partial(every=3))
+    given = table.with_partials(asked.model, some)
+    whole = step_table(
+        asked.model, RECIPE, H100.rates, H100.fabric, table.inner, table.degrees, kernels=table.kernels, partials=some
+    )
+    assert given.with_partials(asked.model, some) is given
+    for field in ("stage_parts", "stage_s", "rest_s", "stage_weight_s", "stage_beside_s", "model_parts", "model_s",
+                  "weight_s", "model_beside_s", "again_flops", "forward_flops"):  # fmt: skip
+        assert np.array_equal(getattr(given, field), getattr(whole, field)), field

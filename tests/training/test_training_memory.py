@@ -16,7 +16,7 @@ from flopwise.ops.tensors import parameters
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import TARGET_SETS, Layout, Lora
-from flopwise.training.memory import Memory, allocated_and_states, reported_bytes, step_memory
+from flopwise.training.memory import Memory, allocated_and_host, reported_bytes, step_memory
 from named import FACTS, lora_with, recipe_with, training_remedies
 
 
@@ -43,7 +43,7 @@ STATES = ("weights", "gradients", "master weights", "optimizer states")
 
 
 def reported(table: MemoryTable, layout: Layout, device_kind: str = "gpu") -> Any:
-    return np.asarray(reported_bytes(allocated_and_states(table, layout)[0], table.software, device_kind))
+    return np.asarray(reported_bytes(allocated_and_host(table, layout)[0], table.software, device_kind))
 
 
 def states(memory: Memory) -> float:
@@ -152,6 +152,10 @@ def test_offload_moves_bytes_to_the_host() -> None:
     away = step_memory(LLAMA_2_7B, recipe, Layout(dp=8, zero=3, recompute=2, offload_optimizer=True))
     assert float(away.host_bytes) == pytest.approx(parameters(LLAMA_2_7B))  # 8 bytes a parameter over 8 GPUs
     assert float(away.total_bytes) < float(here.total_bytes) - 0.9 * float(away.host_bytes)
+    first_keeps_most = Layout(pp=4, zero=0, offload_activations=True)
+    whole = step_memory(LLAMA_2_7B, recipe, first_keeps_most)
+    of_search = allocated_and_host(MemoryTable(LLAMA_2_7B, recipe), first_keeps_most)
+    assert of_search == (float(whole.allocated_bytes), float(whole.host_bytes))
 
 
 layouts = st.fixed_dictionaries(

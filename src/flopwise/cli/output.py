@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from flopwise.results import plain, records
+from flopwise.results import json_text, plain, records
 
 FOR_PROGRAMS: ContextVar[bool] = ContextVar("for_programs", default=False)
 """Whether a program reads the document: JSON on one line, which is written five times as fast."""
@@ -24,8 +24,9 @@ def write_document(value: Any, *, table: bool = False, main: str | None = "") ->
     marked as text.
     """
     if not table:
-        indent = None if FOR_PROGRAMS.get() else 2
-        sys.stdout.write(json.dumps(plain(value), indent=indent, allow_nan=False) + "\n")
+        document = plain(value)
+        text = json.dumps(document, allow_nan=False) if FOR_PROGRAMS.get() else json_text(document)
+        sys.stdout.write(text + "\n")
         return
     rows = records(plain(value), main)
     flat = [dict(_cells(row)) for row in rows]

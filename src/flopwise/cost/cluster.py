@@ -58,7 +58,7 @@ def cluster(
         accelerator, offer, gpus_per_node=gpus_per_node, network_bytes_per_s_per_gpu=network_bytes_per_s_per_gpu,
         intra_node=intra_node,
     )  # fmt: skip
-    achieved = rates(accelerator)
+    achieved = _own_rates(accelerator)
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else min(joined.domain, 8))
     price, source = usd_per_gpu_hour, "given" if usd_per_gpu_hour is not None else ""
     if price is None and offer is not None:
@@ -68,6 +68,11 @@ def cluster(
         purchase=purchase, offer=offer, price_source=source, ambiguous=ambiguous,
         assumptions=(*joined.assumptions, *achieved.assumptions, *((ambiguous,) if ambiguous else ())),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)  # a device is in many instances
+def _own_rates(accelerator: Accelerator) -> Rates:
+    return rates(accelerator)
 
 
 def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:

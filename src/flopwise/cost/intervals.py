@@ -7,7 +7,7 @@ Between and beyond them the error is taken as a two-sided lognormal through thes
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,10 @@ class ErrorBand(ErrorQuantiles):
         ends = (predicted * self.low, predicted * self.high)
         if floor is None and ceiling is None:
             return ends
+        if not any(isinstance(each, np.ndarray) for each in (predicted, floor, ceiling)):  # as numpy does, but quicker
+            least, most = (-math.inf if floor is None else floor), (math.inf if ceiling is None else ceiling)
+            lower, upper = (min(max(float(end), float(least)), float(most)) for end in ends)
+            return lower, upper
         low, high = (np.clip(end, floor, ceiling) for end in ends)
         return low, high
 
@@ -213,7 +217,7 @@ def _nearest_errors(name: str, calibration: Calibration, whose: str = "") -> Err
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         if errors := calibration.errors.get(".".join(parts[:count]) + whose):
-            return ErrorBand(**asdict(errors), asked=name)
+            return ErrorBand(**{each.name: getattr(errors, each.name) for each in fields(errors)}, asked=name)
     return None
 
 

@@ -11,7 +11,7 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,7 +52,7 @@ from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import (
     FITS_WITH,
-    allocated_and_states,
+    allocated_and_host,
     confident_capacity_bytes,
     memory_band,
     reported_bytes,
@@ -85,6 +85,14 @@ KINDS = 4
 """Kinds of parallelism besides that of data: tensor, pipeline, context, expert."""
 
 
+class PossibleMeshes(NamedTuple):
+    """The meshes of a family that a kind of node can be laid out as, their candidates, and the least bytes of any."""
+
+    mask: Mask
+    candidates: int
+    least_bytes: float
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutSearch:
     """All layouts of a recipe with the memory of each; arrays of each family have its shape."""
@@ -100,7 +108,9 @@ class LayoutSearch:
     conditions: Conditions = DEFAULT_CONDITIONS
     _least_bytes: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # by family
     _partial_bytes: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _possible: dict[tuple[int, ...], Mask] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _possible: dict[tuple[int, ...], PossibleMeshes] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def least_bytes(self, number: int) -> Floats:
         """What tensors of a family take at least on each of its meshes, whatever is chosen there."""
@@ -108,7 +118,7 @@ class LayoutSearch:
             self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
         return self._least_bytes[number]
 
-    def possible_meshes(self, number: int, node: NodeKind | AnyNodes) -> Mask:
+    def possible_meshes(self, number: int, node: NodeKind | AnyNodes) -> PossibleMeshes:
         """Which meshes of a family are whole nodes whose tensor ranks share the fast link.
 
         One node where the network is not known.
@@ -118,7 +128,9 @@ class LayoutSearch:
         if (key := (number, count, most, node.networked)) not in self._possible:
             family = self.space.families[number]
             whole = family.num_gpus % count == 0 if node.networked else family.num_gpus == count
-            self._possible[key] = np.asarray(whole & (self.space.inner.tp[family.inner_index] <= most))
+            mask = np.asarray(whole & (self.space.inner.tp[family.inner_index] <= most))
+            least = float(self.least_bytes(number).min(where=mask, initial=np.inf))
+            self._possible[key] = PossibleMeshes(mask, int(np.count_nonzero(mask)) * family.choices, least)
         return self._possible[key]
 
     def partial_bytes(self, rows: Index, layout: Layout) -> Floats:
@@ -130,28 +142,24 @@ class LayoutSearch:
         new = np.flatnonzero(~np.isin(rows, known))
         if new.size:
             some = replace(layout.take(new), recompute_every=np.array(EVERY)[:, None])
-            nbytes = np.broadcast_to(allocated_and_states(self.memory, some)[0], (len(EVERY), new.size))
+            nbytes = np.broadcast_to(allocated_and_host(self.memory, some)[0], (len(EVERY), new.size))
             before = self._partial_bytes.get("bytes", np.empty((len(EVERY), 0)))
             order = np.argsort(every := np.concatenate([known, rows[new]]))
             self._partial_bytes["rows"] = known = every[order]
             self._partial_bytes["bytes"] = np.concatenate([before, nbytes], axis=1)[:, order]
         return self._partial_bytes["bytes"][:, np.searchsorted(known, rows)]
 
-    def bytes_by_family(self, bytes_of: Callable[[Layout], Any]) -> tuple[Floats, ...]:
-        """A figure of every candidate, chunk by chunk; an array for each family, with its shape."""
-        found = []
-        for family in self.space.families:
-            whole = np.empty(family.shape)
-            for part in family.chunks(CHUNK):
-                whole[..., part] = bytes_of(self.space.columns(family.take(part)))
-            found.append(whole)
-        return tuple(found)
-
     def with_memory(self) -> LayoutSearch:
-        """The same with the memory of its space evaluated."""
-        return replace(
-            self, allocated_bytes=self.bytes_by_family(lambda one: allocated_and_states(self.memory, one)[0])
-        )
+        """The same with the memory of its space evaluated, chunk by chunk; the host's where something lives there."""
+        allocated = tuple(np.empty(family.shape) for family in self.space.families)
+        host = tuple(map(np.empty_like, allocated)) if self.space.offload else ()
+        for number, family in enumerate(self.space.families):
+            for part in family.chunks(CHUNK):
+                here, away = allocated_and_host(self.memory, self.space.columns(family.take(part)))
+                allocated[number][..., part] = here
+                if host:
+                    host[number][..., part] = away
+        return replace(self, allocated_bytes=allocated, host_bytes=host)
 
 
 def device_kernels(
@@ -366,7 +374,7 @@ class _NodeSearch:
     search: LayoutSearch
     node: NodeKind | AnyNodes
     capacity: float  # bytes of tensors that a device holds
-    least_s: Floats
+    least_s: Floats = field(default_factory=lambda: np.empty((0, KINDS + 1)))
     found: list[Rows] = field(default_factory=list)
     undecided: list[tuple[Index, Floats, NDArray[np.int64], Index]] = field(default_factory=list)
     considered: int = 0
@@ -380,10 +388,13 @@ class _NodeSearch:
         for number in sorted(range(len(space.families)), key=lambda i: space.families[i].meshes):
             family, least = space.families[number], search.least_bytes(number)
             possible = search.possible_meshes(number, self.node)
-            self.considered += int(np.count_nonzero(possible)) * family.choices
+            self.considered += possible.candidates
+            if possible.least_bytes > self.capacity:
+                self.smallest = min(self.smallest, possible.least_bytes)
+                continue
             roomy = least <= self.capacity
-            self.smallest = min(self.smallest, float(least.min(where=possible & ~roomy, initial=np.inf)))
-            meshes, step = np.flatnonzero(possible & roomy), max(1, CHUNK // family.choices)
+            self.smallest = min(self.smallest, float(least.min(where=possible.mask & ~roomy, initial=np.inf)))
+            meshes, step = np.flatnonzero(possible.mask & roomy), max(1, CHUNK // family.choices)
             for start in range(0, meshes.size, step):
                 chosen = meshes[start : start + step]
                 nbytes = search.allocated_bytes[number][..., chosen]
@@ -397,6 +408,15 @@ class _NodeSearch:
                 usable = np.flatnonzero(fits.reshape(-1, chosen.size).any(axis=0))
                 if usable.size:
                     yield family, space.starts[number], Piece(chosen, nbytes, fits).take(usable)
+
+    def start(self, after: TimedLayouts | None) -> None:
+        """Make room for the fastest steps, which are those of `after` at first."""
+        counts = [family.num_gpus for family in self.search.space.families] + (
+            [] if after is None else [after.num_gpus]
+        )
+        self.least_s = np.full((1 + max(int(each.max(initial=0)) for each in counts), KINDS + 1), np.inf)
+        if after is not None:
+            self.add_least(after.num_gpus, after.kinds, after.step_s)
 
     def to_beat_s(self, gpus: NDArray[np.int64], kinds: Index) -> Floats:
         """Seconds below which a layout may be chosen: faster than any as simple, and as fast as the fastest."""
@@ -499,14 +519,13 @@ def timed_layouts(
         MissingFactError: the device lacks a rate that the recipe needs.
     """
     table, software, kind = None, search.recipe.stack, node.cluster.accelerator.kind
-    counts = [family.num_gpus for family in search.space.families] + ([] if after is None else [after.num_gpus])
-    least_s = np.full((1 + max((int(each.max(initial=0)) for each in counts), default=0), KINDS + 1), np.inf)
     capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, software, kind)
-    going = _NodeSearch(search, node, capacity, least_s)
-    if after is not None:
-        going.add_least(after.num_gpus, after.kinds, after.step_s)
-        table = None if after.table is None else replace(after.table, moved_bytes=search.moved_bytes)
+    going = _NodeSearch(search, node, capacity)
+    if after is not None and after.table is not None:
+        table = replace(after.table, moved_bytes=search.moved_bytes)
     for family, start, fitting in going.pieces(unless):
+        if not going.least_s.size:
+            going.start(after)
         table = table or tables.table(search, node.cluster)
         piece = fitting if every else going.beatable(table, family, fitting)
         if piece.meshes.size:
@@ -617,7 +636,7 @@ def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: floa
     recomputed = -(-of_stage // int(layout.recompute_every))
     for blocks in range(1, -(-recomputed // chunks)):
         fewer = replace(layout, recompute_every=1, recompute_first=blocks)
-        if allocated_and_states(table, fewer)[0] <= capacity:
+        if allocated_and_host(table, fewer)[0] <= capacity:
             return fewer
     return layout
 

@@ -45,7 +45,7 @@ from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
-from flopwise.training.memory import host_bytes, memory_band
+from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.run import StepRun
 from flopwise.training.schedules import NAMES, schedule_code
@@ -544,8 +544,7 @@ def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
     space = replace(search.space, families=families, offload=parts)
     if "activations" in parts and space.inner.tp.size:
         moved = moved_bytes(table, space.inner, space.degrees, Layout(offload_activations=True))
-    away = replace(search, space=space, moved_bytes=moved).with_memory()
-    return replace(away, host_bytes=away.bytes_by_family(lambda layout: host_bytes(table, layout)))
+    return replace(search, space=space, moved_bytes=moved).with_memory()
 
 
 def without_recompute(search: LayoutSearch) -> LayoutSearch:

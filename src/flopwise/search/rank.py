@@ -161,13 +161,19 @@ class PlanOption(ABC):
 
     def allowed_rows(self, odds: ByTarget) -> Index:
         """The rows that meet every target with the confidence asked for, and keep to the limits."""
+        keep = self._within_limits
+        for probability in odds.values():
+            keep = keep & (probability >= self.workload.confidence)
+        return np.flatnonzero(keep)
+
+    @cached_property
+    def _within_limits(self) -> NDArray[np.bool_]:
+        """Which rows keep to the limits, whatever the odds."""
         workload = self.workload
         keep = (self.num_gpus <= workload.max_gpus) & (self.num_gpus >= workload.min_gpus) & np.isfinite(self.cost_usd)
-        for probability in odds.values():
-            keep &= probability >= workload.confidence
         if workload.max_usd_per_hour is not None:
             keep &= self.usd_per_hour <= workload.max_usd_per_hour
-        return np.flatnonzero(keep)
+        return np.asarray(keep)
 
     def nearest_miss(self) -> tuple[float, int]:
         """(shortfall, row) of the row that misses its worst target by least; beyond `max_gpus` only if all are."""
@@ -302,19 +308,11 @@ def cheaper_misses(options: Iterable[O], cost_usd: float) -> list[Candidate]:
 def front(
     options: Sequence[O], objectives: Callable[[O], Sequence[Floats]], rows: Callable[[O], Index]
 ) -> list[tuple[O, int]]:
-    """(option, row) of those among `rows` that no other beats in all objectives at once, the least of the first first.
-
-    Of more than two objectives every option's own front comes first, so that few rows are compared over all options; of
-    two one sort over all of them is less work.
-    """
+    """(option, row) of those among `rows` that no other beats in all objectives at once, least of the first first."""
     points, owners, places = [], [], []
     for index, option in enumerate(options):
         kept = rows(option)
-        columns = np.stack([column[kept] for column in objectives(option)])
-        if len(columns) > 2:
-            own = pareto_front(*columns)
-            columns, kept = columns[:, own], kept[own]
-        points.append(columns)
+        points.append(np.stack([column[kept] for column in objectives(option)]))
         places.append(kept)
         owners.append(np.full(kept.size, index))
     if not points:

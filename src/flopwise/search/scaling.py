@@ -14,7 +14,7 @@ from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import MAX_INTERLEAVE, MODES, LayoutLimits, powers_of_two
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import COLUMNS, Inner, Layout, Recipe
-from flopwise.training.memory import allocated_and_states, confident_capacity_bytes, reported_bytes
+from flopwise.training.memory import allocated_and_host, confident_capacity_bytes, reported_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.stages import cuts_alike
 from flopwise.training.step import step_parts
@@ -216,7 +216,7 @@ def _steps(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, strat
     table = step_table(model, recipe, cluster.rates, cluster.fabric, Inner(*distinct), degrees)
     parts = step_parts(table, inner.ravel(), degree.ravel(), layout)
     lines: dict[str, Floats] = {n: np.broadcast_to(np.asarray(v, float), len(strategies)) for n, v in parts.items()}
-    allocated, _ = allocated_and_states(MemoryTable(model, recipe), layout)
+    allocated, _ = allocated_and_host(MemoryTable(model, recipe), layout)
     memory = np.asarray(reported_bytes(allocated, recipe.stack, cluster.accelerator.kind))
     step: Floats = np.sum(list(lines.values()), axis=0)
     return _Steps(layout, strategies, np.broadcast_to(memory, len(strategies)), step, lines)

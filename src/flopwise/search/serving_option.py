@@ -22,7 +22,7 @@ from flopwise.facts.price_book import PurchaseTerms
 from flopwise.search.answer import Candidate
 from flopwise.search.deployments import Deployments
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
+from flopwise.search.rank import ByTarget, ErrorEnds, Floats, Index, PlanOption
 from flopwise.search.replica import DEGREES, answers_in_one_pass, candidate_job, replica_job
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 from flopwise.search.session_caches import kv_stores
@@ -123,6 +123,19 @@ class ServingOption(PlanOption):
         if workload.budget_usd is None:
             return self.shared.odds[key]
         return {**self.shared.odds[key], "budget": (self.cost_usd <= workload.budget_usd) * 1.0}
+
+    def allowed_rows(self, odds: ByTarget) -> Index:
+        """As for any plan; kept where odds are, for the fronts and steps of targets that ask for the same again."""
+        if self.workload.budget_usd is not None:
+            return super().allowed_rows(odds)
+        if id(odds) not in self._allowed:
+            self._allowed[id(odds)] = odds, super().allowed_rows(odds)
+        return self._allowed[id(odds)][1]
+
+    @cached_property
+    def _allowed(self) -> dict[int, tuple[ByTarget, Index]]:
+        """Allowed rows by the place of their odds, which are kept beside them, so that no others take that place."""
+        return {}
 
     def _estimated_odds(self, workload: Resolved) -> ByTarget:
         """The odds of what does not depend on prices."""

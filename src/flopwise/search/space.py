@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,17 +165,24 @@ class Space:
     offload: tuple[str, ...] = ()  # what lives in host memory: optimizer, parameters
     ruled_out: Counter[str] = field(default_factory=Counter)
     _layouts: dict[int, Layout] = field(default_factory=dict, init=False, repr=False, compare=False)  # by row
+    _starts: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
         """Number of candidates."""
-        return sum(f.meshes * f.choices for f in self.families)
+        return self._edges[-1]
 
     @property
     def starts(self) -> list[int]:
         """The first row of each family."""
-        sizes = [f.meshes * f.choices for f in self.families]
-        return [0, *np.cumsum(sizes).tolist()][:-1]
+        return self._edges[:-1]
+
+    @property
+    def _edges(self) -> list[int]:
+        """`starts` and `size`, added up once."""
+        if not self._starts:
+            self._starts[:] = accumulate((f.meshes * f.choices for f in self.families), initial=0)
+        return self._starts
 
     def columns(self, family: Family) -> Layout:
         """The candidates of a family of this space as one `Layout` whose columns broadcast to its shape."""
@@ -184,33 +192,40 @@ class Space:
             return np.array(values).reshape(-1, *(1,) * (3 - axis))
 
         schedules = tuple(t.schedule for t in family.turns)
-        return Layout(
+        return self._layout_of(
             dp=family.dp, tp=inner.tp[i], pp=self.degrees[family.degree_index], cp=inner.cp[i], ep=inner.ep[i],
             zero=choice(family.zeros, 0), shard=0 if family.shard is None else family.shard,
             micro_batch=inner.micro_batch[i], interleave=choice(tuple(t.interleave for t in family.turns), 1),
             schedule=choice(schedules, 1) if any(schedules) else 0, recompute=choice(family.recomputes, 2),
-            offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
-            offload_activations="activations" in self.offload,
         )  # fmt: skip
 
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
         some, rows = np.divmod(rows, max(self.size, 1))
         inner, degree = np.zeros(rows.size, dtype=np.intp), np.zeros(rows.size, dtype=np.intp)
-        held = {name: np.zeros(rows.size, dtype=np.int64) for name in COLUMNS}
-        layout = Layout()
-        for family, start in zip(self.families, self.starts, strict=True):
-            here = np.flatnonzero((rows >= start) & (rows < start + family.meshes * family.choices))
-            if not here.size:
-                continue
-            *choices, mesh = np.unravel_index(rows[here] - start, family.shape)
-            inner[here], degree[here] = family.inner_index[mesh], family.degree_index[mesh]
-            layout = self.columns(family.take(mesh))
-            for name, values in zip(COLUMNS, layout.columns, strict=True):
-                column = np.asarray(values)  # of the meshes, or along the axis of a choice
-                held[name][here] = column if column.ndim < 2 else column.ravel()[choices[4 - column.ndim]]
-        held["recompute_every"] = np.array((1, *EVERY))[some]
-        return inner, degree, replace(layout, **held)  # type: ignore[arg-type]  # fields by name
+        dp, shard, zero, interleave, schedule, recompute = np.zeros((6, rows.size), dtype=np.int64)
+        place = np.searchsorted(self._edges, rows, side="right") - 1
+        for number in ascending(place).tolist():
+            family, here = self.families[number], np.flatnonzero(place == number)
+            of_zero, of_turn, of_mode, mesh = np.unravel_index(rows[here] - self._edges[number], family.shape)
+            inner[here], degree[here], dp[here] = family.inner_index[mesh], family.degree_index[mesh], family.dp[mesh]
+            if family.shard is not None:
+                shard[here] = family.shard[mesh]
+            interleave[here], schedule[here] = np.array(family.turns)[of_turn].T
+            zero[here], recompute[here] = np.array(family.zeros)[of_zero], np.array(family.recomputes)[of_mode]
+        some = np.array((1, *EVERY))[some]
+        columns = (
+            dp, self.inner.tp[inner], self.degrees[degree], self.inner.cp[inner], self.inner.ep[inner], zero, shard,
+            self.inner.micro_batch[inner], interleave, schedule, recompute, some,
+        )  # fmt: skip
+        return inner, degree, self._layout_of(**dict(zip(COLUMNS, columns, strict=True)))
+
+    def _layout_of(self, **columns: Any) -> Layout:
+        """Candidates of this space."""
+        return Layout(
+            **columns, offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
+            offload_activations="activations" in self.offload,
+        )  # fmt: skip
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""

@@ -112,18 +112,19 @@ def tensor_bytes(reported: float, software: TrainingStack, device_kind: str) -> 
     return (reported - context) / (1.0 + spare)
 
 
-def allocated_and_states(table: MemoryTable, layout: Layout) -> tuple[Floats, Floats]:
-    """`step_memory(...).allocated_bytes`, and the most that any stage holds through the step; for searches: no items.
+def allocated_and_host(table: MemoryTable, layout: Layout) -> tuple[Floats, Floats]:
+    """`allocated_bytes` and `host_bytes` of `step_memory`; for searches: no items.
 
     Neither depends on the device. Source and assumptions: as `step_memory`.
     """
     run = StageMemory(table, layout)
     best: Floats = 0.0
-    states: Floats = 0.0
+    host: Floats = 0.0
     for stage in pipeline_stages(table, layout):
-        fixed, _, peak = _moments(run.parts(stage))
-        states, best = np.maximum(states, fixed), np.maximum(best, fixed + peak)
-    return _plain(best, layout.shape()), _plain(states, layout.shape())
+        parts = run.parts(stage)
+        fixed, _, peak = _moments(parts)
+        best, host = np.maximum(best, fixed + peak), np.maximum(host, parts.host)
+    return _plain(best, layout.shape()), _plain(host, layout.shape())
 
 
 STALE_ENDS = (0.0, 4.0)
@@ -195,15 +196,6 @@ def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
     Source: the quantile of `memory_band`. Assumes: as `ErrorBand`.
     """
     return device.hbm_bytes / memory_band(recipe, device.calibration).quantile(FITS_WITH)
-
-
-def host_bytes(table: MemoryTable, layout: Layout) -> Floats:
-    """Bytes of host memory that the stage which offloads most needs, per GPU. Source and assumptions: `step_memory`."""
-    run = StageMemory(table, layout)
-    most: Floats = 0.0
-    for stage in pipeline_stages(table, layout):
-        most = np.maximum(most, run.parts(stage).host)
-    return _plain(most, layout.shape())
 
 
 def step_memory(

@@ -6,14 +6,19 @@ a message stands here a second time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.collectives import p2p_s
 from flopwise.cost.fabric import Fabric, byte_counting
-from flopwise.training.estimate import COMMUNICATION, TimedStep, single_table
-from flopwise.training.layout import Layout
+from flopwise.facts.architecture import Model
+from flopwise.training.estimate import COMMUNICATION, KEPT_TABLES, TimedStep, single_table
+from flopwise.training.job import TrainJob
+from flopwise.training.layout import Layout, Recipe
 from flopwise.training.schedules import copies, having
 from flopwise.training.stages import mode_index
 from flopwise.training.step import messages_s
@@ -51,14 +56,13 @@ def network_needs(step: TimedStep) -> tuple[LinkNeed, ...]:
     doi:10.1016/j.jpdc.2008.09.002).
     Assumes: of the heaviest pipeline stage, a rank in the middle; a GPU receives as much as it sends.
     """
-    job, fabric, table, num_gpus = step.job, step.job.cluster.fabric, step.table, int(step.job.layout.num_gpus)
+    job, fabric, num_gpus = step.job, step.job.cluster.fabric, int(step.job.layout.num_gpus)
+    parts = job.model, job.recipe, job.cluster, job.layout.at(0)
     compute_s = sum(seconds for name, seconds in step.parts.items() if name in IN_COMPUTE)
     on_node = min(job.cluster.gpus_per_node, num_gpus)
     needs = []
     for number, level in enumerate(fabric.levels):
-        cluster = replace(job.cluster, fabric=byte_counting(fabric, number))
-        table = single_table(replace(job, cluster=cluster), like=table)
-        sent = {name: nbytes for name, nbytes in _step_bytes(table, job.layout).items() if nbytes > 1.0}
+        sent = {name: n for name, n in _sent_bytes(*parts, number).items() if n > 1.0}
         each = sum(sent.values())
         if not each:
             continue
@@ -71,6 +75,15 @@ def network_needs(step: TimedStep) -> tuple[LinkNeed, ...]:
         )  # fmt: skip
         needs.append(need)
     return tuple(needs)
+
+
+@lru_cache(maxsize=KEPT_TABLES)
+def _sent_bytes(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, number: int) -> Mapping[str, float]:
+    """`_step_bytes` over the links of one level: a table of other links, whose kernels hold."""
+    like = single_table(TrainJob(model=model, recipe=recipe, layout=layout, cluster=cluster))
+    counted = replace(cluster, fabric=byte_counting(cluster.fabric, number))
+    job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=counted)
+    return _step_bytes(single_table(job, like=like), layout)
 
 
 def _step_bytes(table: StepTable, layout: Layout) -> dict[str, float]:

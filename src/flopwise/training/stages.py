@@ -96,6 +96,7 @@ def mode_index(layout: Layout, partials: tuple[Partial, ...]) -> Array:
     return np.where((every > 1) & (modes == FULL), FULL + 1 + np.searchsorted(known, every), modes)
 
 
+@lru_cache(maxsize=1024)
 def stage_layer_counts(
     order: tuple[int, ...], num_kinds: int, pp: int, sizes: tuple[int, ...] = (), some: Partial | None = None
 ) -> NDArray[np.float64]:
@@ -113,6 +114,7 @@ def stage_layer_counts(
     onehot[np.arange(1, len(order) + 1), labels] = 1.0
     running = np.cumsum(onehot, axis=0)
     counts: NDArray[np.float64] = running[edges[1:]] - running[edges[:-1]]
+    counts.setflags(write=False)
     return counts
 
 

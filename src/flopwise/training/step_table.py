@@ -112,8 +112,15 @@ class StepTable:
 
     def with_partials(self, model: Model, partials: tuple[Partial, ...]) -> StepTable:
         """The same table with modes of partial recompute; every stage as even as layers allow."""
+        if self.partials == partials:
+            return self
         stack = split_model(model, self.recipe.frozen).model.stacks[0]
-        sums = _block_sums(stack, self.degrees, (), partials, self.lines_by_block, self.kernels[0])
+        added = _mode_sums(stack, self.degrees, (), partials, self.lines_by_block)
+        del added["weight_s"]  # the same whatever is computed again
+        sums: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name)[:RECOMPUTE_MODES], each]) for name, each in added.items()
+        }
+        sums["stage_parts"] = np.concatenate([self.stage_parts[:, :RECOMPUTE_MODES], added["stage_parts"]], axis=1)
         return replace(self, partials=partials, **sums)
 
 
@@ -320,14 +327,34 @@ def _block_sums(
 ) -> dict[str, Any]:
     """Sums over the blocks of the heaviest stage and of all: seconds and operations of one micro-batch.
 
-    `lines`: those of every block, (blocks, 3, parts + 3, n). Modes are none, selective and full, then `partials`: full
-    recompute of some layers, while others, and what stands before and after the layers, keep everything.
+    `lines`: those of every block, (blocks, 3, parts + 3, n). Modes are none, selective and full, then `partials`.
+
+    Source: sums over blocks. Assumes: as `_mode_sums`.
+    """
+    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
+    return {
+        **_mode_sums(stack, degrees, sizes, (None, *partials), lines),
+        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
+    }
+
+
+def _mode_sums(
+    stack: Stack,
+    degrees: NDArray[np.int64],
+    sizes: tuple[int, ...],
+    modes: Sequence[Partial | None],
+    lines: NDArray[np.float64],
+) -> dict[str, Any]:
+    """Those of `_block_sums` that recompute changes, by mode; None: the modes none, selective and full.
+
+    A `Partial` is full recompute of some layers, while others, and what stands before and after the layers, keep
+    everything.
 
     Source: sums over blocks. Assumes: `first` of a `Partial` comes with a single pipeline degree.
     """
     kinds = len(stack.kinds)
     stages, whole = [], []
-    for some in (None, *partials):
+    for some in modes:
         blocks = lines
         if some is not None:
             blocks = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
@@ -337,7 +364,6 @@ def _block_sums(
         whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
     heaviest_stage, model = np.concatenate(stages, axis=1), np.concatenate(whole)
     stage_s, model_s = heaviest_stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
-    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=kinds), [1.0]])
     return {
         "stage_parts": heaviest_stage[:-2],
         "stage_s": stage_s,
@@ -349,7 +375,6 @@ def _block_sums(
         "weight_s": model[0, -3],
         "model_beside_s": model[:, -2],
         "again_flops": model[:, -1],
-        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
     }
 
 
