@@ -60,6 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     items.sort(key=place)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     if setup_state() == "failed":
         item.session.shouldstop = FAILED
