@@ -19,7 +19,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -195,7 +194,8 @@ def recorded() -> dict[str, Any]:
     """Every question's answer, by line."""
     os.chdir(ROOT)
     os.environ.pop("FLOPWISE_FACTS", None)
-    place = Path(tempfile.mkdtemp(prefix="flopwise-answers-"))
+    place = ROOT / "build" / "answers"  # messages name it
+    shutil.rmtree(place, ignore_errors=True)
     os.environ |= {
         "FLOPWISE_PRICES": str(place / "prices"), "FLOPWISE_RUNS": str(place / "runs.db"), "FLOPWISE_CONFIG": "",
         "FLOPWISE_CALIBRATIONS": str(place / "profiles"),
