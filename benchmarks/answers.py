@@ -3,9 +3,9 @@
     python benchmarks/answers.py record build/answers.json
     python benchmarks/answers.py compare build/answers.json      exit 1 where an answer differs
 
-Questions: every example and every flopwise line of the documents, and a grid over all commands, families of models
-and vendors. An answer is the exit code, the JSON document and the message; times that the answer took are left out.
-Answers hold on the machine and the day that they were recorded on.
+Questions: every example and every flopwise line of the documents, but those that measure this machine or open a page,
+and a grid over all commands, families of models and vendors. An answer is the exit code, the JSON document and the
+message; times that the answer took are left out. Answers hold on the machine and the day that they were recorded on.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).parent.parent
 ELAPSED = re.compile(r'("elapsed_s": )[0-9.e-]+')
-WITH_JSON = {
-    "memory", "train", "serve", "simulate", "io", "roofline", "explain", "models", "gpus", "instances", "prices",
-    "plan", "compare", "assess", "backtest",
-}  # fmt: skip
+MEASURED = {"probe", "web"}
+"""Commands whose answer is this machine's, or never ends."""
+AS_TEXT = {"completion", "export"}
+"""Commands whose answer is text for a shell, or files."""
 DEVICES = (
     "h100", "a100-80gb", "b200", "l4", "v100", "t4", "rtx-4090", "mi300x", "mi250x", "tpu-v5e", "tpu-v6e", "gaudi3",
     "gaudi2", "trainium1", "trainium2", "max-1550",
@@ -43,7 +44,9 @@ def documented() -> Iterator[list[str]]:
         text = page.read_text(encoding="utf-8")
         for block in re.findall(r"^```console[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             for line in re.findall(r"^\$ (flopwise [^|\n]*)", block, re.MULTILINE):
-                yield shlex.split(line, comments=True)[1:]
+                question = shlex.split(line, comments=True)[1:]
+                if question[0] not in MEASURED:
+                    yield question
 
 
 def examples() -> Iterator[list[str]]:
@@ -81,6 +84,7 @@ def grid() -> Iterator[list[str]]:
         yield ["serve", "Llama-3.2-1B", "--gpu", device, "--input", "500", "--output", "100"]
         yield ["train", "Llama-3.2-1B", "--gpu", device, "--gpus", "8", "--tokens", "1B"]
         yield ["instances", "--gpu", device]
+        yield ["fit", DENSE, "--gpu", device, "--context", "8k"]
     mixture = ["train", "Mixtral-8x7B", "--gpu", "h100", "--gpus", "64"]
     dense = ["train", DENSE, "--gpu", "h100", "--gpus", "32"]
     for options in (
@@ -102,18 +106,25 @@ def grid() -> Iterator[list[str]]:
         "memory unet3d --task train --gpu v100 --micro-batch 3", "memory deepcam --gpu h100", "memory resnet50 --tp 2",
     ):  # fmt: skip
         yield line.split()
-    for options in ("--ep 8", "--ep 8 --expert-skew 1.5", "--ep 4 --capacity-factor 1.25 --zero 1", "--tp 2 --ep 8"):
+    for options in (
+        "--ep 8", "--ep 8 --expert-skew 1.5", "--ep 4 --capacity-factor 1.25 --zero 1", "--tp 2 --ep 8",
+        "--tp 2 --ep 8 --expert-tp 2 --stack megatron-te", "--ep 8 --recompute-modules moe --stack megatron-te",
+    ):  # fmt: skip
         yield [*mixture, *options.split()]
     chat = ["serve", "Llama-3.1-70B", "--gpu", "h100", "--tp", "4"]
     for options in (
         "--weights fp8", "--weights awq --kv-dtype fp8", "--engine sglang", "--engine tensorrt-llm --weights fp8",
         "--engine llama.cpp --weights Q4_K_M", "--rate 2", "--draft eagle --acceptance 0.7", "--prefix-hit 60%",
         "--shared-prefix 200", "--sweep concurrency", "--memory-fraction 0.8", "--concurrency 256",
+        "--adapters 8 --adapter-rank 16", "--rate 0.5 --turns 4 --think 30s --input 800 --output 200",
+        "--rate 0.5 --turns 4 --think 30s --kv-stores host=50GB --tool-share 0.2 --tool-pause 3s",
+        "--rate 5 --batch-wait 4 --engine tensorrt-llm",
     ):  # fmt: skip
         yield [*chat, *options.split()]
     for model, options in (
         ("DeepSeek-V3", "--gpu h200 --tp 8 --weights fp8"), ("DeepSeek-V3", "--gpu h200 --tp 8 --dp 4 --ep 32"),
         ("Mixtral-8x7B", "--gpu mi300x --tp 2"), ("gpt-oss-120b", "--gpu h100 --concurrency 16"),
+        ("Qwen2.5-VL-7B", "--gpu l40s --images 2 --input 3000"), (DENSE, "--gpu h100 --images 1"),
     ):  # fmt: skip
         yield ["serve", model, *options.split()]
     simulate = ["simulate", DENSE, "--gpu", "h100", "--requests", "300"]
@@ -132,6 +143,15 @@ def grid() -> Iterator[list[str]]:
         "plan Mixtral-8x7B --task pretrain --tokens 10B --gpu h100 --max-gpus 64",
         "plan bert-base-uncased --task encode --rate 50 --input 300",
         "plan Llama-3.1-8B --task batch --requests 100k --input 1000 --output 200",
+        "plan Llama-3.1-8B --task serve --rate 0.5 --turns 4 --think 40s --input 1200 --output 150 --gpu l40s",
+        "plan Llama-3.1-8B --task serve --rate 5 --adapters 8 --adapter-rank 16 --gpu l40s --no-simulate",
+        "plan Llama-3.1-70B --task serve --concurrency 50 --input 4000 --gpu h100 --no-simulate --weights any",
+        "check examples/existing.yaml --existing examples/existing.csv", "check examples/existing.yaml",
+        "fit Llama-3.3-70B --gpu 2xa100-80gb --context 32k", "fit DeepSeek-V3 --gpu 8xh200",
+        "fit Llama-3.1-70B --gpu rtx-4090", "fit Qwen3-30B-A3B --gpu rtx4090 --formats awq,nvfp4 --kv-dtype fp8",
+        "observe --load examples/guidellm.json", "watch --rules", "export --list",
+        "calibrate examples/measured-training.csv --name ours --dry-run",
+        "calibrate examples/measured-serving.csv --name ours --dry-run",
         "compare Llama-3.1-8B --tokens-per-month 1B --api-price 0.2/0.6 --gpu h100 --no-simulate",
         "io resnet50 --gpu h100 --gpus 64", "io Llama-3.1-8B --gpu h100 --gpus 64",
         "io unet3d --gpu a100-80gb --gpus 8",
@@ -156,7 +176,8 @@ def answer(question: list[str]) -> tuple[str, dict[str, Any]]:
     """The question as a line, and its exit code, document and message."""
     from flopwise import cli
 
-    as_json = [] if question[0] not in WITH_JSON or "--json" in question or "--help" in question else ["--json"]
+    said = {"--json", "--help", "--csv", "--markdown"} & set(question)
+    as_json = [] if said or question[0] in AS_TEXT else ["--json"]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([*question, *as_json])
@@ -173,12 +194,33 @@ def recorded() -> dict[str, Any]:
     """Every question's answer, by line."""
     os.chdir(ROOT)
     os.environ.pop("FLOPWISE_FACTS", None)
-    os.environ["FLOPWISE_PRICES"] = str(ROOT / "build" / "no-prices")
+    place = ROOT / "build" / "answers"  # messages name it
+    shutil.rmtree(place, ignore_errors=True)
+    os.environ |= {
+        "FLOPWISE_PRICES": str(place / "prices"), "FLOPWISE_RUNS": str(place / "runs.db"), "FLOPWISE_CONFIG": "",
+        "FLOPWISE_CALIBRATIONS": str(place / "profiles"),
+    }  # fmt: skip
+    record_runs()
     pages = list(documented())
     rest = [q for q in unique([*examples(), *grid()]) if q not in pages]
     parts = [unique(pages), *(rest[i::16] for i in range(16))]
-    with ProcessPoolExecutor(2) as pool:
-        return dict(itertools.chain.from_iterable(pool.map(answers_in_turn, parts)))
+    try:
+        with ProcessPoolExecutor(2) as pool:
+            return dict(itertools.chain.from_iterable(pool.map(answers_in_turn, parts)))
+    finally:
+        shutil.rmtree(place)
+
+
+def record_runs() -> None:
+    """The runs that the documents name."""
+    from flopwise.records.model import Run, Sample
+    from flopwise.records.store import open_store
+
+    store = open_store()
+    tasks: dict[str, Literal["pretrain", "serve"]] = {"pretrain-tiny": "pretrain", "serve-tiny": "serve"}
+    for number, (name, task) in enumerate(tasks.items()):
+        store.add_run(Run(run_id=f"{number:032x}", name=name, task=task, started_at_s=1.7e9))
+        store.append(f"{number:032x}", [Sample("step_s", 1.7e9 + step, 0.05, step) for step in range(5)])
 
 
 def places(before: Any, after: Any, at: str = "") -> Iterator[str]:

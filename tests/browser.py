@@ -11,11 +11,14 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from setup_beside import wait_for_setup
+
 ROOT_ARGUMENTS = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
 
 
 def need_browser() -> str:
     """The path of chromium."""
+    wait_for_setup()
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         reason = "chromium is missing: make programs (as root), or install it"

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from setup_beside import FAILED, setup_state
+
 pytest_plugins = ["databases"]
 
 # `make test` says the same of the same tree every time; `make fuzz` draws other inputs in each run, and many of them.
@@ -38,15 +40,30 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 LONGEST = (
     "exports/test_vllm_server.py",
+    "exports/test_platform.py",
     "exports/test_ray_data.py",
     "ops/test_flops_oracle.py",
     "search/test_sweep.py",
 )
 """Files with a test of half a minute or more: begun last, it would leave the other core idle."""
+LATE = ("tests/exports", "tests/records", "tests/telemetry", "tests/web", "tests/report")
+"""Folders with tests that need programs or environments, which are fetched while the others run."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    root = config.rootpath
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        path = item.path.relative_to(root).as_posix()
+        return path.startswith(LATE), not path.endswith(LONGEST)
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if setup_state() == "failed":
+        item.session.shouldstop = FAILED
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
+from setup_beside import wait_for_setup
+
 UNPRIVILEGED = "nobody"
 
 
@@ -57,6 +59,7 @@ class PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
+    wait_for_setup()
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
     program = shutil.which("initdb") or (str(found[-1]) if found else None)
     if program is None:

@@ -8,10 +8,7 @@ assignments are written once, below. `__init__` waits for the first object: most
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-import inspect
-from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import MemberDescriptorType
@@ -37,10 +34,8 @@ else:
         def wrap(cls: type) -> type:
             if not frozen:
                 return dataclasses.dataclass(cls, repr=repr, eq=eq, **options)
-            plain = _with_fields(cls, **options) or dataclasses.dataclass(
-                cls, init=False, repr=False, eq=False, **options
-            )
-            return _frozen(plain, repr=repr, eq=eq, slots=slots)
+            fields_alone = dataclasses.dataclass(cls, init=False, repr=False, eq=False, **options)
+            return _frozen(fields_alone, repr=repr, eq=eq, slots=slots)
 
         return wrap if cls is None else wrap(cls)
 
@@ -48,66 +43,6 @@ else:
 __all__ = ["dataclass"]
 
 _MISSING = dataclasses.MISSING
-_NO_FIELDS = ("ClassVar", "InitVar", "KW_ONLY")
-"""Annotations of what is no field, or no plain one."""
-
-
-@cache
-def _template(slots: bool, kw_only: bool) -> type:
-    """A real data class; what `dataclasses` notes of a class and of a field is copied from it."""
-    documented = {"__doc__": "Of its own, or a signature would be looked for to stand there."}
-    return dataclasses.make_dataclass(
-        "Template", ["one"], namespace=documented, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
-    )
-
-
-def _with_fields(cls: type, *, slots: bool, kw_only: bool) -> type | None:
-    """`cls` as `dataclasses` makes it of plain fields, but quicker; None where an annotation asks for more."""
-    annotations = inspect.get_annotations(cls)
-    template: Any = _template(slots, kw_only)
-    if not all(isinstance(kind, str) and all(word not in kind for word in _NO_FIELDS) for kind in annotations.values()):
-        return None
-    fields: dict[str, Any] = {}
-    for base in cls.__mro__[-1:0:-1]:
-        fields |= getattr(base, "__dataclass_fields__", {})
-    for name, kind in annotations.items():
-        field: Any = _field_of(cls, name)
-        field.name, field.type = name, kind
-        field._field_type = template.__dataclass_fields__["one"]._field_type  # noqa: SLF001 - what `fields` asks for
-        if field.kw_only is _MISSING:
-            field.kw_only = kw_only
-        fields[name] = field
-    noted: dict[str, Any] = {"__dataclass_fields__": fields, "__dataclass_params__": template.__dataclass_params__}
-    if "__match_args__" not in cls.__dict__:
-        noted["__match_args__"] = tuple(name for name, field in fields.items() if field.init and not field.kw_only)
-    for name, value in noted.items():
-        setattr(cls, name, value)
-    return abc.update_abstractmethods(_class_with_slots(cls, tuple(fields)) if slots else cls)
-
-
-def _field_of(cls: type, name: str) -> Any:
-    """The field that an annotated name of `cls` stands for; where one was written out, its default takes its place."""
-    value = getattr(cls, name, _MISSING)
-    if isinstance(value, dataclasses.Field):
-        if value.default is _MISSING:
-            delattr(cls, name)
-        else:
-            setattr(cls, name, value.default)
-        return value
-    if isinstance(value, MemberDescriptorType):  # a slot of a base
-        return dataclasses.field()
-    if value is not _MISSING and value.__class__.__hash__ is None:
-        raise ValueError(f"{name} of {cls.__qualname__}: a default that can change is shared; use default_factory")
-    return dataclasses.field(default=value)
-
-
-def _class_with_slots(cls: type, names: tuple[str, ...]) -> type:
-    """The same class with slots for those of `names` that no base has one for."""
-    kept = {name: value for name, value in vars(cls).items() if name not in {*names, "__dict__", "__weakref__"}}
-    of_bases = {slot for base in cls.__mro__[1:-1] for slot in base.__dict__.get("__slots__", ())}
-    kept |= {"__slots__": tuple(name for name in names if name not in of_bases), "__qualname__": cls.__qualname__}
-    made: type = type(cls)(cls.__name__, cls.__bases__, kept)
-    return made
 
 
 def _frozen(cls: type, *, repr: bool, eq: bool, slots: bool) -> type:  # noqa: A002 - the names of dataclasses

@@ -196,6 +196,11 @@ def test_settings_that_cannot_be_are_refused_before_the_training(
         raise AssertionError
 
 
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(SpecError, match="int is no model: give a module of PyTorch"), record(8):  # fmt: skip
+        pass
+
+
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(UnknownNameError), record("no-such-model-7b"):
         raise AssertionError

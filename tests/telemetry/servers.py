@@ -19,9 +19,12 @@ from typing import Any
 
 import pytest
 
+from setup_beside import wait_for_setup
+
 
 def program(name: str) -> str:
     """The path of a program; without it the test is skipped, but not in CI."""
+    wait_for_setup()
     found = shutil.which(name)
     if found is None:
         if os.environ.get("CI"):

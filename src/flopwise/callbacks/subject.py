@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flopwise.errors import FlopwiseError
+from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
@@ -72,7 +72,7 @@ def trained_model(given: Any, facts: Facts, *, name: str | None = None) -> Train
     """The model behind a module of PyTorch, a name, a configuration of transformers, or an architecture itself.
 
     Raises:
-        SpecError: a name that is not known.
+        SpecError: a name that is not known, a configuration that is not read, or neither of these.
     """
     if given is None:
         return TrainedModel(name=name, model=None, parameters=None, basis="no model was given: FLOPs are not known")
@@ -83,7 +83,15 @@ def trained_model(given: Any, facts: Facts, *, name: str | None = None) -> Train
         return TrainedModel(name=given.name, model=given, parameters=size, basis=f"FLOPs counted for {given.name}")
     if isinstance(given, Mapping):
         return trained_model(model_from_config(given, name=name or str(given.get("model_type"))), facts)
-    return _of_module(given, name)
+    if hasattr(given, "parameters"):
+        return _of_module(given, name)
+    if hasattr(given, "to_dict"):  # an object of transformers
+        path = str(getattr(given, "_name_or_path", "") or "")
+        return trained_model(given.to_dict(), facts, name=name or path or None)
+    raise SpecError(
+        f"{type(given).__name__} is no model: give a module of PyTorch, a name of the catalog, a configuration of "
+        "transformers, or None"
+    )
 
 
 def _of_module(module: Any, name: str | None) -> TrainedModel:
