@@ -2,10 +2,9 @@
 
 import { ask } from "./api.js";
 import { chart, palette } from "./charts.js";
-import { band, el, fill, fresh, table, tiles } from "./dom.js";
+import { band, el, failed, fill, fresh, table, tiles } from "./dom.js";
 import { fromAddress, toAddress } from "./form.js";
 import * as format from "./format.js";
-import { failed } from "./plan.js";
 
 const AGAIN_MS = 5000;
 const at = (moment) => (moment === null ? "-" : new Date(moment * 1000).toLocaleString());
