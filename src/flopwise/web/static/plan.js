@@ -119,7 +119,7 @@ export async function show(main) {
     fill(form,
       input({ key: "workload", label: "Model", hint: "A name of the catalog, a hub id, or a size such as 7B.", placeholder: "Llama-3.1-8B", suggestions: () => names("models", "name") }, state, change), drop,
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
-        el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)))),
+        el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)), el("a", { class: "tab", href: DEVELOPMENT }, "Development"))),
       shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
       task === "serve" && el("details", { open: SESSION.some((key) => key in state) }, el("summary", {}, "Conversations of several turns"), SESSION.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && el("details", { open: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, el("summary", {}, "Where it may run"), WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
@@ -221,6 +221,17 @@ export async function show(main) {
   drawForm();
   answer();
 }
+
+/** Machines to develop on run no model: they are planned as a fleet of their own, assessed as the page opens. */
+const DEVELOPMENT = `/fleet?scenarios=100#fleet=${encodeURIComponent(`name: development
+environments:
+  office hours: {start: "09:00", stop: "17:00", days: 22}
+workloads:
+  - name: desks
+    task: develop
+    environment: office hours
+    machines: {count: 3, memory: 16GB}
+`)}`;
 
 const EXAMPLES = [
   ["A chat service", "Llama-3.1-8B, two requests a second, the first token within a second", "/plan?workload=Llama-3.1-8B&task=serve&rate=2&input=1024&output=256&ttft=1s&simulate=false"],
