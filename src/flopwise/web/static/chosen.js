@@ -245,8 +245,9 @@ function linkOrigins(place, figures, plan) {
     const name = shown.dataset.origin;
     const show = () => {
       const inside = el("div", {});
+      const note = difference(name, plan);
       const dialog = el("dialog", { class: "card tree", "aria-label": `Where ${name} comes from` },
-        el("div", { class: "row" }, el("h2", {}, name), el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), el("p", { class: "note" }, difference(name, plan)), inside);
+        el("div", { class: "row" }, el("h2", {}, name), el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), note && el("p", { class: "note" }, note), inside);
       dialog.addEventListener("close", () => dialog.remove());
       dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
       document.body.append(dialog);

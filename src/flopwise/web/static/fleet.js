@@ -106,7 +106,7 @@ function whatIf(found, expected) {
   const most = Math.max(expected, ...found.whatif.map((one) => one.usd_per_month ?? 0));
   const told = el("p", { role: "status", "aria-live": "polite" });
   const bill = (usd) => [el("b", {}, usd === null ? "nothing runs it all" : format.usd(usd)), el("span", { class: "note" }, " a month"), usd === null ? null : el("meter", { min: "0", max: String(most), "aria-label": "of the dearest of these", value: usd })];
-  const show = (one) => fill(told, one ? [bill(one.usd_per_month), `${one.name}: ${one.text}`] : [bill(expected), "As planned."]);
+  const show = (one) => fill(told, one ? [bill(one.usd_per_month), el("span", { class: "line" }, `${one.name}: ${one.text}`)] : [bill(expected), el("span", { class: "line" }, "As planned.")]);
   const name = fresh("whatif");
   const choice = (one, text, on) => el("label", {}, el("input", { type: "radio", name, checked: on, onchange: () => show(one) }), text);
   show(null);

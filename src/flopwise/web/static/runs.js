@@ -102,7 +102,7 @@ function terms(run) {
   return el("section", { class: "card" }, el("h2", {}, "Where the time goes"),
     chart("Seconds of each term, expected and measured; the table holds the same figures", () => ({
       legend: {}, tooltip: { formatter: (p) => `${p.name}, ${p.seriesName}: ${format.seconds(p.value)}` },
-      xAxis: { type: "value", axisLabel: { formatter: taken } }, yAxis: { type: "category", data: rows.map((term) => term.name) },
+      xAxis: { type: "value", splitNumber: 4, axisLabel: { formatter: taken } }, yAxis: { type: "category", data: rows.map((term) => term.name) },
       series: [["expected", "expected_s", 7], ["measured", "measured_s", 0]].map(([name, key, hue]) => ({ name, type: "bar", data: rows.map((term) => term[key]), itemStyle: { color: palette()[hue] } })),
     })),
     table("Terms", [
