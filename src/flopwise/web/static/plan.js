@@ -267,7 +267,7 @@ function headline(best, plan, meets) {
 }
 
 const COLUMNS = [
-  { key: "rank", title: "#", number: true, of: (c) => c.rank, text: (c) => String(c.rank) },
+  { key: "rank", title: "#", number: true, minor: true, of: (c) => c.rank, text: (c) => String(c.rank) },
   { key: "instance", title: "instance", kind: "name", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
   { key: "gpu", title: "GPUs", kind: "name", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
   { key: "layout", title: "layout", kind: "words", minor: true, of: (c) => format.layout(c.layout) },
