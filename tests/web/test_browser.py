@@ -130,7 +130,8 @@ def _cut_on_paper(page: Page) -> list[str]:
     page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
     found: list[str] = page.evaluate(
-        "() => [...document.querySelectorAll('.wide, .card, pre, summary, .tabs')].filter((one) => one.checkVisibility()"
+        "() => [...document.querySelectorAll('.wide, .card, pre, summary, .tabs')]"
+        ".filter((one) => one.checkVisibility()"
         " && (one.scrollWidth > one.clientWidth + 1 || one.matches('summary, .tabs')))"
         ".map((one) => one.textContent.slice(0, 60))"
     )

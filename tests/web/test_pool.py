@@ -140,9 +140,9 @@ def test_a_process_starts_though_the_question_that_started_it_is_given_up() -> N
         pool = Pool(1, 8)
         try:
             given_up = asyncio.create_task(pool.ask(_question("gpus", "gpus", "--json"), 60))
-            while (process := pool._workers[0].process) is None:
-                await asyncio.sleep(0.01)
-            first = process.pid
+            await pool._workers[0]._begun.wait()
+            assert pool._workers[0].process is not None
+            first = pool._workers[0].process.pid
             given_up.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await given_up
