@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import time
 import zipfile
@@ -200,3 +201,29 @@ def test_examples_and_questions_hold_against_the_document(web: TestClient) -> No
         for example in content.get("examples", {}).values():
             Draft202012Validator(schema).validate(example["value"])
     assert described["paths"]["/api/v1/train"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+
+
+def test_a_page_names_all_its_modules_and_no_others(web: TestClient) -> None:
+    """The browser loads them at once: each is there, and names none that the page does not."""
+    for page in ("plan", "serve", "fleet", "runs", "catalog"):
+        named = re.findall(r'<link rel="modulepreload" href="(/static/[^"]+)">', web.get(f"/{page}").text)
+        assert f"/static/{page}.js" in named
+        assert len(named) == len(set(named))
+        for path in named:
+            module = web.get(path)
+            assert module.status_code == 200
+            assert module.headers["content-type"].startswith("text/javascript")
+            folder = path.rpartition("/")[0]
+            imported = re.findall(r'^import .*?"\./([^"]+)";', module.text, re.MULTILINE | re.DOTALL)
+            assert {f"{folder}/{one}" for one in imported} <= set(named)
+    assert "/static/plan.js" not in web.get("/fleet").text
+    assert "/static/fleet_form.js" in web.get("/fleet").text
+    assert "/static/vendor" not in web.get("/fleet").text  # what is large comes after the first paint
+
+
+def test_files_of_the_pages_are_sent_once(web: TestClient) -> None:
+    first = web.get("/static/app.js")
+    again = web.get("/static/app.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert web.get("/static/pictures.css").headers["content-type"].startswith("text/css")
+    assert web.get("/static/nothing.js").status_code == 404

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import yaml
@@ -25,6 +26,7 @@ from flopwise import cli, units
 from flopwise.callbacks import record
 from flopwise.cli.app import app
 from flopwise.web.guard import Access
+from flopwise.web.questions import nouns
 from flopwise.web.server import create_app, listen, server_of
 
 pytestmark = pytest.mark.browser
@@ -43,6 +45,7 @@ workloads:
     targets: {ttft: {p95: 1s}}
     constraints: {gpus: [l4], providers: [aws]}
 """
+NOUN = nouns(app)["plan"]
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 8192,
@@ -106,6 +109,33 @@ def _serious(page: Page) -> list[str]:
         for one in found["violations"]
         if one["impact"] in ("serious", "critical")
     ]
+
+
+def _texts(page: Page, name: str) -> list[str]:
+    """What is written in the chart whose label begins with `name`, as it is drawn."""
+    chart = page.locator(f".chart[data-drawn][aria-label^='{name}']")
+    expect(chart).to_have_count(1)
+    found: list[str] = chart.evaluate(
+        "async (one) => { const { getInstanceByDom } = await import('/static/vendor/echarts.js');"
+        " return getInstanceByDom(one).getZr().storage.getDisplayList(true)"
+        ".filter((shape) => shape.type === 'tspan' && !shape.invisible && !shape.ignore)"
+        ".map((shape) => shape.style.text); }"
+    )
+    return found
+
+
+def _cut_on_paper(page: Page) -> list[str]:
+    """What paper of A4 would cut, and what is folded on it."""
+    page.set_viewport_size({"width": 718, "height": 1000})  # what A4 leaves between usual margins
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    found: list[str] = page.evaluate(
+        "() => [...document.querySelectorAll('.wide, .card, pre, summary, .tabs')]"
+        ".filter((one) => one.checkVisibility()"
+        " && (one.scrollWidth > one.clientWidth + 1 || one.matches('summary, .tabs')))"
+        ".map((one) => one.textContent.slice(0, 60))"
+    )
+    return found
 
 
 def _settled(page: Page) -> None:
@@ -273,6 +303,109 @@ def test_a_figure_that_is_clicked_says_where_it_comes_from(page: Page, capsys: p
     expect(page.locator(".tree details details").first).to_be_visible()
 
 
+def test_headline_memory_and_time_say_where_they_come_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto(f"/plan?{FINETUNE}")
+    _settled(page)
+    expect(page.locator(".tree")).to_be_visible()
+    line = page.locator("pre").first.inner_text()
+    root = _printed(f"{line.removeprefix('flopwise ')} --explain", capsys)["provenance"][0]
+    held = {one["name"]: one for one in root["inputs"]}
+    shown = {
+        "cost": page.get_by_role("region", name="The answer"),
+        "run time": page.get_by_role("region", name="The answer"),
+        "weights": page.locator("section", has=page.get_by_role("heading", name="Memory of")),
+        "backward": page.locator("section", has=page.get_by_role("heading", name="Time of a step")),
+        "energy": page.locator("section", has=page.get_by_role("heading", name="How sure it is")),
+        "price per device and hour": page.locator("#chosen section").first,
+    }
+    for name, place in shown.items():
+        figure = place.locator(f"[data-origin='{name}'] button")
+        text = figure.inner_text()
+        figure.click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text(f"{name}: {text.split()[0][:4]}")  # bytes have a digit less there
+        if name in held and "formula" in held[name]:
+            expect(dialog).to_contain_text(held[name]["formula"])
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpt2 --task batch --requests 50k --provider aws --gpu l4 --gpu l40s --max-gpus 4",
+        "bert-base-uncased --task encode --rate 20 --input 256 --no-simulate --provider aws --gpu l4 --max-gpus 4",
+        "gpt2 --task pretrain --tokens 1B --provider aws --gpu l4 --gpu l40s --max-gpus 4",
+        "Llama-3.1-8B --task serve --rate 2 --turns 4 --think 10s --no-simulate --provider aws --gpu l40s --max-gpus 4",
+        "gpt2 --task finetune --tokens 10M --budget 0.01 --provider aws --gpu l4 --max-gpus 1",
+    ],
+)
+def test_each_row_of_a_plan_is_the_one_of_the_command_line(
+    line: str, page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = _printed(f"plan {line}", capsys)
+    rows = plan["plans"] or plan["misses"]
+    asked = NOUN.example(f"flopwise plan {line}")
+    assert asked is not None
+    pairs = [(key, one) for key, value in asked.items() for one in (value if isinstance(value, list) else [value])]
+    page.goto(f"/plan?{urlencode([(key, str(one).lower() if one is False else one) for key, one in pairs])}")
+    _settled(page)
+    if page.get_by_role("button", name="Show all").count():
+        page.get_by_role("button", name="Show all").click()
+    shown = page.locator("tr[data-rank]").all_inner_texts()
+    assert len(shown) == len(rows)
+    assert rows
+    for row, text in zip(rows, shown, strict=True):
+        figures = [units.format_usd(row["cost_usd"]), units.format_usd(row["usd_per_hour"]), row["instance"]]
+        if plan["task"] == "serve":
+            figures += [units.format_seconds(row["figures"][name]) for name in ("ttft_s", "tpot_s")]
+        else:
+            figures.append(units.format_seconds(row["seconds"]))
+        assert [one for one in figures if one not in text] == []
+    expect(page.get_by_role("heading", name=plan["verdict"] if plan["plans"] else "No plan meets")).to_be_visible()
+
+
+def test_conversations_have_fields_and_development_a_page(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}")
+    _settled(page)
+    page.get_by_text("Conversations of several turns").click()
+    page.get_by_label("Turns of a conversation", exact=True).fill("4")
+    page.get_by_label("Until the next turn, on average", exact=True).fill("10s")
+    expect(page.locator("#chosen pre").first).to_contain_text("--turns 4 --think 10")
+    expect(page.locator("#chosen dl")).to_contain_text("of prompts found in caches")
+    page.get_by_role("link", name="Development").click()
+    expect(page.get_by_role("heading", name=re.compile("^development: the workload runs for"))).to_be_visible()
+    expect(page.get_by_label("Machines", exact=True)).to_have_value("3")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_label_of_a_chart_is_cut(width: int, page: Page) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"/plan?{FINETUNE}")
+    _settled(page)
+    changes = _texts(page, "Change of the cost")
+    assert len(changes) > 5
+    for text in changes + _texts(page, "Memory by item") + _texts(page, "Cost against time"):
+        assert not text.endswith(("...", "…"))
+    page.goto("/catalog?kind=instances")
+    ages = " ".join(" ".join(_texts(page, "Number of offers")).split())
+    assert "up to a month up to 3 months up to half a year up to a year older" in ages
+
+
+def test_a_narrow_screen_shows_cost_and_time_without_scrolling(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/plan?{FINETUNE}")
+    _settled(page)
+    cells = page.locator("tr[data-rank='1'] td").filter(visible=True)
+    boxes = [cell.bounding_box() for cell in cells.all()]
+    edges = [box["x"] + box["width"] for box in boxes if box is not None]
+    region = page.locator(".wide", has=page.locator("tr[data-rank]")).first.bounding_box()
+    assert region is not None
+    assert len(edges) == 6
+    assert max(edges) <= region["x"] + region["width"] + 1 <= 390
+    expect(cells.filter(has_text="$")).to_have_count(1)
+
+
 def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto(f"/plan?{FINETUNE}")
     _settled(page)
@@ -306,7 +439,8 @@ def test_a_first_look_holds_rows_of_the_whole_answer(page: Page) -> None:
 
 
 def test_a_long_plan_tells_its_progress_and_is_stopped(page: Page) -> None:
-    page.goto("/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1T&deadline=90d")
+    clouds = "provider=aws&provider=gcp&provider=azure"  # named: there is no first look
+    page.goto(f"/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1T&deadline=90d&{clouds}")
     expect(page.get_by_role("progressbar")).to_be_visible()
     expect(page.get_by_role("status").first).to_contain_text(re.compile(r"searching offers and layouts \d+ %"))
     expect(page.locator(".skeleton")).to_be_visible()
@@ -377,15 +511,10 @@ def test_paper_shows_what_was_asked_and_cuts_nothing(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
     _settled(page)
     expect(page.locator(".tree")).to_be_visible()
-    page.set_viewport_size({"width": 718, "height": 1000})  # what A4 leaves between usual margins
-    page.emulate_media(media="print", color_scheme="dark")
-    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-    cut = page.evaluate(
-        "() => [...document.querySelectorAll('.wide, .card, pre')]"
-        ".filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)"
-        ".map((one) => one.textContent.slice(0, 60))"
-    )
-    assert not cut
+    folded = page.locator("details", has=page.locator("table", has_text="memory")).filter(has_text="changes")
+    expect(folded.locator("table")).to_be_hidden()
+    assert not _cut_on_paper(page)
+    expect(folded.locator("table")).to_be_visible()
     assert page.locator("header.top, form, button.quiet").filter(visible=True).count() == 0
     assert "rate 2" in str(page.locator("main").get_attribute("data-asked"))
     assert page.locator("body").evaluate("(one) => getComputedStyle(one).color") == "rgb(27, 35, 48)"  # dark on white
@@ -397,6 +526,8 @@ def test_paper_shows_what_was_asked_and_cuts_nothing(page: Page) -> None:
     assert wide == pytest.approx([1.0] * len(wide), abs=0.02)
     page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     expect(page.locator("html")).not_to_have_attribute("data-theme", "light")
+    page.emulate_media(media="screen")
+    expect(folded.locator("table")).to_be_hidden()
 
 
 def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
@@ -519,6 +650,10 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     bar = page.locator(".picture .bar").first
     assert bar.evaluate("one => getComputedStyle(one).fill") == "rgb(126, 162, 232)"  # in the colours of the page
     assert not _serious(page)
+    assert not _cut_on_paper(page)
+    for one in found["whatif"]:
+        expect(page.locator("#results").get_by_role("cell", name=one["text"], exact=True).first).to_be_visible()
+    page.emulate_media(media="screen")
     page.reload()
     expect(page.get_by_label("Fleet file (YAML)")).to_have_value(FLEET)
 
@@ -698,6 +833,8 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
         expect(row).to_contain_text(units.format_seconds(figures["step_s"]["expected"]))
         expect(page.locator('[data-drawn="true"]')).to_have_count(1 + len(document["series"]))
         assert _serious(page) == []
+        assert not _cut_on_paper(page)
+        page.emulate_media(media="screen")
         page.goto("/runs?run=no-such-run")
         expect(page.get_by_text("no-such-run").last).to_be_visible()
         page.close()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
+import pytest
+from click.testing import CliRunner
+
+from flopwise.cli.app import app
+from flopwise.web import pool as pool_file
 from flopwise.web.pool import Pool, Progress, Reply, Worker
 from flopwise.web.questions import Question
 
@@ -79,3 +85,88 @@ def test_a_changed_question_waits_for_the_process_that_its_predecessor_is_stoppe
 
     before, after, stops = asyncio.run(changed())
     assert (before, stops) == (after, 1)
+
+
+class _Warm(_Answering):
+    """A process whose warm-ups take longer than a question may wait."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.warm_ups = 0
+
+    async def warm_up(self, question: Question) -> None:
+        await asyncio.sleep(0.05 if question.argv == () else 30)
+        self.warm_ups += 1
+
+
+def test_each_process_is_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_file, "WARM_UP", (_question("plan"),))
+
+    async def warmed() -> list[int]:
+        pool = Pool(2, 8)
+        pool._workers = [_Warm(number) for number in range(2)]
+        pool._free = [*pool._workers]
+        await pool.start()
+        return [worker.warm_ups for worker in pool._workers if isinstance(worker, _Warm)]
+
+    assert asyncio.run(warmed()) == [1, 1]
+
+
+def test_a_question_does_not_wait_for_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_file, "WARM_UP", (_question("plan", ENDLESS),))
+
+    async def answered() -> tuple[str, int, int]:
+        pool, only = Pool(1, 8), _Warm(7)
+        pool._workers, pool._free = [only], [only]
+        starting = asyncio.create_task(pool.start())
+        await asyncio.sleep(0.02)
+        number = await asyncio.wait_for(_number(pool, "gpus"), 5)
+        await asyncio.wait_for(starting, 5)
+        return number, only.stops, only.warm_ups
+
+    assert asyncio.run(answered()) == ("7", 1, 0)
+
+
+def test_what_is_asked_to_warm_up_has_a_plan() -> None:
+    """Else nothing is loaded, and nobody would notice."""
+    for question in pool_file.WARM_UP:
+        answer = CliRunner().invoke(app, list(question.argv))
+        assert answer.exit_code == 0
+        assert json.loads(answer.stdout)["plans"]
+
+
+def test_a_process_starts_though_the_question_that_started_it_is_given_up() -> None:
+    async def processes() -> tuple[int, int, str]:
+        pool = Pool(1, 8)
+        try:
+            given_up = asyncio.create_task(pool.ask(_question("gpus", "gpus", "--json"), 60))
+            await pool._workers[0]._begun.wait()
+            assert pool._workers[0].process is not None
+            first = pool._workers[0].process.pid
+            given_up.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await given_up
+            reply = await pool.ask(_question("gpus", "gpus", "h100", "--json"), 60)
+            assert pool._workers[0].process is not None
+            return first, pool._workers[0].process.pid, reply.document
+        finally:
+            await pool.close()
+
+    first, then, document = asyncio.run(processes())
+    assert first == then
+    assert "H100-SXM-80" in document
+
+
+def test_a_process_that_starts_is_ended_with_the_pool() -> None:
+    async def left() -> int | None:
+        pool = Pool(1, 8)
+        starting = asyncio.create_task(pool.start())
+        await asyncio.sleep(0.01)
+        starting.cancel()
+        await pool.close()
+        begun = pool._workers[0]._starting
+        assert begun is not None
+        assert begun.done()
+        return pool._workers[0].process and pool._workers[0].process.pid
+
+    assert asyncio.run(left()) is None

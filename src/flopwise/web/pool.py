@@ -14,6 +14,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ STOP_S = 3.0
 """How long an interrupted process may take before it is replaced."""
 SEARCHES = ("assess", "check", "plan")
 """Nouns that a process answers sooner after another of the kind."""
+MACHINES = "--provider=aws --gpu=l4 --gpu=l40s --gpu=a100-80gb --gpu=h100 --json"
+WARM_UP = tuple(
+    Question("plan", tuple(f"plan Llama-3.1-8B {line} {MACHINES}".split()), {})
+    for line in ("--task=serve --rate=1 --no-simulate", "--task=finetune --lora=8 --tokens=10M")
+)
+"""What each process is asked while nobody asks: the first plan of a person finds modules and facts loaded."""
 MOMENT_S = 0.05
 """How long a question waits for the process that answered its noun last: what it takes to notice a changed question."""
 Progress = Callable[[str, float, float | None, str], None]
@@ -74,6 +81,8 @@ class Worker:
         self.stopping = False
         self.idle = asyncio.Event()
         self.idle.set()
+        self._starting: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
 
     def merit(self, noun: str) -> tuple[int, bool, bool, int]:
         """How well it suits a question: the latest search of the kind first, then what keeps no other search."""
@@ -82,14 +91,25 @@ class Worker:
         return latest if noun in SEARCHES else 0, not searched, self.process is not None, latest
 
     async def ready(self) -> None:
-        """Start it where it does not run; returns once it takes questions."""
-        if self.process is not None and self.process.returncode is None:
-            return
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the server
-            env=process_environment(),
-        )  # fmt: skip
+        """Start it where it does not run; returns once it takes questions. A start goes on without who awaits it."""
+        if self._starting is None or (self._starting.done() and not self._runs()):
+            self._begun.clear()
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._starting)
+
+    def _runs(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    async def _start(self) -> None:
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the server
+                env=process_environment(),
+            )  # fmt: skip
+        finally:
+            self._begun.set()
         while "ready" not in await self._message():
             pass
 
@@ -103,9 +123,14 @@ class Worker:
         message["reasons"], message["notes"] = tuple(message["reasons"]), tuple(message["notes"])
         return Reply(**message)
 
+    async def warm_up(self, question: Question) -> None:
+        """Answer a question that nobody asked."""
+        await self.ask(question, None)
+
     async def stop(self) -> None:
-        """End the question that runs, and the process where that does not end it."""
-        assert self.process is not None
+        """End the question that runs, and the process where that does not end it; one that starts has no question."""
+        if self._starting is None or not self._starting.done() or self.process is None:
+            return
         try:
             self.process.send_signal(signal.SIGINT)
             async with asyncio.timeout(STOP_S):
@@ -116,6 +141,11 @@ class Worker:
 
     async def end(self) -> None:
         """End the process."""
+        starting = self._starting
+        if starting is not None and not starting.done() and asyncio.current_task() is not starting:
+            await self._begun.wait()  # asyncio does not stop what it is about to start
+            starting.cancel()
+            await asyncio.wait([starting])
         process, self.process = self.process, None
         self.answered = {}
         if process is not None and process.returncode is None:
@@ -156,21 +186,37 @@ class Pool:
         self._most_waiting, self._waiting, self._number = waiting, 0, 0
         self._workers = [Worker() for _ in range(size)]
         self._free, self._places = [*self._workers], asyncio.Semaphore(size)
+        self._warming: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the processes; one that answers already was started by its question."""
-        for worker in self._workers:
-            await self._places.acquire()
-            if worker in self._free:
-                self._free.remove(worker)
-                try:
-                    with contextlib.suppress(LostError):
-                        await worker.ready()
-                finally:
-                    self._give_back(worker)
-            else:
-                self._places.release()
-            await asyncio.sleep(0)
+        """Start the processes, then warm them up; one that answers already was started by its question."""
+        for prepare in (methodcaller("ready"), self._warm_up):
+            for worker in self._workers:
+                await self._places.acquire()
+                if worker in self._free:
+                    self._take(worker)
+                    try:
+                        with contextlib.suppress(LostError):
+                            await prepare(worker)
+                    finally:
+                        self._give_back(worker)
+                else:
+                    self._places.release()
+                await asyncio.sleep(0)
+
+    async def _warm_up(self, worker: Worker) -> None:
+        """Have a process answer `WARM_UP`, until its place is needed; nothing where it searched already."""
+        for question in WARM_UP if worker.answered.keys().isdisjoint(SEARCHES) else ():
+            self._warming = asyncio.create_task(worker.warm_up(question))
+            try:
+                await asyncio.wait([self._warming])
+                if self._warming.cancelled():
+                    return await worker.stop()
+                self._warming.result()
+            finally:
+                warming, self._warming = self._warming, None
+                warming.cancel()
+        return None
 
     async def ask(self, question: Question, limit_s: float, progress: Progress | None = None) -> Reply:
         """The reply to a question; being cancelled stops it.
@@ -214,12 +260,18 @@ class Pool:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(most_s):
                         await last.idle.wait()
+        if self._places.locked() and self._warming is not None:
+            self._warming.cancel()
         await self._places.acquire()
         worker = max(self._free, key=lambda one: one.merit(noun))
-        self._free.remove(worker)
-        worker.idle.clear()
+        self._take(worker)
         worker.answered[noun] = self._next()
         return worker
+
+    def _take(self, worker: Worker) -> None:
+        """The process is for one question alone."""
+        self._free.remove(worker)
+        worker.idle.clear()
 
     def _give_back(self, worker: Worker) -> None:
         """The process is free for the next question."""

@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
+from mimetypes import guess_type
 from pathlib import Path
 from socket import AddressFamily
 from typing import Any, NoReturn
@@ -24,9 +25,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from flopwise.errors import FlopwiseError
 from flopwise.report.pages import PICTURES
@@ -42,6 +42,8 @@ from flopwise.web.warm_up import SimulatorWarmUp
 STATIC = Path(__file__).parent / "static"
 PAGES = ("plan", "serve", "fleet", "runs", "catalog")
 """Pages, by their paths; the first is the start page."""
+MODULES = "<!-- modules -->"
+"""Where a page names what it loads."""
 MOST_CONNECTIONS = 256
 IDLE_S = 15
 
@@ -199,14 +201,11 @@ class Api:
 
 def create_app(group: click.Group, access: Access, limits: Limits | None = None) -> Starlette:
     """The application: the commands of `group` as an API, and the pages."""
-    api = Api(group, limits or Limits())
+    api, files = Api(group, limits or Limits()), PageFiles()
 
-    async def page(_: Request) -> Response:
+    async def page(request: Request) -> Response:
         api.warm_up.begin()
-        return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
-
-    async def pictures(_: Request) -> Response:
-        return FileResponse(PICTURES, headers={"Cache-Control": "no-cache"})
+        return files.page(request.url.path.strip("/"))
 
     async def start(_: Request) -> Response:
         return RedirectResponse(f"/{PAGES[0]}")
@@ -216,8 +215,7 @@ def create_app(group: click.Group, access: Access, limits: Limits | None = None)
             *api.routes(),
             Route("/", start),
             *(Route(f"/{name}", page) for name in PAGES),
-            Route(f"/static/{PICTURES.name}", pictures),
-            Mount("/static", _Static(directory=STATIC)),
+            Route("/static/{path:path}", files.answer),
         ],
         middleware=[Middleware(Guard, access=access)],
         exception_handlers={ProblemError: _problem, HTTPException: _http_problem, Exception: _defect},
@@ -225,14 +223,48 @@ def create_app(group: click.Group, access: Access, limits: Limits | None = None)
     )
 
 
-class _Static(StaticFiles):
-    """Files of the pages: asked again each time, so that an update shows at once; answered with 304."""
+class PageFiles:
+    """Files of the pages, kept in memory and read again where one changed; asked again each time, answered with 304."""
 
-    def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """As Starlette has it."""
-        response = super().file_response(*args, **kwargs)
-        response.headers["Cache-Control"] = "no-cache"
-        return response
+    def __init__(self) -> None:
+        """Of `STATIC`, and the styles of pictures: no other file can be named."""
+        self._paths = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
+        self._paths[PICTURES.name] = PICTURES
+        self._kept: dict[Path, tuple[tuple[int, int], bytes, str]] = {}
+
+    def _file(self, path: Path) -> tuple[bytes, str]:
+        """What a file holds, and its ETag."""
+        now = path.stat()
+        state = (now.st_mtime_ns, now.st_size)
+        if path not in self._kept or self._kept[path][0] != state:
+            content = path.read_bytes()
+            self._kept[path] = (state, content, _tag(content))
+        return self._kept[path][1:]
+
+    async def answer(self, request: Request) -> Response:
+        """One file."""
+        path = self._paths.get(request.path_params["path"])
+        if path is None:
+            raise HTTPException(404)
+        content, tag = self._file(path)
+        kind = guess_type(path.name)[0] or "application/octet-stream"
+        return _with_etag(request, Response(content, media_type=kind), tag)
+
+    def page(self, name: str) -> Response:
+        """A page: the browser is told to load all its modules at once, not as they name each other."""
+        text = self._file(STATIC / "index.html")[0].decode()
+        links = "\n".join(f'<link rel="modulepreload" href="/static/{one}">' for one in self._modules(f"{name}.js"))
+        return Response(text.replace(MODULES, links), 200, {"Cache-Control": "no-cache"}, "text/html")
+
+    def _modules(self, name: str) -> list[str]:
+        """A module and those that it imports, each once."""
+        found = [name]
+        for one in found:
+            folder = one.rpartition("/")[0]
+            named = re.findall(r'^import [^;]*"\./([\w./]+)";', self._file(self._paths[one])[0].decode(), re.MULTILINE)
+            paths = [f"{folder}/{path}" if folder else path for path in named]
+            found += [path for path in dict.fromkeys(paths) if path not in found]
+        return found
 
 
 async def _problem(_: Request, problem: Exception) -> Response:
@@ -394,11 +426,16 @@ def _zip(files: Mapping[str, str]) -> bytes:
     return packed.getvalue()
 
 
-def _with_etag(request: Request, response: Response) -> Response:
+def _tag(content: bytes) -> str:
+    """The ETag of what is answered."""
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def _with_etag(request: Request, response: Response, tag: str | None = None) -> Response:
     """The response with its ETag; without its body where the client has it."""
     if response.status_code != 200:
         return response
-    tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
+    tag = tag or _tag(bytes(response.body))
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     given = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if tag in given or "*" in given:

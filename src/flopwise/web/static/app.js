@@ -1,12 +1,14 @@
 // The shell: pages by their paths, the theme, the token of a printed link.
 
-import { keepToken } from "./api.js";
+import { facts, keepToken } from "./api.js";
 import { redraw } from "./charts.js";
 
 const THEMES = ["system", "light", "dark"];
 
 keepToken();
 addEventListener("hashchange", () => { if (keepToken()) location.reload(); });
+
+if (/^\/(plan|serve|fleet)/.test(location.pathname)) facts("openapi.json").catch(() => {}); // which options there are: asked beside the modules
 
 const main = document.getElementById("main");
 const name = location.pathname.slice(1) || "plan";
@@ -29,10 +31,21 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("beforeprint", () => { // paper is light, and says what was asked
   document.documentElement.dataset.theme = "light";
   redraw();
+  for (const one of main.querySelectorAll("details:not([open]):not(.noprint)")) { // paper cannot be opened
+    if (!one.querySelector("table") || one.closest("form")) continue;
+    one.dataset.folded = "";
+    one.open = true;
+  }
   const asked = [...new URLSearchParams(location.search)].map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
   main.dataset.asked = `flopwise, ${[here.textContent, ...asked].join(", ")}`;
 });
-addEventListener("afterprint", () => applyTheme(chosen));
+addEventListener("afterprint", () => {
+  for (const one of main.querySelectorAll("details[data-folded]")) {
+    delete one.dataset.folded;
+    one.open = false;
+  }
+  applyTheme(chosen);
+});
 
 const here = document.querySelector(`#pages a[href="/${name}"]`);
 here.setAttribute("aria-current", "page");

@@ -1,10 +1,9 @@
 // A question that is asked again after each change of its fields, with its states: nothing yet, busy, answered, refused.
 
 import { ask, options } from "./api.js";
-import { el, fill, skeleton, statusLine } from "./dom.js";
+import { el, failed, fill, skeleton, statusLine } from "./dom.js";
 import { PAUSE_MS, fromAddress, input, others, toAddress } from "./form.js";
 import * as format from "./format.js";
-import { failed } from "./plan.js";
 
 /**
  * A form beside its answer. `fields`: declarations; `start`: options where the address says none; `draw(answer, place)`;

@@ -2,10 +2,9 @@
 
 import { facts } from "./api.js";
 import { chart } from "./charts.js";
-import { el, fill, fresh, table } from "./dom.js";
+import { el, failed, fill, fresh, table } from "./dom.js";
 import { fromAddress, toAddress } from "./form.js";
 import * as format from "./format.js";
-import { failed } from "./plan.js";
 
 const perHour = (value) => (value === null ? "-" : format.usd(value));
 const KINDS = {
@@ -72,7 +71,7 @@ export async function show(main) {
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = rows.filter((row) => wanted.every((word) => columns.some(([, text]) => String(text(row)).toLowerCase().includes(word))));
     const shown = all ? found : found.slice(0, FIRST);
-    fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, cell: text })), shown)
+    fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, kind: name === "source" ? "source" : null, cell: text })), shown)
       : el("p", { class: "empty" }, `Nothing of the ${title} holds “${search.value}”.`),
     found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
     fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)), more?.(found));
@@ -120,7 +119,7 @@ function ages(rows) {
   return el("section", { class: "card" }, el("h2", {}, "Age of prices"),
     chart("Number of offers by the age of their price; the table holds each date", () => ({
       tooltip: { formatter: (p) => `${p.name}: ${p.value} offers` },
-      xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)) }, yAxis: { type: "value", minInterval: 1 },
+      xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)), axisLabel: { interval: 0, width: 60, overflow: "break", hideOverlap: false, alignMinLabel: "center", alignMaxLabel: "center" } }, yAxis: { type: "value", minInterval: 1 },
       series: [{ type: "bar", data: counts, barMaxWidth: 60 }],
     })), el("p", { class: "note" }, `${dated.length} of ${rows.length} prices have a date; half of them are older than ${format.fixed([...days].sort((a, b) => a - b)[Math.floor(days.length / 2)], 0)} days.`));
 }

@@ -12,19 +12,26 @@ function colour(name) {
 /** Colours in order, of the theme that holds now. */
 export const palette = () => Array.from({ length: 8 }, (_, index) => colour(`--hue-${index}`));
 
+/** Load the library ahead of the first chart, while an answer is computed. */
+export const prepare = () => { library ??= import("./vendor/echarts.js"); };
+
 /** A chart; `option()` gives what the library draws, `click` is told the datum. `label` says what it shows. */
 export function chart(label, option, { low = false, tall = false, click } = {}) {
   const place = el("div", { class: low ? "chart low" : tall ? "chart tall" : "chart", role: "img", "aria-label": label });
-  library ??= import("./vendor/echarts.js");
+  prepare();
   library.then((echarts) => {
     let one = null;
     new ResizeObserver(() => { // tells first when the place is there and has a size
-      if (one) one.made?.resize();
+      if (one) fit(one.made);
       else if (place.clientWidth) {
         one = { place, made: null };
         setTimeout(begin); // after what is read: tables stand a frame before the pictures
       }
     }).observe(place);
+
+    function fit(made) {
+      if (made && (made.getWidth() !== place.clientWidth || made.getHeight() !== place.clientHeight)) made.resize();
+    }
 
     function begin() {
       if (!place.isConnected) return;
@@ -47,7 +54,7 @@ function themed(option) {
     nameLocation: "middle", nameGap: 28, nameTextStyle: { color: colour("--soft") },
     axisLine: { lineStyle: { color: colour("--edge") } },
     splitLine: { lineStyle: { color: colour("--line") } }, ...one,
-    axisLabel: { color: colour("--soft"), hideOverlap: true, ...one.axisLabel, formatter: one.axisLabel?.formatter && ((value) => brief(value, one.axisLabel.formatter)) },
+    axisLabel: { color: colour("--soft"), hideOverlap: true, padding: [0, 4], ...one.axisLabel, formatter: one.axisLabel?.formatter && ((value) => brief(value, one.axisLabel.formatter)) },
   });
   const across = (one) => ({ ...one, axisLabel: { alignMinLabel: "left", alignMaxLabel: "right", ...one.axisLabel } });
   const ends = (axes) => (Array.isArray(axes) ? axes.map(across) : axes && across(axes));

@@ -9,7 +9,7 @@ import { schedule } from "./pipeline.js";
 
 const LABELS = {
   step_s: "step", tokens_per_s: "tokens/s", tokens_per_s_per_gpu: "tokens/s per GPU", gpu_hours: "GPU-hours", ttft_s: "TTFT", tpot_s: "TPOT",
-  e2e_s: "whole request", output_tokens_per_s: "output tokens/s", requests_per_s_capacity: "requests/s it sustains", busy_frac: "busy", usd_per_million_tokens: "per million tokens",
+  e2e_s: "whole request", output_tokens_per_s: "output tokens/s", requests_per_s_capacity: "requests/s it sustains", busy_frac: "busy", usd_per_million_tokens: "per million tokens", usd_per_session: "per session", prompt_found_frac: "of prompts found in caches",
 };
 const UNITS = { run: "a run", hour: "an hour", request: "a request", million_requests: "a million requests", million_tokens: "a million tokens", million_input_tokens: "a million input tokens", million_output_tokens: "a million output tokens", epoch: "an epoch" };
 /** Figures of a plan, and the names that they have in the provenance of the estimate of the same plan. */
@@ -17,6 +17,8 @@ const ORIGINS = {
   step_s: "step time", tokens_per_s: "throughput", tokens_per_s_per_gpu: "throughput per GPU", gpu_hours: "GPU-hours", ttft_s: "TTFT", tpot_s: "TPOT", e2e_s: "whole request",
   output_tokens_per_s: "throughput", usd_per_million_tokens: "cost per million output tokens", energy_joules: "energy", cost_usd: "cost",
 };
+/** The same of its intervals, where they are called otherwise. */
+const OF_RUN = { tokens_per_s: "throughput per GPU", seconds: "run time", per_gpu_bytes: "memory per GPU" };
 const LATENCIES = { ttft_s: "ttft", tpot_s: "tpot", e2e_s: "latency" };
 const at = (percentile) => percentile && (percentile === "mean" ? "on average" : `at ${percentile} of requests`);
 let picking = new AbortController();
@@ -31,7 +33,7 @@ export function detail(place, row, plan, question, { rows, signal }) {
   fill(place, el("section", { class: "card", "aria-label": `Plan ${row.rank}` },
     el("h2", {}, `Plan ${row.rank}: ${row.num_instances} x ${row.provider} ${row.instance}, ${row.region}`),
     tiles([
-      ["Price", format.usd(row.usd_per_hour), "an hour"],
+      ["Price", format.usd(row.usd_per_hour), "an hour", null, ["serve", "encode"].includes(plan.task) ? "cost per hour" : "price per device and hour"],
       ["Energy", row.energy_joules === null ? null : format.joules(row.energy_joules), null, null, ORIGINS.energy_joules],
       ...figures,
       ...Object.entries(row.meets).map(([name, p]) => [`Meets ${name}`, `${format.fixed(100 * p, 0)} %`, "likely"]),
@@ -40,7 +42,7 @@ export function detail(place, row, plan, question, { rows, signal }) {
     Object.keys(row.unit_usd).length ? el("p", { class: "note" }, "What it costs: ", Object.entries(row.unit_usd).map(([name, value]) => `${UNITS[name] ?? name} ${value < 0.01 ? `$${value.toPrecision(3)}` : format.usd(value)}`).join("; ")) : null,
     row.reproduce && el("div", {}, el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, row.reproduce))),
   months(row, plan), more, exports(row, plan, rows));
-  if (row.reproduce) estimate(more, row, question, AbortSignal.any([signal, picking.signal]));
+  if (row.reproduce) estimate(more, row, plan, question, AbortSignal.any([signal, picking.signal]));
   else fill(more, el("p", { class: "note card" }, "Memory, time and provenance are computed for the first ten plans. Rule the others out above to see more of this one."));
 }
 
@@ -60,7 +62,14 @@ function months(row, plan) {
     el("p", { class: "note" }, `${format.usd(row.cost_usd)} a month, ${format.usd(12 * row.cost_usd)} a year, at the list price of today.`));
 }
 
-async function estimate(place, row, question, signal) {
+/** Figures of the headline, as those of the plan below: where they come from. */
+export function link(place, row, plan, question) {
+  if (!row.reproduce) return;
+  const { noun, question: own } = questionOf(row.reproduce);
+  linkOrigins(place, () => origins(noun, own, question.files && own.model === "config.json" ? { files: question.files } : {}), plan);
+}
+
+async function estimate(place, row, plan, question, signal) {
   fill(place, el("p", { class: "card status busy" }, "Estimating it by itself …"));
   const { noun, question: own } = questionOf(row.reproduce);
   const files = question.files && own.model === "config.json" ? { files: question.files } : {};
@@ -68,7 +77,7 @@ async function estimate(place, row, question, signal) {
     const [found, gpu] = await Promise.all([ask(noun, { ...own, ...files }, { signal }), facts("gpus", { name: row.gpu })]);
     const roof = el("section", { class: "card" }, el("h2", {}, `Roofline of ${gpu.name}`), el("p", { class: "status busy" }, "Timing each operation …"));
     fill(place, el("div", { class: "cards" }, intervals(found), memory(found), time(found), found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, roof), provenance(() => origins(noun, own, files)));
-    linkOrigins(place.closest("#chosen"), () => origins(noun, own, files));
+    linkOrigins(place.closest("#chosen"), () => origins(noun, own, files), plan);
     await roofline(roof, noun, own, gpu, files, signal);
   } catch (problem) {
     if (problem.name !== "AbortError") fill(place, el("p", { class: "card note" }, `Its own estimate is not there: ${problem.message}`));
@@ -89,7 +98,7 @@ function intervals(found) {
   ].filter(([, , value, low, high]) => Number.isFinite(value) && Number.isFinite(low) && high > low);
   const text = (name, value) => (name === "per_gpu_bytes" ? format.gib(value) : format.figure(name, value));
   return el("section", { class: "card" }, el("h2", {}, "How sure it is"), table("Estimates with their 80 % intervals", [
-    { title: "figure", cell: ([title]) => title }, { title: "estimate", number: true, cell: ([, name, value]) => text(name, value) },
+    { title: "figure", cell: ([title]) => title }, { title: "estimate", number: true, cell: ([, name, value]) => el("span", { "data-origin": OF_RUN[name] ?? ORIGINS[name] }, text(name, value)) },
     { title: "80 % interval", cell: ([, name, value, low, high]) => [`${text(name, low)} to ${text(name, high)}`, band(low, value, high)] },
   ], known), found.interval?.evidence && el("p", { class: "note" }, `They rest on ${found.interval.evidence}.`));
 }
@@ -101,6 +110,7 @@ function memory(found) {
   const bars = held.stages?.length ? held.stages.map((stage) => ({ name: stage.name.replace("pipeline ", ""), parts: sized(stage.items) })) : [{ name: one, parts: sized(held.items) }];
   const parts = partNames(bars);
   const several = bars.length > 1;
+  const fullest = held.worst_rank?.replace("pipeline ", ""); // whose items the provenance holds
   const of = (bar, name) => bar.parts.find((part) => part.name === name)?.value;
   const whole = `${format.gib(held.per_gpu_bytes)} (80 % interval: ${format.gib(held.low_bytes)} to ${format.gib(held.high_bytes)})${held.capacity_bytes ? ` of ${format.gib(held.capacity_bytes)}` : ""}`;
   return el("section", { class: "card" }, el("h2", {}, several ? "Memory of the GPUs of each pipeline stage" : `Memory of ${one}`),
@@ -108,7 +118,7 @@ function memory(found) {
       held.capacity_bytes && { name: `capacity ${format.gib(held.capacity_bytes)}`, value: held.capacity_bytes }, 2 ** 30),
     table(several ? `Fullest, on ${held.worst_rank}: ${whole}` : whole, [
       { title: "item", cell: (name) => [swatch(parts.indexOf(name)), name] },
-      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? format.gib(of(bar, name)) : "-") })),
+      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? el("span", { "data-origin": !several || bar.name === fullest ? name : null }, format.gib(of(bar, name))) : "-") })),
     ], parts),
     several && found.layout.pp > bars.length ? el("p", { class: "note" }, `Of ${found.layout.pp} stages; those between the first and the last are alike.`) : null);
 }
@@ -119,7 +129,7 @@ function time(found) {
   return el("section", { class: "card" }, el("h2", {}, "Time of a step"),
     stack(`Time of a step by cause, bound by ${found.bound}; the table holds the same figures`, parts, format.seconds),
     table(`${format.seconds(whole)}, bound by ${found.bound}`, [
-      { title: "part", cell: (p) => [swatch(parts.indexOf(p)), p.name] }, { title: "time", number: true, cell: (p) => format.seconds(p.value) },
+      { title: "part", cell: (p) => [swatch(parts.indexOf(p)), p.name] }, { title: "time", number: true, cell: (p) => el("span", { "data-origin": p.name }, format.seconds(p.value)) },
       { title: "share", number: true, cell: (p) => format.percent(p.value / whole) },
     ], parts));
 }
@@ -221,14 +231,23 @@ function provenance(figures) {
   return el("section", { class: "card tree" }, el("h2", {}, "Where the figures come from"), section);
 }
 
-/** Figures of the tiles become buttons that show where they come from. */
-function linkOrigins(place, figures) {
+/** What a figure of the plan is of the estimate that its provenance tells of, where the two are not the same. */
+function difference(name, plan) {
+  if (name === "cost per hour") return "The price is that of all machines; a month has 730 hours.";
+  const percentile = { TTFT: "ttft", TPOT: "tpot", "whole request": "latency" }[name];
+  const held = percentile && at(format.percentileOf(plan, percentile));
+  return held && held !== "on average" ? `The plan tells it ${held}; this is the average that it is computed from.` : "";
+}
+
+/** Figures with a name in the provenance become buttons that show where they come from. */
+function linkOrigins(place, figures, plan) {
   for (const shown of place?.querySelectorAll("[data-origin]") ?? []) {
     const name = shown.dataset.origin;
     const show = () => {
       const inside = el("div", {});
+      const note = difference(name, plan);
       const dialog = el("dialog", { class: "card tree", "aria-label": `Where ${name} comes from` },
-        el("div", { class: "row" }, el("h2", {}, name), el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), inside);
+        el("div", { class: "row" }, el("h2", {}, name), el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), note && el("p", { class: "note" }, note), inside);
       dialog.addEventListener("close", () => dialog.remove());
       dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
       document.body.append(dialog);

@@ -40,17 +40,29 @@ export const skeleton = () => el("div", { class: "skeleton", "aria-hidden": "tru
   el("div", { class: "card" }, el("i", { class: "long" }), el("div", { class: "row" }, [1, 2, 3, 4].map(() => el("b", {})))),
   el("div", { class: "card" }, [1, 2, 3, 4, 5, 6].map(() => el("i", {}))));
 
+/** Resolves once what was changed is on the screen. */
+export const painted = () => new Promise((done) => {
+  if (document.hidden) return setTimeout(done);
+  return requestAnimationFrame(() => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = done;
+    port2.postMessage(null);
+  });
+});
+
 let serial = 0;
 /** An id that nothing else has. */
 export const fresh = (what = "x") => `${what}-${(serial += 1)}`;
 
-/** A table with a caption; `columns`: {title, number?, cell(row)}; `row` gives the attributes of a row. */
+const classes = (column) => [column.number ? "n" : column.kind, column.minor && "minor"].filter(Boolean).join(" ") || null;
+
+/** A table with a caption; `columns`: {title, number?, minor?, cell(row)}, minor ones not on narrow screens; `row` gives the attributes of a row. */
 export function table(caption, columns, rows, row = () => ({})) {
   return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {},
       el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, columns.map((c) => el("th", { scope: "col", class: c.number && "n", "aria-sort": c.sorted }, c.title)))),
-      el("tbody", {}, rows.map((one) => el("tr", row(one), columns.map((c) => el("td", { class: c.number ? "n" : c.kind }, c.cell(one)))))),
+      el("thead", {}, el("tr", {}, columns.map((c) => el("th", { scope: "col", class: classes(c), "aria-sort": c.sorted }, c.title)))),
+      el("tbody", {}, rows.map((one) => el("tr", row(one), columns.map((c) => el("td", { class: classes(c) }, c.cell(one)))))),
     ));
 }
 
@@ -79,4 +91,12 @@ export function band(low, value, high) {
 export function tiles(figures) {
   return el("dl", { class: "figures" }, figures.filter(([, value]) => value !== null && value !== undefined)
     .map(([name, value, note, drawn, origin]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("span", { "data-origin": origin }, value), drawn, note && el("small", {}, note)))));
+}
+
+/** How a problem is shown: its title, its message, and what to do. */
+export function failed(problem) {
+  const details = problem.details ?? { title: "a defect of the page", detail: problem.message };
+  const hint = { 0: "Start it again and reload.", 401: "Open the link that flopwise web printed: it holds the token.", 503: "Try again in a moment." }[details.status];
+  return el("div", { class: details.type?.endsWith(":infeasible") ? "infeasible" : "error", role: "alert" }, el("h2", {}, details.title),
+    el("p", {}, details.detail), hint && el("p", {}, hint), details.reasons?.length ? el("ul", {}, details.reasons.map((r) => el("li", {}, r))) : null);
 }

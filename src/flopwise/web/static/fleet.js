@@ -89,8 +89,8 @@ function drawFleet(found, place, question) {
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
     ]), found.optimality && el("p", { class: "note" }, found.optimality), download(question)),
     el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
-      { title: "workload", cell: (a) => a.workload }, { title: "environment", cell: (a) => a.environment }, { title: "runs on", cell: bought },
-      { title: "bought", cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
+      { title: "workload", cell: (a) => a.workload }, { title: "environment", minor: true, cell: (a) => a.environment }, { title: "runs on", cell: bought },
+      { title: "bought", minor: true, cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
     ], found.allocation)),
     whatIf(found, expected),
     el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
@@ -106,12 +106,12 @@ function whatIf(found, expected) {
   const most = Math.max(expected, ...found.whatif.map((one) => one.usd_per_month ?? 0));
   const told = el("p", { role: "status", "aria-live": "polite" });
   const bill = (usd) => [el("b", {}, usd === null ? "nothing runs it all" : format.usd(usd)), el("span", { class: "note" }, " a month"), usd === null ? null : el("meter", { min: "0", max: String(most), "aria-label": "of the dearest of these", value: usd })];
-  const show = (one) => fill(told, one ? [bill(one.usd_per_month), `${one.name}: ${one.text}`] : [bill(expected), "As planned."]);
+  const show = (one) => fill(told, one ? [bill(one.usd_per_month), el("span", { class: "line" }, `${one.name}: ${one.text}`)] : [bill(expected), el("span", { class: "line" }, "As planned.")]);
   const name = fresh("whatif");
   const choice = (one, text, on) => el("label", {}, el("input", { type: "radio", name, checked: on, onchange: () => show(one) }), text);
   show(null);
   return el("section", { class: "card" }, el("h2", {}, "What if …"),
-    el("div", { class: "tabs", role: "radiogroup", "aria-label": "What if" }, choice(null, "as planned", true), found.whatif.map((one) => choice(one, one.name, false))), told,
+    el("div", { class: "tabs noprint", role: "radiogroup", "aria-label": "What if" }, choice(null, "as planned", true), found.whatif.map((one) => choice(one, one.name, false))), told,
     el("details", {}, el("summary", {}, "All of them"), table("What else could happen", [
       { title: "what", cell: (w) => w.name }, { title: "possible", cell: (w) => (w.feasible ? "yes" : "no") },
       { title: "a month", number: true, cell: (w) => (w.usd_per_month === null ? "-" : format.usd(w.usd_per_month)) },

@@ -23,7 +23,8 @@ export function toAddress(state) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== undefined) query.append(key, one);
   }
   const text = query.toString();
-  history.replaceState(null, "", location.pathname + (text ? `?${text}` : "") + location.hash);
+  const address = location.pathname + (text ? `?${text}` : "") + location.hash;
+  if (address !== location.pathname + location.search + location.hash) history.replaceState(null, "", address); // asks the browser's own process: slow
 }
 
 function labelled(field, id, ...content) {

@@ -1,13 +1,15 @@
 // Plan: a model and a workload in, ranked machines and layouts out, and everything behind the one that is chosen.
 
 import { ask, facts, job, options } from "./api.js";
-import { band, el, fill, fresh, skeleton, statusLine, table, tiles } from "./dom.js";
+import { prepare } from "./charts.js";
+import { band, el, failed, fill, fresh, painted, skeleton, statusLine, table, tiles } from "./dom.js";
 import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers } from "./planned.js";
-import { detail } from "./chosen.js";
+import { detail, link } from "./chosen.js";
 
 const TASKS = [["serve", "Real-time"], ["batch", "Batch"], ["finetune", "Fine-tune"], ["pretrain", "Pre-train"], ["encode", "Embeddings"]];
+const SESSION = ["turns", "think", "tool_share", "tool_pause", "kv_stores"];
 const WHERE = ["provider", "gpu", "purchase", "max_gpus"];
 const RUN = ["deadline", "budget"];
 const OF_TASK = {
@@ -40,6 +42,11 @@ const FIELDS = {
   deadline: { label: "Done within", range: times(600, 86400 * 365) },
   budget: { label: "Budget, US dollars", range: counts(1, 1e7), hint: "Of the run; of a month for services." },
   simulate: { label: "Check the best plans in the simulator", check: "on", hint: "Slower; holds percentiles under real queues." },
+  turns: { label: "Turns of a conversation", range: counts(1, 50), hint: "Each prompt holds all turns before it." },
+  think: { label: "Until the next turn, on average", range: times(1, 600) },
+  tool_share: { label: "Turns that follow a tool call", hint: "A share of the later turns: 0.3, 30%." },
+  tool_pause: { label: "A tool takes, on average", range: times(0.05, 60) },
+  kv_stores: { label: "Stores below the cache of a replica", hint: "host=200GB, nvme=4TB@6GB/s." },
   provider: { label: "Providers", list: true, hint: "aws, gcp, azure …; empty: all.", suggestions: () => names("instances", "provider") },
   gpu: { label: "GPUs", list: true, hint: "h100, l40s …; empty: all.", suggestions: () => names("gpus", "name") },
   purchase: { label: "Bought", list: true, hint: "on_demand, spot, reserved_1y, reserved_3y." },
@@ -48,6 +55,8 @@ const FIELDS = {
 
 /** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer. */
 const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
+/** How far the first look is ahead: where there are few processors, both at once would be slower than one after the other. */
+const AHEAD_MS = 600;
 const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
 
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
@@ -84,7 +93,7 @@ export async function show(main) {
   }
 
   function chooseTask(task) {
-    for (const key of [...OF_TASK[state.task] ?? [], ...OF_TASK[task]]) delete state[key];
+    for (const key of [...OF_TASK[state.task] ?? [], ...OF_TASK[task], ...SESSION]) delete state[key];
     Object.assign(state, START[task], { task });
     drawForm();
     change("task", task);
@@ -110,11 +119,12 @@ export async function show(main) {
     fill(form,
       input({ key: "workload", label: "Model", hint: "A name of the catalog, a hub id, or a size such as 7B.", placeholder: "Llama-3.1-8B", suggestions: () => names("models", "name") }, state, change), drop,
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
-        el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)))),
+        el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)), el("a", { class: "tab", href: DEVELOPMENT }, "Development"))),
       shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
+      task === "serve" && el("details", { open: SESSION.some((key) => key in state) }, el("summary", {}, "Conversations of several turns"), SESSION.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && el("details", { open: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, el("summary", {}, "Where it may run"), WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && input({ key: "objective", label: "Rank by", choices: [["", "cost"], ["time", "time"], ["energy", "energy"]] }, state, change),
-      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown, ...WHERE]), state, change));
+      task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown, ...WHERE, ...(task === "serve" ? SESSION : [])]), state, change));
   }
 
   async function answer() {
@@ -137,24 +147,31 @@ export async function show(main) {
     };
     const told = (text, fraction) => status.told(text, fraction, stop);
     told("Planning …");
+    prepare();
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
     let whole = false;
     const subject = `${state.workload} ${state.task}`;
     if (answered !== subject && !PLACES.some((key) => key in question)) {
-      ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!whole) draw(plan, question, null, true); }, () => {});
+      const look = ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!whole && !mine.signal.aborted) draw(plan, question, null, true); }, () => {});
+      await Promise.race([look, new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
+      if (mine.signal.aborted) return;
     }
     try {
       const plan = await job("plan", question, { signal: mine.signal, progress: told });
       whole = true;
       answered = subject;
-      draw(plan, question, null);
+      const rest = draw(plan, question, null);
       status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
+      await painted();
+      if (mine.signal.aborted) return;
+      performance.mark("plan-shown");
+      rest();
     } catch (problem) {
       whole = true;
       if (problem.name === "AbortError") return;
-      if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem);
+      if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem)();
       else fill(results, failed(problem));
       status.quiet(problem.infeasible ? "No plan meets every target." : "No answer.");
     }
@@ -167,7 +184,7 @@ export async function show(main) {
     results.removeAttribute("aria-busy");
   }
 
-  /** Draw an answer; `first`: it is a first look, of which nothing is chosen yet. */
+  /** Draw what is read first of an answer; the function that is returned draws the rest. `first`: a first look, of which nothing is chosen yet. */
   function draw(plan, question, problem, first = false) {
     const rows = plan.plans.length ? plan.plans : plan.misses;
     const place = el("div", { id: "chosen" });
@@ -182,22 +199,39 @@ export async function show(main) {
     if (first) {
       fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
         headline(rows[0], plan, true), ranked(rows, plan, 0, () => {}), front(plan, () => {}));
-      return;
+      return () => {};
     }
+    const before = results.querySelector(":scope > .below"); // stays until the rest is drawn: nothing jumps
+    const below = el("div", { class: "below" });
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
         el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
       rows.length ? ranked(rows, plan, pick, select) : null,
-      el("div", { class: "cards" }, front(plan, select), levers(plan)),
-      place,
-      ruledOut(plan, question), assumed(plan));
-    if (rows.length) select(rows[pick - 1] ?? rows[0]);
+      before ?? below);
+    return () => {
+      before?.replaceWith(below);
+      fill(below, el("div", { class: "cards" }, front(plan, select), levers(plan)), place, ruledOut(plan, question), assumed(plan));
+      if (!rows.length) return;
+      select(rows[pick - 1] ?? rows[0]);
+      link(results.querySelector("[aria-label='The answer']"), rows[0], plan, question);
+    };
   }
 
   drawForm();
   answer();
 }
+
+/** Machines to develop on run no model: they are planned as a fleet of their own, assessed as the page opens. */
+const DEVELOPMENT = `/fleet?scenarios=100#fleet=${encodeURIComponent(`name: development
+environments:
+  office hours: {start: "09:00", stop: "17:00", days: 22}
+workloads:
+  - name: desks
+    task: develop
+    environment: office hours
+    machines: {count: 3, memory: 16GB}
+`)}`;
 
 const EXAMPLES = [
   ["A chat service", "Llama-3.1-8B, two requests a second, the first token within a second", "/plan?workload=Llama-3.1-8B&task=serve&rate=2&input=1024&output=256&ttft=1s&simulate=false"],
@@ -205,14 +239,6 @@ const EXAMPLES = [
   ["A pre-training", "7B parameters on 100B tokens within 30 days", "/plan?workload=7B&task=pretrain&tokens=100B&deadline=30d"],
   ["A fleet", "many workloads, several clouds and one budget, from a file", "/fleet"],
 ];
-
-/** How a problem is shown: its title, its message, and what to do. */
-export function failed(problem) {
-  const details = problem.details ?? { title: "a defect of the page", detail: problem.message };
-  const hint = { 0: "Start it again and reload.", 401: "Open the link that flopwise web printed: it holds the token.", 503: "Try again in a moment." }[details.status];
-  return el("div", { class: details.type?.endsWith(":infeasible") ? "infeasible" : "error", role: "alert" }, el("h2", {}, details.title),
-    el("p", {}, details.detail), hint && el("p", {}, hint), details.reasons?.length ? el("ul", {}, details.reasons.map((r) => el("li", {}, r))) : null);
-}
 
 const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
@@ -231,25 +257,25 @@ const at = (plan, name) => {
 function headline(best, plan, meets) {
   const figures = [
     [meets ? `Best by ${plan.objective}` : "Nearest miss", `${best.num_instances} x ${best.instance}`, `${best.provider}, ${best.region}: ${best.num_gpus} x ${best.gpu}`],
-    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd")],
+    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), service(plan) ? "cost per hour" : "cost"],
   ];
   if (service(plan)) {
-    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft")], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot")]);
+    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft"), null, "TTFT"], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot"), null, "TPOT"]);
   }
-  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds")], ["Meets its targets", likely(best)]);
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), service(plan) ? "whole request" : "run time"], ["Meets its targets", likely(best)]);
   return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
 const COLUMNS = [
-  { key: "rank", title: "#", number: true, of: (c) => c.rank, text: (c) => String(c.rank) },
+  { key: "rank", title: "#", number: true, minor: true, of: (c) => c.rank, text: (c) => String(c.rank) },
   { key: "instance", title: "instance", kind: "name", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
   { key: "gpu", title: "GPUs", kind: "name", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
-  { key: "layout", title: "layout", kind: "words", of: (c) => format.layout(c.layout) },
-  { key: "memory", title: "memory", number: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
+  { key: "layout", title: "layout", kind: "words", minor: true, of: (c) => format.layout(c.layout) },
+  { key: "memory", title: "memory", number: true, minor: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s) },
   { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s) },
   { key: "time", title: "time", number: true, only: (p) => p.task !== "serve", of: (c) => c.seconds, text: (c) => format.seconds(c.seconds) },
-  { key: "hourly", title: "USD/h", number: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour) },
+  { key: "hourly", title: "USD/h", number: true, minor: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour) },
   { key: "cost", title: "cost", number: true, of: (c) => c.cost_usd, text: (c) => format.usd(c.cost_usd) },
   { key: "meets", title: "meets", number: true, of: (c) => (Object.keys(c.meets).length ? -Math.min(...Object.values(c.meets)) : 0), text: likely },
 ];
@@ -279,7 +305,7 @@ function ranked(rows, plan, pick, select) {
       table(`${plan.plans.length ? "Plans that meet every target" : "Nearest misses"}: ${shown.length} of ${rows.length}`, [
         { title: el("span", { class: "unseen" }, "show"), cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === before, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(row) }) },
         ...columns.map((c) => ({
-          number: c.number, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
+          number: c.number, minor: c.minor, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
           title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
           kind: c.kind, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
         })),

@@ -41,10 +41,10 @@ export function levers(plan) {
     chart("Change of the cost by each single change; the table below holds the same figures", () => ({
       tooltip: { formatter: (p) => `${p.name}: cost ${ratio(1 + p.value / 100)}` },
       grid: { left: 12, right: 30, top: 8, bottom: 30, containLabel: true },
-      xAxis: { type: "value", name: "cost, %" },
-      yAxis: { type: "category", data: drawn.map((one) => one.change), axisLabel: { width: 190, overflow: "truncate" }, axisTick: { show: false } },
+      xAxis: { type: "value", name: "cost, %", splitNumber: 4 },
+      yAxis: { type: "category", data: drawn.map((one) => one.change), axisLabel: { width: 180, overflow: "break", interval: 0, fontSize: 11, lineHeight: 12, hideOverlap: false }, axisTick: { show: false } },
       series: [{ type: "bar", data: drawn.map((one) => ({ value: 100 * (one.cost - 1), itemStyle: { color: palette()[one.cost > 1 ? 1 : 2] } })) }],
-    })),
+    }), { tall: true }),
     el("details", {}, el("summary", {}, `All ${plan.levers.length} changes`), table("Changes of the best plan", [
       { title: "change", cell: (one) => one.change }, { title: "memory", number: true, cell: (one) => ratio(one.memory) },
       { title: "time", number: true, cell: (one) => ratio(one.seconds) }, { title: "cost", number: true, cell: (one) => ratio(one.cost) },

@@ -2,10 +2,9 @@
 
 import { ask } from "./api.js";
 import { chart, palette } from "./charts.js";
-import { band, el, fill, fresh, table, tiles } from "./dom.js";
+import { band, el, failed, fill, fresh, table, tiles } from "./dom.js";
 import { fromAddress, toAddress } from "./form.js";
 import * as format from "./format.js";
-import { failed } from "./plan.js";
 
 const AGAIN_MS = 5000;
 const at = (moment) => (moment === null ? "-" : new Date(moment * 1000).toLocaleString());
@@ -103,7 +102,7 @@ function terms(run) {
   return el("section", { class: "card" }, el("h2", {}, "Where the time goes"),
     chart("Seconds of each term, expected and measured; the table holds the same figures", () => ({
       legend: {}, tooltip: { formatter: (p) => `${p.name}, ${p.seriesName}: ${format.seconds(p.value)}` },
-      xAxis: { type: "value", axisLabel: { formatter: taken } }, yAxis: { type: "category", data: rows.map((term) => term.name) },
+      xAxis: { type: "value", splitNumber: 4, axisLabel: { formatter: taken } }, yAxis: { type: "category", data: rows.map((term) => term.name) },
       series: [["expected", "expected_s", 7], ["measured", "measured_s", 0]].map(([name, key, hue]) => ({ name, type: "bar", data: rows.map((term) => term[key]), itemStyle: { color: palette()[hue] } })),
     })),
     table("Terms", [

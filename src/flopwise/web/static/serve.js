@@ -115,7 +115,7 @@ function throughput(points) {
   return el("section", { class: "card" }, el("h2", {}, "Latency against throughput"),
     chart("Time of a token against output tokens a second; the table holds the same figures", () => ({
       tooltip: { formatter: (p) => `${format.plain(p.value[0])} output tokens/s\n${format.seconds(p.value[1])} a token` },
-      xAxis: { type: "value", name: "output tokens/s" }, yAxis: { type: "value", axisLabel: { formatter: format.seconds } },
+      xAxis: { type: "value", name: "output tokens/s", splitNumber: 4 }, yAxis: { type: "value", axisLabel: { formatter: format.seconds } },
       series: [{ type: "line", symbolSize: 8, data: rows.map((p) => [p.tokens_per_s, p.tpot_s]) }],
     })),
     table("One replica", [
