@@ -382,15 +382,16 @@ What keeps serving rows off, and why no constant mends it:
   an engine built for a batch that is not published.
 - Mixtures offline on TensorRT-LLM 1.0 (+30 to +60 % for Llama 4): how attention replicas split experts is not said.
 - Whole requests (latency_s) are measured of fixed batches and of single streams, and of 23 loads of servers; of most
-  batches it is the throughput's own measurement, read the other way. The interval of a server's is composed of the errors
-  of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
+  batches it is the throughput's own measurement, read the other way. The interval of a server's is composed of the
+  errors of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
 - Mixtures with hundreds of users on Hopper (+30 to +100 % in throughput): vLLM and SGLang multiply experts in kernels
   whose tiles are tuned for some shapes only, and runs do not say for which.
 - MI300X: vLLM's own builds for it with limits on sequences that tables do not state (-40 to -60 % in throughput), and
   mixtures "as they come" (+40 to +260 %): what tuning of its libraries is worth, runs do not say. MI100: a fifth of it.
 - Prompts whose length is not stated (taken at 512 tokens), and prompts that are the same each time, of which a prefix
   cache serves all but the first (A100 PCIe, +150 to +600 % in the first token).
-- Long contexts in transformers: the copies that it makes of the cache are not counted, only that each head reads its own.
+- Long contexts in transformers: the copies that it makes of the cache are not counted, only that each head reads its
+  own.
 - Llama 2 70B on Trainium and encoders on Inferentia: one vendor's tables, of which batches and copies are read.
 - DeepSeek-V4 far beyond its memory, four RTX 3090 on PCIe (+35 %), linear attention in llama.cpp (+166 %), split pools
   (skipped).""",

@@ -119,8 +119,10 @@ def test_a_comparison_takes_the_options_of_its_command(capsys: pytest.CaptureFix
         (lambda: flopwise.simulate("gpt2", gpu="l4", rate=1, ttft="1s", slo=Slo()), "^slo: "),
         (lambda: flopwise.compare("gpt2", tokens_per_month="4/5/6"), "^tokens per month: "),
         (lambda: flopwise.compare("gpt2"), "^tokens per month: give "),
-        (lambda: flopwise.compare("gpt2", tokens_per_month="1M", gpuz="l4"),  # type: ignore[arg-type]
-         "unknown argument 'gpuz'; nearest: gpu"),
+        (
+            lambda: flopwise.compare("gpt2", tokens_per_month="1M", gpuz="l4"),  # type: ignore[arg-type]
+            "unknown argument 'gpuz'; nearest: gpu",
+        ),
         (lambda: flopwise.serve("Llama-3.1-8B", input=1, input_tokens=2), "input and input_tokens are the same"),
         (lambda: flopwise.memory("Llama-3.1-8B", context="8 potatoes"), "^context: unknown unit 'potatoes'"),
         (lambda: flopwise.train("Llama-3.1-8B", gpu="h100", gpus="many"), "^gpus: "),

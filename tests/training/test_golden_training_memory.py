@@ -208,7 +208,7 @@ WHEN: tuple[GradSync, ...] = ("each", "round", "last")
 def test_copies_buckets_and_temporaries() -> None:
     """Autocast keeps 16-bit copies of fp32 weights; BF16_Optimizer a state's copy in its step, and buckets of 3 GB."""
     assert memory(FSDP, dp=8, zero=1).items["16-bit copies of weights"] == exactly(2 * PARAMS)
-    at_rest = memory(FSDP, dp=8, zero=2).items  # SHARD_GRAD_OP: fp32 weights sharded, 16-bit ones gathered for a micro-batch
+    at_rest = memory(FSDP, dp=8, zero=2).items  # SHARD_GRAD_OP: fp32 weights sharded, 16-bit ones gathered
     assert at_rest["16-bit copies of weights"] == 0
     assert at_rest["weights"] == exactly(4 * PARAMS / 8)
     assert at_rest["gathered layers"] == exactly(2 * PARAMS)

@@ -48,7 +48,10 @@ DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
 """Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
 GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
     "vllm": (
-        ("vllm-2023", (0, 3), 2024), ("vllm-2024", (0, 6), 2024), ("vllm-v0", (0, 8), 2025), ("vllm-2025", (0, 14), 2026),
+        ("vllm-2023", (0, 3), 2024),
+        ("vllm-2024", (0, 6), 2024),
+        ("vllm-v0", (0, 8), 2025),
+        ("vllm-2025", (0, 14), 2026),
     ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025),),
@@ -222,7 +225,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "arrivals_per_s")
     outputs = 1 if mode in PROMPT_ONLY else outputs
-    llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp") and not row.get("concurrency")  # -b: prompt tokens a step
+    llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp") and not row.get("concurrency")
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
         cluster=_cluster(gpu, number(row, "power_limit_w"), alone=int(layout.num_gpus) + pool == 1),
@@ -280,8 +283,8 @@ def _row_interval(row: Row, column: str) -> int | None:
 def _run_requests(row: Row, mode: str) -> int | None:
     """Requests of a run with an end; None where it goes on until the state is steady, or nobody says.
 
-    Users whose requests are all alike stay in step as they began: their figures are those of a few rounds. An offline run
-    whose lengths are drawn ends with its longest answers.
+    Users whose requests are all alike stay in step as they began: their figures are those of a few rounds. An offline
+    run whose lengths are drawn ends with its longest answers.
     """
     if mode in OFFLINE:
         alike = row.get("lengths") in {None, "", "fixed"}

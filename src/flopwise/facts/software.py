@@ -63,9 +63,9 @@ class Optimizer:
     aliases: tuple[str, ...] = ()
 
 
-def _by_fit(meaning: str, **default: float) -> Any:
+def _by_fit(meaning: str) -> Any:
     """A column of the section `fitted`, which the scripts benchmarks/fit_*.py write, and what it means."""
-    return field(metadata={"fitted": meaning}, **default)
+    return field(metadata={"fitted": meaning})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class TrainingStack(Software):
     # pieces of attention, gathered before it, or heads exchanged for tokens
     fused_sinks: bool  # its flash kernels know attention sinks; else such attention writes its scores
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
-    hides_hops: bool = False  # with several chunks a stage, sends between stages run beside passes of other micro-batches
+    hides_hops: bool = False  # with several chunks a stage, sends between stages run beside other passes
     dp_overlap: float = _by_fit("Share of compute that gradient and weight messages may hide behind.")
     gathers_after_step: bool = False  # ZeRO 1 and 2: updated weights are gathered before anything else runs
     launch_s: float  # host time to launch one operation
@@ -190,8 +190,8 @@ class TrainingStack(Software):
     ]  # of pipelines; Megatron-Core has no zero-bubble, Megatron-DeepSpeed has (its pull request
     # 396), torch.distributed.pipelining has, not for compiled models (pytorch issue 161904)
     grad_sync: Literal["each", "last"]  # micro-batches at which sharded gradients are reduced; `last`: they wait whole
-    pipeline_grad_sync: Literal["each", "round", "last"]  # the same in pipelines; round: with the last of the contiguous
-    # micro-batches of a chunk, as many as there are stages
+    pipeline_grad_sync: Literal["each", "round", "last"]  # the same in pipelines; round: with the last of a chunk's
+    # contiguous micro-batches, as many as there are stages
     sharded_at_rest: bool = False  # ZeRO 2, too, shards weights between steps: each micro-batch gathers them once, for
     # both of its passes (FSDP's SHARD_GRAD_OP, FSDP2 with reshard_after_forward off)
     pipeline_gathered: bool  # in pipelines weights under ZeRO 3 stay gathered from the first micro-batch to the last
@@ -272,8 +272,9 @@ class Engine(Software):
     exploits_windows: bool  # windowed layers cache their window only
     step_s: float = _by_fit("Host time of one step that the device waits for.")
     layer_s: float = _by_fit("Time a layer and step beyond its kernels and messages.")
-    experts_s: float = _by_fit(
-        "Time a layer of experts and step beyond that: kernels of their own that route, sort and sum.", default=0.0
+    experts_s: float = field(
+        default=0.0,
+        metadata={"fitted": "Time a layer of experts and step beyond that: kernels that route, sort and sum."},
     )
     pointwise_traffic: float = _by_fit(
         "Bytes that norms and elementwise operations move, over one pass over each tensor."

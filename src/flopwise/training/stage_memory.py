@@ -156,7 +156,8 @@ class StageMemory:
         if late.any():
             narrow = self.row.unsharded_grad_dtype == "compute" and table.lora is None
             share = whole * (min(1.0, table.elem_bytes / self.width.gradients) if narrow else 1.0)
-            share = share * np.where(when == "round", np.minimum(_CHUNKS_WHOLE / np.asarray(layout.interleave), 1.0), 1.0)
+            of_round = np.minimum(_CHUNKS_WHOLE / np.asarray(layout.interleave), 1.0)
+            share = share * np.where(when == "round", of_round, 1.0)
             self.shares[1] = np.where(late, np.maximum(share, self.shares[1]), self.shares[1])
             self.expert_shares[1] = np.where(late, np.maximum(share, self.expert_shares[1]), self.expert_shares[1])
         self.lasting: Floats = 1.0

@@ -177,9 +177,7 @@ def hidden_beside_s(schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
     return paired_frac(schedule, pipe) * pipe.micro_batches * beside_s * (np.asarray(pipe.stages) > 1)
 
 
-def p2p_step_s(
-    table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: Ints, passes_s: Floats
-) -> Floats:
+def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: Ints, passes_s: Floats) -> Floats:
     """Activations forward and gradients back between neighbouring stages, per step; what of it nothing hides.
 
     `passes_s`: forward and backward pass of a micro-batch on a stage.
@@ -283,12 +281,12 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     ZeRO 0 and 1 send once a step, behind the last backward and the first forward, unless the software gathers the
     updated weights before that (`gathers_after_step`); ZeRO 2 scatters gradients, and where weights are sharded between
     steps gathers them, once a micro-batch; ZeRO 3 gathers weights twice and scatters gradients once a micro-batch; or
-    once a step what the software leaves whole between (`Recipe.gathers_once`, `reductions`); where it shards over fewer ranks
-    than there are (HSDP), the groups add up their shares of the gradients once a step. What the software overlaps hides
-    behind compute, which it slows; one layer's share never hides.
+    once a step what the software leaves whole between (`Recipe.gathers_once`, `reductions`); where it shards over fewer
+    ranks than there are (HSDP), the groups add up their shares of the gradients once a step. What the software overlaps
+    hides behind compute, which it slows; one layer's share never hides.
 
-    Source: DeepSpeed, stage_1_and_2.py `reduce_ready_partitions_and_remove_grads`: stage 2 reduces at every micro-batch;
-    PyTorch, `ShardingStrategy.SHARD_GRAD_OP`.
+    Source: DeepSpeed, stage_1_and_2.py `reduce_ready_partitions_and_remove_grads`: stage 2 reduces at every
+    micro-batch; PyTorch, `ShardingStrategy.SHARD_GRAD_OP`.
     Assumes: micro-batches alike.
     """
     zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))

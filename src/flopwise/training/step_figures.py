@@ -370,7 +370,9 @@ class StepFigures(Ledger):
         scattered, gathered = when[str(self.recipe.grad_sync_of(self.pp))] if zero >= 2 else "step", "once per step"
         if zero >= self.recipe.shards_weights_from and not self.recipe.gathers_once(self.pp):
             gathered = "twice per micro-batch" if zero == 3 else "once per micro-batch"
-        kind = f"gradients scattered once per {scattered}, weights gathered {gathered}" if zero else "one all-reduce per step"
+        kind = "one all-reduce per step"
+        if zero:
+            kind = f"gradients scattered once per {scattered}, weights gathered {gathered}"
         if layout.shard:
             kind += f" in groups of {int(layout.shard)} ranks, whose gradients are added up once per step"
         return self._sum_of(

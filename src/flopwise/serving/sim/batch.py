@@ -422,8 +422,12 @@ class BatchAnswer(Result):
         if not job.decodes:
             raise SpecError(f"{job.model.name} answers in one pass; queues are simulated for models that generate")
         if request.lengths_from is None:
-            prompt, answer, length_notes = default_lengths(job.model, request.input_tokens, request.output_tokens,
-                images=job.techniques.images * job.techniques.image_tokens)
+            prompt, answer, length_notes = default_lengths(
+                job.model,
+                request.input_tokens,
+                request.output_tokens,
+                images=job.techniques.images * job.techniques.image_tokens,
+            )
             request, notes = replace(request, input_tokens=prompt, output_tokens=answer), (*notes, *length_notes)
         inputs, outputs = (max(1, round(mean)) for mean in mean_lengths(request))
         job, gpus = replace(job, input_tokens=inputs, output_tokens=outputs), job.num_gpus * request.workers

@@ -259,7 +259,10 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
     job, notes = replica_of(found, deployment, machines, techniques, source)
     if generates(found) and traffic.trace is None and traffic.lengths_from is None:
         inputs, outputs, lengths = default_lengths(
-            found, traffic.input_tokens, traffic.output_tokens, traffic.prefix_tokens or 0,
+            found,
+            traffic.input_tokens,
+            traffic.output_tokens,
+            traffic.prefix_tokens or 0,
             tokens_of_images(techniques, found),
         )
         traffic, notes = replace(traffic, input_tokens=inputs, output_tokens=outputs), (*notes, *lengths)
