@@ -88,26 +88,26 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
     rows = [(name, size, gib(size)) for name, size in answer.items if size > 0]
     yield bars([*rows, ("total", answer.per_gpu_bytes, gib(answer.per_gpu_bytes))], paper)
     total = f"{gib(answer.per_gpu_bytes)} {units.format_interval(answer.low_bytes, answer.high_bytes, gib)}"
-    rows: list[tuple[str, Any]] = [("total", total)]
+    totals: list[tuple[str, Any]] = [("total", total)]
     if answer.moments:
         (name, _), *others = answer.moments
         backward = next(((n, b) for n, b in others if "backward" in n), None)
         beside = "" if backward is None or "backward" in name else f"; {backward[0]}: {gib(backward[1])}"
-        rows.append(("peak", f"{name}{beside}"))
+        totals.append(("peak", f"{name}{beside}"))
     if answer.host_bytes:
-        rows.append(("in host memory", gib(answer.host_bytes)))
+        totals.append(("in host memory", gib(answer.host_bytes)))
     if answer.capacity_bytes is not None and answer.margin_bytes is not None:
-        rows.append(("device", gib(answer.capacity_bytes)))
+        totals.append(("device", gib(answer.capacity_bytes)))
         if answer.usable_bytes is not None and answer.usable_bytes != answer.capacity_bytes:
-            rows.append(("the engine uses", gib(answer.usable_bytes)))
-        rows.append(("margin", f"{gib(answer.margin_bytes)}: it {'fits' if answer.fits else 'does not fit'}"))
+            totals.append(("the engine uses", gib(answer.usable_bytes)))
+        totals.append(("margin", f"{gib(answer.margin_bytes)}: it {'fits' if answer.fits else 'does not fit'}"))
     if capacity and answer.max_concurrency is not None:
         cached = ""
         if answer.kv_capacity_tokens is not None:
             least, most = (answer.kv_capacity_tokens * share for share in answer.capacity_ends)
             cached = f"; cache of {answer.kv_capacity_tokens:,.0f} tokens (80 % interval: {least:,.0f} to {most:,.0f})"
-        rows.append(("at most", f"{answer.max_concurrency:,.0f} sequences{cached}"))
-    yield pairs(rows, paper)
+        totals.append(("at most", f"{answer.max_concurrency:,.0f} sequences{cached}"))
+    yield pairs(totals, paper)
     if answer.remedies:
         changes = [(r.change, gib(r.saves_bytes), r.fits) for r in answer.remedies]
         yield table(["change", ">saves", "enough"], changes, paper)
