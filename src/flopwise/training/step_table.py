@@ -117,11 +117,11 @@ class StepTable:
         stack = split_model(model, self.recipe.frozen).model.stacks[0]
         added = _mode_sums(stack, self.degrees, (), partials, self.lines_by_block)
         del added["weight_s"]  # the same whatever is computed again
+        parts = np.concatenate([self.stage_parts[:, :RECOMPUTE_MODES], added.pop("stage_parts")], axis=1)
         sums: dict[str, Any] = {
             name: np.concatenate([getattr(self, name)[:RECOMPUTE_MODES], each]) for name, each in added.items()
         }
-        sums["stage_parts"] = np.concatenate([self.stage_parts[:, :RECOMPUTE_MODES], added["stage_parts"]], axis=1)
-        return replace(self, partials=partials, **sums)
+        return replace(self, partials=partials, stage_parts=parts, **sums)
 
 
 def step_table(
