@@ -738,7 +738,7 @@ def memory(
         zero: ZeRO stage: 0 to 3.
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
-        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
+        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
         recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
         recompute_every: Full recompute of every N-th block only.
@@ -1170,7 +1170,7 @@ def plan(
         zero: ZeRO stage: 0 to 3.
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
-        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
+        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
         recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
         recompute_every: Full recompute of every N-th block only.
@@ -1533,7 +1533,7 @@ def import_runs(
         zero: ZeRO stage: 0 to 3.
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
-        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
+        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
         recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
         recompute_every: Full recompute of every N-th block only.
@@ -2679,7 +2679,7 @@ def train(
         zero: ZeRO stage: 0 to 3.
         fsdp: Shard everything over the replicas, as ZeRO 3.
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
-        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones at the last (default: the stack's).
+        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
         recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
         recompute_every: Full recompute of every N-th block only.
