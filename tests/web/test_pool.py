@@ -167,6 +167,7 @@ def test_a_process_that_starts_is_ended_with_the_pool() -> None:
         begun = pool._workers[0]._starting
         assert begun is not None
         assert begun.done()
-        return pool._workers[0].process and pool._workers[0].process.pid
+        process = pool._workers[0].process
+        return None if process is None else process.pid
 
     assert asyncio.run(left()) is None
