@@ -190,8 +190,8 @@ def test_an_engines_counters_alone_say_what_it_is(job: ServeJob, tmp_path: Path)
 
 def test_errors_left_out_are_of_stretches_that_the_constants_have_not_seen(job: ServeJob) -> None:
     """One stretch of six is twice as slow: it is what no fit to the others can say, and most of the rest is."""
-    load = answered_by(moved_job(job, truth(job)), asked(240))
-    slow = np.where(np.arange(240) // 40 == 2, 2.0, 1.0)
+    load = answered_by(moved_job(job, truth(job)), asked(480))
+    slow = np.where(np.arange(480) // 80 == 2, 2.0, 1.0)
     requests = replace(load.requests, ttft_s=load.requests.ttft_s * slow, e2e_s=load.requests.e2e_s * slow)
     found = fit_deployment([replace(load, job=job, requests=requests)], FACTS)
     for name in FIGURES:

@@ -138,7 +138,7 @@ def test_what_is_idle_by_hand() -> None:
     idle = row.usd_per_month * (1 - filled_frac(chosen) / 2)
     assert risk.probability == 1.0
     assert risk.impact == pytest.approx(idle / found.assessment.usd_per_month.total, rel=1e-6)
-    assert f"${idle:,.0f} of the month" in risk.evidence
+    assert f"${idle:,.0f} a month pays for" in risk.evidence
 
 
 def test_loading_takes_its_share_of_an_hour() -> None:

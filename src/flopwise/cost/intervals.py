@@ -225,6 +225,11 @@ WIDER_WHEN_AMBIGUOUS = 1.5
 """Spread of a band where the device's variant is a guess."""
 
 
+OTHER_SOFTWARE = ("tpu", "npu")
+"""Kinds of device that run what neither CUDA nor ROCm compiles: no band of theirs is narrower than that of a GPU whose
+variant is a guess."""
+
+
 def device_band(name: str, cluster: Cluster) -> ErrorBand:
     """The band of a class of prediction for the devices of a cluster, wider as measurements there are few.
 
@@ -248,6 +253,8 @@ def _chip_band(name: str, chip: Accelerator, ambiguous: bool) -> ErrorBand:
         band = replace(own_errors, family=family, family_rows=own_errors.rows)
     elif (measured := chip.calibration.measured.get(name.split(".", maxsplit=1)[0])) is not None:
         own, spread = measured.families.get(family), measured.spread(family, f"{chip.vendor} {chip.kind}")
+        if chip.kind in OTHER_SOFTWARE:
+            spread = max(spread, WIDER_WHEN_AMBIGUOUS)
         band = replace(band, family=family, family_rows=0 if own is None else own.classes.get(band.name, 0))
         if spread > 1.0:
             band = band.wider(spread, band.evidence)

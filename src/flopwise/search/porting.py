@@ -13,7 +13,7 @@ from flopwise.search.plan import plan
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 
-MEASURED = {"rocm": (23, 100), "xla": (114, 0), "neuron": (4, 16), "gaudi": (28, 36)}
+MEASURED = {"rocm": (23, 175), "xla": (114, 6), "neuron": (4, 21), "gaudi": (28, 41)}
 """Published training runs and serving results of each software. Source: benchmarks/truth, counted by known device."""
 FRAMEWORKS = {
     "rocm": "PyTorch for ROCm", "xla": "JAX, or PyTorch/XLA", "neuron": "JAX or PyTorch for NeuronX",
