@@ -61,8 +61,8 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "data": {"tokens": "50M", "seq_len": 1024, "global_batch": 64}, "constraints": _on("aws", "v100"),
     },
     "serve": {
-        "model": "Llama-3.1-70B", "task": "serve", "name": "chat", "traffic": {**_CHAT, "requests_per_s": 30},
-        "targets": {"ttft": {"p95": "2s"}, "tpot": {"p95": "60ms"}},
+        "model": "Llama-3.1-70B", "task": "serve", "name": "chat", "traffic": {**_CHAT, "requests_per_s": 24},
+        "targets": _LATENCY,
         "constraints": _on("aws", "h100", weight_formats=["fp8"]), "simulate": False,
     },
     "serve-gcp": {

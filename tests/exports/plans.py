@@ -31,7 +31,7 @@ PRETRAIN = {
 }  # fmt: skip
 BATCH = {
     "model": "Llama-3.1-8B", "task": "batch", "name": "summaries", "simulate": False,
-    "traffic": {"requests": 200000, "input_tokens": 1000, "output_tokens": 250}, "targets": {"deadline": "4h"},
+    "traffic": {"requests": 200000, "input_tokens": 1000, "output_tokens": 250}, "targets": {"deadline": "2h"},
     "constraints": {"providers": ["gcp"], "gpus": ["L4"], "purchase": ["spot"]},
 }  # fmt: skip
 ENCODE = {

@@ -391,10 +391,10 @@ def test_the_load_is_the_traffic_of_the_plan() -> None:
     made = sample_export("load-test", "serve")
     assert any("targets hold at p95, each separately" in text for text in made.assumptions)
     load, scenario = (json.loads(made.files[name]) for name in ("load.json", "guidellm.json"))
-    assert load["requests_per_s"] == 30
+    assert load["requests_per_s"] == 24
     assert load["lengths"] == [[1000, 250]]
     assert load["targets"] == {"ttft": {"share": 0.95, "seconds": 1.0}, "tpot": {"share": 0.95, "seconds": 0.05}}
-    assert scenario["spec"]["profile"] == {"kind": "poisson", "rate": 30.0}
+    assert scenario["spec"]["profile"] == {"kind": "poisson", "rate": 24.0}
     assert scenario["spec"]["metrics"]["slo"] == {"ttft_ms": 1000.0, "tpot_ms": 50.0}
     shared = json.loads(sample_export("load-test", "serve-prefix").files["guidellm.json"])["spec"]["data"][0]
     assert (shared["prompt_tokens"], shared["prefix_tokens"]) == (400, 600)

@@ -28,7 +28,7 @@ from flopwise.search.session_caches import LayoutCaches
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, whole_prompts
-from flopwise.serving.job import ServeJob
+from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.startup import cold_start
@@ -725,7 +725,8 @@ def _closed_columns(sized: SizedReplicas, steady: Steady, asked: ReplicaQuestion
     workload, batch, ranks = asked.workload, sized.batch, np.asarray(sized.job.layout.dp)
     outputs, each = workload.output_tokens, tokens_a_round(sized.job)
     capacity = np.asarray(steady.requests_per_s) * ranks
-    replicas = _replicas(capacity, batch * ranks, workload, _least(sized, asked), _start_s(sized, asked))
+    sure = capacity * _sure_frac(sized.job, workload)
+    replicas = _replicas(sure, batch * ranks, workload, _least(sized, asked), _start_s(sized, asked))
     ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
     busy = np.ones(batch.size)
     return {
@@ -749,6 +750,17 @@ def _watts_frac(step: StepTime, busy: Floats) -> Floats:
     ]
     drawn: Floats = np.asarray(device_watts(1.0, *shares))
     return drawn
+
+
+def _sure_frac(job: ServeJob, workload: Resolved) -> float:
+    """Share of the estimated pace of a batch job that is reached with the workload's confidence; 1 without a deadline.
+
+    Source: the band of throughput. Assumes: one band for all layouts, that of the first.
+    """
+    if workload.deadline_s is None or workload.requests is None:
+        return 1.0
+    first = ServingLayout(**{name: int(np.ravel(getattr(job.layout, name))[0]) for name in DEGREES})
+    return serving_band(replace(job, layout=first), "throughput").quantile(1.0 - workload.confidence)
 
 
 def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float | Floats, start_s: Floats) -> Floats:
@@ -791,7 +803,8 @@ def _one_pass_columns(sized: SizedReplicas, asked: ReplicaQuestion) -> dict[str,
     step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), sized.job.layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
-    replicas = _replicas(capacity, batch, workload, _least(sized, asked), _start_s(sized, asked))
+    sure = capacity * _sure_frac(sized.job, workload)
+    replicas = _replicas(sure, batch, workload, _least(sized, asked), _start_s(sized, asked))
     if workload.requests_per_s is None:
         latency, busy = machine.engine.request_s + service, np.ones(batch.size)
         total = replicas * capacity
