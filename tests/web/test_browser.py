@@ -274,7 +274,7 @@ def test_files_are_previewed_and_packed(page: Page) -> None:
 def test_a_figure_that_is_clicked_says_where_it_comes_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto(f"/plan?{FINETUNE}")
     _settled(page)
-    figure = page.locator("[data-origin='throughput per GPU'] button")
+    figure = page.locator("[data-origin='throughput per GPU'] button").first
     shown = figure.inner_text()
     figure.click()
     dialog = page.get_by_role("dialog")
@@ -362,7 +362,7 @@ def test_each_row_of_a_plan_is_the_one_of_the_command_line(
         else:
             figures.append(units.format_seconds(row["seconds"]))
         assert [one for one in figures if one not in text] == []
-    expect(page.get_by_role("heading", name=plan["verdict"] if plan["plans"] else "No plan meets")).to_be_visible()
+    expect(page.get_by_role("heading", name=plan["verdict"] if plan["plans"] else "No plan meets").first).to_be_visible()
 
 
 def test_conversations_have_fields_and_development_a_page(page: Page) -> None:
