@@ -362,7 +362,8 @@ def test_each_row_of_a_plan_is_the_one_of_the_command_line(
         else:
             figures.append(units.format_seconds(row["seconds"]))
         assert [one for one in figures if one not in text] == []
-    expect(page.get_by_role("heading", name=plan["verdict"] if plan["plans"] else "No plan meets").first).to_be_visible()
+    heading = plan["verdict"] if plan["plans"] else "No plan meets"
+    expect(page.get_by_role("heading", name=heading).first).to_be_visible()
 
 
 def test_conversations_have_fields_and_development_a_page(page: Page) -> None:
