@@ -214,15 +214,25 @@ class Recipe:
         single, piped = (self.grad_sync or each for each in of)
         return np.where(np.asarray(pp) > 1, piped, "last" if single == "round" else single)
 
-    def reductions(self, pp: Ints, num_micro: Floats) -> Floats:
-        """How often a step of `num_micro` micro-batches reduces sharded gradients; broadcasts.
+    def reductions(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
+        """How often a step of `num_micro` micro-batches reduces gradients: once where they are not sharded; broadcasts.
 
         Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2: a stage runs as many micro-batches of a chunk, one
         after the other, as there are stages. Assumes: no further ones.
         """
         when = self.grad_sync_of(pp)
         rounds = np.maximum(num_micro / np.asarray(pp), 1.0)
-        return np.where(when == "last", 1.0, np.where(when == "round", rounds, num_micro))
+        sharded = np.where(when == "last", 1.0, np.where(when == "round", rounds, num_micro))
+        return np.where(np.asarray(zero) > 1, sharded, 1.0)
+
+    def gathers(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
+        """How often a step of `num_micro` micro-batches gathers weights for a forward pass; broadcasts.
+
+        Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 7: once after the update where whole ones are kept.
+        Assumes: nothing further.
+        """
+        each = (np.asarray(zero) >= self.shards_weights_from) & ~self.gathers_once(pp)
+        return np.where(each, num_micro, 1.0)
 
     def gathers_once(self, pp: Ints) -> NDArray[np.bool_]:
         """Where sharded weights, once gathered, stay so through all micro-batches of a step; shape of `pp`."""

@@ -97,11 +97,13 @@ def _step_bytes(table: StepTable, layout: Layout) -> dict[str, float]:
     zero = int(layout.zero)
     messages = messages_s(table, first, first, dp, shard, (zero == 0, zero > 0, bool(shard.any())))
     whole, reduce_, gather, across, gather_all = (float(m.ravel()[0]) * table.software.message_frac for m in messages)
-    pp, at_rest = int(layout.pp), zero >= recipe.shards_weights_from
-    reduces = 1.0 if zero < 2 else float(recipe.reductions(pp, num_micro))
-    kept = not at_rest or bool(recipe.gathers_once(pp))
-    gathers = 1.0 if kept else num_micro * (2.0 if zero == 3 else 1.0)
-    data = whole if zero == 0 else reduces * reduce_ + gathers * (gather_all if at_rest else gather)
+    pp = int(layout.pp)
+    reduces, gathers = float(recipe.reductions(zero, pp, num_micro)), float(recipe.gathers(zero, pp, num_micro))
+    if zero == 3 and not recipe.gathers_once(pp):
+        gathers *= 2.0  # once more for the backward pass
+    data = whole if zero == 0 else reduces * reduce_
+    if zero:
+        data = data + gathers * (gather_all if zero >= recipe.shards_weights_from else gather)
     data = data + (across if shard.any() else 0.0)
     sent["data_parallel"] = data * float(np.asarray(copies(layout.schedule, np.asarray(layout.pp))))
     return sent

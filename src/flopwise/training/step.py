@@ -281,7 +281,7 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     ZeRO 0 and 1 send once a step, behind the last backward and the first forward, unless the software gathers the
     updated weights before that (`gathers_after_step`); ZeRO 2 scatters gradients, and where weights are sharded between
     steps gathers them, once a micro-batch; ZeRO 3 gathers weights twice and scatters gradients once a micro-batch; or
-    once a step what the software leaves whole between (`Recipe.gathers_once`, `reductions`); where it shards over fewer
+    once a step what the software leaves whole between (`Recipe.gathers`, `reductions`); where it shards over fewer
     ranks than there are (HSDP), the groups add up their shares of the gradients once a step. What the software overlaps
     hides behind compute, which it slows; one layer's share never hides.
 
@@ -304,26 +304,19 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
         contention=table.rates.value["train_contention"],
     )  # fmt: skip
     total: Floats = exposed_s(whole, backward) if replicated else 0.0
+    recipe = table.recipe
+    reduces, gathers = recipe.reductions(zero, layout.pp, num_micro), recipe.gathers(zero, layout.pp, num_micro)
     if ((zero > 0) & (zero < 3)).any():
         behind = 0.0 * forward if table.software.gathers_after_step else forward
-        at_rest = (zero == 2) & table.software.sharded_at_rest
-        reduces, gathers = _sendings(table, layout.pp, num_micro)
-        reduces, gathers = np.where(zero == 2, reduces, 1.0), np.where(at_rest, gathers, 1.0)
-        gather = np.where(at_rest, gather_all, gather)
+        gather = np.where(zero >= recipe.shards_weights_from, gather_all, gather)
         total = np.where(zero == 0, total, reduces * exposed_s(reduce_, backward) + gathers * exposed_s(gather, behind))
     if full:
-        again_s = np.where(table.recipe.gathers_once(layout.pp), 0.0, gather_all)
-        reduces, gathers = _sendings(table, layout.pp, num_micro)
+        again_s = np.where(recipe.gathers_once(layout.pp), 0.0, gather_all)
         each = gathers * exposed_s(gather_all, forward) + reduces * exposed_s(again_s + reduce_, backward)
         each = each + (num_micro - reduces) * exposed_s(again_s, backward)
         total = np.where(zero < 3, total, each) if zero.min() < 3 else each
     total = total + exposed_s(across, backward) if hybrid else total
     return total * copies(layout.schedule, table.degrees[degree])
-
-
-def _sendings(table: StepTable, pp: Ints, num_micro: Floats) -> tuple[Floats, Floats]:
-    """How often a step scatters sharded gradients, and gathers sharded weights for a forward pass."""
-    return table.recipe.reductions(pp, num_micro), np.where(table.recipe.gathers_once(pp), 1.0, num_micro)
 
 
 def exposed_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: float, contention: float) -> Floats:
