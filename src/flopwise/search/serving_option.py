@@ -128,12 +128,12 @@ class ServingOption(PlanOption):
         """As for any plan; kept where odds are, for the fronts and steps of targets that ask for the same again."""
         if self.workload.budget_usd is not None:
             return super().allowed_rows(odds)
-        if id(odds) not in self._allowed_index:
-            self._allowed_index[id(odds)] = odds, super().allowed_rows(odds)
-        return self._allowed_index[id(odds)][1]
+        if id(odds) not in self._kept_rows:
+            self._kept_rows[id(odds)] = odds, super().allowed_rows(odds)
+        return self._kept_rows[id(odds)][1]
 
     @cached_property
-    def _allowed_index(self) -> dict[int, tuple[ByTarget, Index]]:
+    def _kept_rows(self) -> dict[int, tuple[ByTarget, Index]]:
         """Allowed rows by the place of their odds, which are kept beside them, so that no others take that place."""
         return {}
 
