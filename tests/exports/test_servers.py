@@ -77,6 +77,14 @@ def test_vllm_has_every_value_of_the_plan() -> None:
     assert command.image.startswith("vllm/vllm-openai:v")
 
 
+@pytest.mark.parametrize(
+    ("name", "variable"), [("serve", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"), ("serve-sglang", "SGLANG_TIMEOUT_KEEP_ALIVE")]
+)
+def test_a_server_keeps_idle_connections_longer_than_the_proxies_before_it(name: str, variable: str) -> None:
+    longest_s = max({"nginx": 60, "AWS": 60, "Google": 600}.values())
+    assert int(serving_command(sample_deployment(name)).env[variable]) > longest_s
+
+
 def test_weights_in_16_bits_need_no_checkpoint_and_quantised_ones_say_which() -> None:
     plain = serving_command(deployed(constraints={"weight_formats": ["bf16"]}))
     assert "--dtype bfloat16" in " ".join(plain.args)

@@ -12,8 +12,10 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -162,6 +164,7 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
         )
         with urllib.request.urlopen(asked, timeout=60) as reply:  # noqa: S310 - loopback
             assert json.load(reply)["usage"]["completion_tokens"] == 5
+        idle_connection = answered(url, None)
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:  # noqa: S310 - loopback
             there = set(re.findall(r"^(vllm:\w+)", page.read().decode(), re.MULTILINE))
         rules = exported_plan("prometheus", tiny).files["rules.yaml"]
@@ -175,7 +178,23 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
             with load(tiny, url, tmp_path / "load"):
                 assert seconds_until(watcher, fires=True) < ALERT_S
                 assert seconds_until(watcher, fires=False) < ALERT_S
+        answered(url, idle_connection).close()
         checks_its_targets(tiny, url, tmp_path / "locust")
+
+
+def answered(url: str, connection: HTTPConnection | None) -> HTTPConnection:
+    """A connection on which the server has just answered: the one given, however long it was idle, or a new one."""
+    if connection is None:
+        connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
+        connection.connect()
+    else:
+        assert connection.sock is not None, "the server said that it closes the connection"
+    connection.auto_open = 0
+    connection.request("GET", "/health")
+    with connection.getresponse() as reply:
+        assert reply.status == 200
+        reply.read()
+    return connection
 
 
 def hastened(rules: str) -> str:
@@ -238,7 +257,7 @@ def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
                 process.wait()
     report = json.loads((folder / "guidellm-report.json").read_text())
     totals = report["benchmarks"][0]["metrics"]["request_totals"]
-    assert (totals["successful"], totals["errored"]) == (REQUESTS, 0)
+    assert (totals["successful"], totals["errored"]) == (REQUESTS, 0), report["benchmarks"][0]["requests"]["errored"]
 
 
 def checks_its_targets(tiny: Deployment, url: str, folder: Path) -> None:

@@ -17,6 +17,10 @@ from flopwise.facts.software import platform
 _SHARE = '--input-file "$DATA/requests-${REPLICA:-0}.jsonl" --output-file "$OUTPUT/results-${REPLICA:-0}.jsonl"'
 BATCH_SHARE = ("bash", "-c", f'exec "$@" {_SHARE}', "replica")
 """Runs the words behind it on one replica's share of a batch; REPLICA counts from 0."""
+IDLE_S = "620"
+"""How long a server keeps an idle connection: longer than what stands before it, or a proxy sends a request on one that
+is just being closed and answers 502. nginx and AWS's load balancers keep one 60 s, Google's 600 s, and its documents
+ask for 620 s of the servers behind it; uvicorn's default is 5 s (vllm-project/vllm#18472, sgl-project/sglang#24323)."""
 DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
 """The variable that picks the devices of a process on a machine of several replicas."""
 

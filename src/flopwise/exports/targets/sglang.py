@@ -20,7 +20,7 @@ from flopwise.exports.replica import (
     offloaded_gib,
     weights_source,
 )
-from flopwise.exports.server import on_each_machine, server_files, with_batch_client
+from flopwise.exports.server import IDLE_S, on_each_machine, server_files, with_batch_client
 from flopwise.serving.job import ServeJob
 
 PORT = 30000
@@ -72,7 +72,7 @@ def command(deployment: Deployment) -> Command:
     args += ["--device", "cpu"] if deployment.accelerator.kind == "cpu" else []
     args += ["--enable-metrics", "--host", "0.0.0.0"]  # noqa: S104 - a container's own
     made = Command(
-        args=(*args, "--port", str(PORT)), secret_env=from_hub(source.id), image=image(deployment), port=PORT,
+        args=(*args, "--port", str(PORT)), env={"SGLANG_TIMEOUT_KEEP_ALIVE": IDLE_S}, secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         health_path="/health", metrics_path="/metrics", assumptions=(*source.notes, *notes),
     )  # fmt: skip
     if deployment.task == "batch":

@@ -23,7 +23,7 @@ from flopwise.exports.replica import (
     offloaded_gib,
     weights_source,
 )
-from flopwise.exports.server import BATCH_SHARE, batch_places, on_each_machine, server_files
+from flopwise.exports.server import BATCH_SHARE, IDLE_S, batch_places, on_each_machine, server_files
 from flopwise.facts.software import BARE_KINDS
 from flopwise.serving.job import ServeJob
 
@@ -76,7 +76,8 @@ def command(deployment: Deployment) -> Command:
     listening = ["--enable-metrics"] * batch + ["--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104 - a container's
     args = [*start, source.id, *args, *listening]
     made = Command(
-        args=(*BATCH_SHARE, *args) if batch else tuple(args), env=batch_places(deployment) if batch else {},
+        args=(*BATCH_SHARE, *args) if batch else tuple(args),
+        env=batch_places(deployment) if batch else {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": IDLE_S},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         health_path="" if batch else "/health", metrics_path="/metrics",
         assumptions=(*source.notes, *notes, *_plugin_notes(job)),
