@@ -234,6 +234,34 @@ def test_pools_of_their_own_for_prompts() -> None:
         row_job(cells | {"prefill_replicas": "1", "decode_replicas": "3"}, FACTS)
 
 
+def test_layers_that_a_card_has_no_room_for_are_on_the_host() -> None:
+    """Mistral-Small-24B in Q4_K_M on 8 GiB, of which llama.cpp leaves 1 GiB free: by hand, in GiB.
+
+    A layer has 4 x 5120 x 4096 x (1 + 0.25) / 2 + 3 x 5120 x 32768 weights = 0.555e9; at 4.85 bits these are 0.313 GiB,
+    and its cache of 288 tokens 288 x 2 x 8 x 128 x 2 bytes = 0.0011 GiB. Outside the layers there are
+    13.34 - 40 x 0.313 = 0.81 GiB of embeddings and head, and workspace and context of 0.63 GiB:
+    (7 - 1.44) / 0.314 = 17.7 layers stay.
+    """
+    cells = {"model": "Mistral-Small-24B-Instruct-2501", "gpu": "RTX 2080", "engine": "llama.cpp", "weights": "Q4_K_M"}
+    cells |= {"mode": "single_stream_decode", "gpus": "1"}
+    job, _ = row_job(cells, FACTS)
+    offload = job.techniques.offload
+    assert offload is not None
+    assert offload.host is not None
+    assert 40 - 40 * offload.frac == 17
+    assert row_job(cells | {"gpu": "RTX 3090"}, FACTS)[0].techniques.offload is None
+    assert row_job(cells | {"engine": "vllm", "weights": "awq"}, FACTS)[0].techniques.offload is None
+    whole = row_job(cells | {"gpu": "MI250", "weights": "bf16", "model": "Mixtral-8x7B"}, FACTS)[0]
+    assert whole.techniques.offload is None  # a card of two devices: the other one has room
+
+
+def test_rows_with_drafts_are_not_predicted() -> None:
+    cells = {"model": "Llama-3.1-8B", "gpu": "H100", "engine": "vllm", "mode": "single_stream_decode"}
+    with pytest.raises(SpecError, match="speculation 'mtp': not predicted"):
+        row_job(cells | {"speculation": "mtp"}, FACTS)
+    assert row_job(cells | {"speculation": "off"}, FACTS)[0] == row_job(cells, FACTS)[0]
+
+
 def test_replicas_make_their_tokens_together_and_each_in_its_own_time() -> None:
     cells = {
         "model": "Llama-3.1-8B",

@@ -33,6 +33,8 @@ OF_LOADS = re.compile(r"a context of|requests in flight|tokens x 2|[+-]\d+ %")
 
 def change(text: str) -> dict[str, Any]:
     """The keyword of `flopwise.serve` that an offer stands for; of its load and its rates, none."""
+    if layers := re.fullmatch(r"gpu layers (\d+) of \d+", text):
+        return {"gpu_layers": int(layers[1])}
     for words, keyword in WORDS.items():
         if text.startswith(words + " "):
             value = text.removeprefix(words + " ")

@@ -16,7 +16,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.serving.estimate import estimate, outgrows_cache
+from flopwise.serving.estimate import estimate, least_offload, outgrows_cache
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.finite import crowded_estimate, finite_estimate
@@ -201,6 +201,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     mode = row.get("mode", "")
     if mode not in MODES:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
+    if (drafts := row.get("speculation", "")) not in {"", "off"}:
+        raise SpecError(f"speculation {drafts[:60]!r}: not predicted, as no column says how much of it was accepted")
     gpu = row_device(row, facts)
     model = stated_model(row, facts)
     software = row_engine(row, facts, device_year=gpu.accelerator.year, model_type=model.model_type)
@@ -249,7 +251,18 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else None,
         techniques=Techniques(prefill_gpus=pool),
     )
-    return job, replicas
+    return _as_it_fits(job, facts), replicas
+
+
+def _as_it_fits(job: ServeJob, facts: Facts) -> ServeJob:
+    """The job with as many layers on its device as fit, of an engine that computes the others on the host.
+
+    What was measured was possible: who runs more than a card holds leaves the rest to the processor beside it (of a
+    card that is two devices, to the other one).
+    """
+    if job.engine.offload != "host" or job.cluster.accelerator.name in DIES.values():
+        return job
+    return replace(job, techniques=replace(job.techniques, offload=least_offload(job, facts)))
 
 
 def _row_prefill_gpus(row: Row, layout: ServingLayout, replicas: int) -> tuple[int, int]:

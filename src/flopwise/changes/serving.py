@@ -17,7 +17,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
-from flopwise.serving.estimate import check_layout, estimate
+from flopwise.serving.estimate import check_layout, estimate, least_offload
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
@@ -99,9 +99,10 @@ def remedies(
 
     def memory(fields: dict[str, Any]) -> Callable[[], tuple[float, bool]]:
         def after() -> tuple[float, bool]:
-            own = {name: fields[name] for name in ("weights", "kv_dtype", "layout") if name in fields}
+            own = {name: fields[name] for name in ("weights", "kv_dtype", "layout", "techniques") if name in fields}
             techniques = {} if job is None else {"changes": memory_changes(replace(job, **own))}
-            memory_after = serving_memory(model, **(service | on | fields | techniques))
+            changed = {name: value for name, value in fields.items() if name != "techniques"}
+            memory_after = serving_memory(model, **(service | on | changed | techniques))
             return float(memory_after.total_bytes), device is not None and bool(memory_after.fits)
 
         return after
@@ -113,7 +114,12 @@ def remedies(
         return cache is not None and achieved is not None and conversion_note(cache, achieved) is not None
 
     changes = serving_changes(model, service, facts, device)
-    saving = ((n, memory(fields)) for n, fields in changes if "engine" not in fields and not slows(fields))
+    saving = [(n, memory(fields)) for n, fields in changes if "engine" not in fields and not slows(fields)]
+    if job is not None and job.engine.offload == "host" and (away := least_offload(job, facts)) is not None:
+        layers = job.model.stacks[0].num_layers
+        stay = layers - round(away.frac * layers)
+        techniques = replace(job.techniques, offload=away)
+        saving.append((f"gpu layers {stay} of {layers}", memory({"techniques": techniques})))
     return ranked_remedies(memory({})()[0], saving)
 
 

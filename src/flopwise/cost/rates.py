@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT, Precision
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.calibration import Calibration
 from flopwise.values import dataclass
 
@@ -184,7 +185,7 @@ def families(vendor: str, architecture: str, compute_capability: str | None, kin
         family = NVIDIA_FAMILIES.get(str(compute_capability or ""), architecture.lower())
     else:
         family = architecture.lower().replace(" ", "-")
-    vendors = () if kind in ("cpu", "soc") else (vendor_key,)  # a vendor's CPUs tell nothing of its GPUs
+    vendors = () if kind in SHARED_KINDS else (vendor_key,)  # a vendor's CPUs tell nothing of its GPUs
     return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), *vendors, kind, "any")))
 
 

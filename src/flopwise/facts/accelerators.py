@@ -30,6 +30,8 @@ from flopwise.values import dataclass
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 KINDS = ("gpu", "tpu", "npu", "soc", "cpu")
+SHARED_KINDS = frozenset({"cpu", "soc"})
+"""Kinds of device whose memory is the host's."""
 GRADES = ("datacentre", "workstation", "consumer")
 
 

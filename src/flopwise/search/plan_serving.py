@@ -13,7 +13,7 @@ import numpy as np
 from flopwise.changes.format_fit import usual_names
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
-from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.accelerators import SHARED_KINDS, Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
@@ -273,7 +273,7 @@ def _technique_assumptions(
     """
     if not workload.techniques.any:
         return []
-    node = next((n for n in nodes if n.cluster.accelerator.kind not in {"cpu", "soc"}), nodes[0])
+    node = next((n for n in nodes if n.cluster.accelerator.kind not in SHARED_KINDS), nodes[0])
     try:
         job = replica_job(workload, model, node.cluster, weights, ServingLayout())
         check_techniques(job)

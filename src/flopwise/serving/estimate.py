@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import bisect
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flopwise.cost.energy import device_watts, facility_joules
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
+from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
 from flopwise.ops.types import Array
 from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
-from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, latency_band, serving_band
+from flopwise.serving.job import Offload, Ranged, ServeEstimate, ServeJob, latency_band, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, default_batch, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
@@ -28,10 +31,15 @@ from flopwise.serving.steady import (
     one_pass_latency_s,
 )
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
-from flopwise.serving.techniques import memory_changes, per_token, request_work, runner, tokens_a_round
+from flopwise.serving.techniques import host_rates, memory_changes, per_token, request_work, runner, tokens_a_round
+
+if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
+FREE_BYTES = 2**30
+"""What llama.cpp leaves free of a device that cannot take all layers (--fit-target, 1,024 MiB)."""
 CAPACITIES = 5
 """Sizes of a cache between its ends, over which the time of a run in waves is averaged."""
 
@@ -213,6 +221,32 @@ def outgrows_cache(job: ServeJob) -> bool:
         return False
     limit = job.max_batch or int(default_batch(job.model, job.software, job.layout.dp))
     return 0 < int(job_memory(job).max_concurrency) < min(users, limit)
+
+
+def least_offload(job: ServeJob, facts: Facts) -> Offload | None:
+    """The fewest layers on the host with which one sequence of a job fits its device, the usual host computing them.
+
+    None where no layer has to go, all of them are too few, or the device has no memory of its own.
+
+    Source: llama.cpp, --fit (its default since December 2025; pull request 16653), which leaves `FREE_BYTES` of the
+    device free; ollama does alike. Assumes: whole layers, experts among them (llama.cpp moves those first).
+    """
+    chip, layers = job.cluster.accelerator, job.model.stacks[0].num_layers
+    if chip.kind in SHARED_KINDS or chip.hbm_bytes is None or job_memory(job, concurrency=1).fits:
+        return None
+    host, room = host_rates(None, chip, facts), chip.hbm_bytes - FREE_BYTES
+
+    def offload(away: int) -> Offload:
+        return Offload(frac=away / layers, host=host)
+
+    def fits(away: int) -> bool:
+        techniques = replace(job.techniques, offload=offload(away))
+        memory = job_memory(replace(job, techniques=techniques), concurrency=1)
+        return bool(memory.fits) and float(memory.total_bytes) <= room
+
+    counts = range(1, layers + 1)
+    first = bisect.bisect_left(counts, x=True, key=fits)
+    return offload(counts[first]) if first < layers else None
 
 
 def job_memory(job: ServeJob, **load: Any) -> ServingMemory:

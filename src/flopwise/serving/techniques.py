@@ -17,6 +17,7 @@ from flopwise.cost.kernels import pointwise_s
 from flopwise.cost.rates import rates as rates_of
 from flopwise.cost.sustained import limited_rates
 from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.architecture import Attend, Linear, Model, Norm
 from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.columns import distinct
@@ -151,17 +152,17 @@ def _offload(request: TechniqueRequest, job: ServeJob, facts: Facts) -> Offload 
             f"{engine.name} keeps all weights on the device; engines that offload: "
             f"{', '.join(name for name, row in facts.engines.items() if row.offload != 'none')}"
         )
-    if chip.kind in {"cpu", "soc"}:
+    if chip.kind in SHARED_KINDS:
         raise SpecError(f"{chip.name} shares the host's memory, so there is nothing to offload to")
     if engine.offload != "stream":
-        return Offload(frac=frac, host=_host_rates(request.host, chip, facts))
+        return Offload(frac=frac, host=host_rates(request.host, chip, facts))
     if request.host is not None:
         raise SpecError(f"{engine.name} brings offloaded weights to the device; only llama.cpp computes on the host")
     return Offload(frac=frac)
 
 
-def _host_rates(name: str | None, chip: Accelerator, facts: Facts) -> Rates:
-    """Rates of the host's processor.
+def host_rates(name: str | None, chip: Accelerator, facts: Facts) -> Rates:
+    """Rates of the processor beside a device: the named one, or what such devices usually stand beside.
 
     Raises: SpecError: it is no processor.
     """
