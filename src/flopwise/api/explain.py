@@ -124,7 +124,7 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
         from flopwise.serving.explain import serving_memory_figure
 
         assert isinstance(answer, ServingMemoryAnswer)
-        software, engine = answer.deployment.software(answer.facts), str(answer.deployment.engine)
+        software, engine = answer.deployment.software(answer.facts, answer.accelerator), str(answer.deployment.engine)
         total = serving_memory_figure(
             answer.model, answer.layout, answer.memory, software["weights"], software["kv_dtype"], software["engine"]
         )

@@ -163,7 +163,7 @@ def _serving(
     from flopwise.serving.precision import conversion_note
 
     spec, format_notes = on_its_engine(spec, model, chip, facts)
-    software, layout, each = spec.software(facts), spec.layout(), -(-concurrency // spec.dp)
+    software, layout, each = spec.software(facts, chip), spec.layout(), -(-concurrency // spec.dp)
     check_layout(model, layout)
     tokens = context or DataSpec().seq_len(model)
     length_notes = check_length(model, tokens, what="a context") if context else ()

@@ -193,7 +193,7 @@ def _format_fit(job: ServeJob, spec: ServingSpec, facts: Facts, context: int, no
     def memory_of(tokens: Ints) -> ServingMemory:
         return serving_memory(
             job.model, job.layout, context=tokens, hbm_bytes=chip.hbm_bytes, weights=job.weights,
-            kv_dtype=job.kv_dtype, engine=job.engine, memory_frac=job.memory_frac, max_batch=job.max_batch,
+            kv_dtype=job.kv_dtype, engine=job.software, memory_frac=job.memory_frac, max_batch=job.max_batch,
             device_kind=chip.kind,
         )  # fmt: skip
 

@@ -32,5 +32,5 @@ def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
     return serving.remedies(
         answer.model, answer.layout, answer.facts, device=answer.accelerator, concurrency=answer.concurrency,
         context=answer.context, memory_frac=answer.deployment.memory_fraction,
-        job=answer.job, **answer.deployment.software(answer.facts),
+        job=answer.job, **answer.deployment.software(answer.facts, answer.accelerator),
     )  # fmt: skip

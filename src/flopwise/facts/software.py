@@ -8,8 +8,9 @@ documented and what was fitted to measurements stand in sections of their own, e
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
@@ -216,6 +217,41 @@ class TrainingStack(Software):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimits:
+    """What an engine takes on at once on some devices, where nobody says how much."""
+
+    devices: str  # the beginning of their names, their kind, `from N GiB` of memory, or `others`
+    max_batch: int  # sequences that run at once
+    prefill_tokens: int  # tokens of one step of a server that hold prompts
+    offline_tokens: int  # and where it is called for a list of requests
+
+    def are_of(self, accelerator: Accelerator) -> bool:
+        """Whether they are those of a device."""
+        if least := _FROM_GIB.fullmatch(self.devices):
+            return (accelerator.hbm_bytes or 0.0) >= float(least[1]) * 2**30 and accelerator.kind in {"gpu", "npu"}
+        return self.devices in {"others", accelerator.kind} or accelerator.name.startswith(self.devices)
+
+
+_FROM_GIB = re.compile(r"from (\d+) GiB")
+_STEP_LIMITS = re.compile(r"(.+): (\d+) sequences, (\d+) tokens(?:, (\d+) offline)?")
+
+
+def _step_limits(cell: str) -> tuple[StepLimits, ...]:
+    """Limits by device, the first that fits counts: `A100: 256 sequences, 2048 tokens, 8192 offline`.
+
+    Raises: ValueError: another form.
+    """
+    found = []
+    for line in words(cell):
+        match = _STEP_LIMITS.fullmatch(line)
+        if match is None:
+            raise ValueError("allowed: `DEVICES: N sequences, N tokens`, and `, N offline`, as a list")
+        batch, served, offline = (int(n or match[3]) for n in match.groups()[1:])
+        found.append(StepLimits(devices=match[1], max_batch=batch, prefill_tokens=served, offline_tokens=offline))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine(Software):
     """What an inference engine runs, how it divides a card's memory, how it starts, and what its steps cost.
 
@@ -258,6 +294,9 @@ class Engine(Software):
     memory_frac: float
     block_tokens: int  # tokens of one cache block
     max_batch: int  # sequences that run at once by default
+    step_limits: tuple[StepLimits, ...] = ()  # those of devices on which it takes on more or less at once
+    limits_source: str = ""
+    limits_date: str = ""
     capped_families: frozenset[str] = frozenset()  # of models (by their type), of which fewer run by default:
     capped_batch: int = 0  # so many, over all attention replicas
     state_frac: float = 0.0  # share of the room for a cache that a pool of recurrent states takes; 0: one room for both
@@ -327,6 +366,19 @@ class Engine(Software):
         """The unquantised format that it runs on a device, 16 bits where it can."""
         return next((name for name in PLAIN_FORMATS if name in self.formats_on(accelerator)), PLAIN_FORMATS[0])
 
+    def on(self, accelerator: Accelerator | None, *, offline: bool = False) -> Engine:
+        """The engine as it is started on a device where nobody sets its limits; `offline`: for a list of requests.
+
+        Source: `limits_source`. Assumes: None, and devices that it tells nothing apart of: as everywhere.
+        """
+        if accelerator is None:
+            return self
+        found = next((limits for limits in self.step_limits if limits.are_of(accelerator)), None)
+        if found is None:
+            return self
+        tokens = found.offline_tokens if offline else found.prefill_tokens
+        return replace(self, max_batch=found.max_batch, prefill_tokens=tokens)
+
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
         by_tokens = self.pass_tokens // max(tokens, 1.0) if self.pass_tokens else math.inf
@@ -370,5 +422,6 @@ STACKS = FactTable(
     readers={"degrees": _degrees, "recomputes": _recomputes},
 )  # fmt: skip
 ENGINES = FactTable(
-    file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=()
-)
+    file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=(),
+    readers={"step_limits": _step_limits},
+)  # fmt: skip

@@ -489,18 +489,18 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
     if not whole.size:
         return None
     answer, device = 0 if one_pass else workload.output_tokens, node.cluster.accelerator
-    context = workload.input_tokens + answer
+    context, engine = workload.input_tokens + answer, workload.engine.on(device)
     memory = serving_memory(
         model, grid, concurrency=None, context=context, answer=answer, hbm_bytes=device.hbm_bytes, weights=weights,
-        kv_dtype=kv_dtype, engine=workload.engine, memory_frac=workload.limits.memory_fraction, device_kind=device.kind,
+        kv_dtype=kv_dtype, engine=engine, memory_frac=workload.limits.memory_fraction, device_kind=device.kind,
         changes=memory_changes(replica_job(workload, model, node.cluster, weights, grid)),
     )  # fmt: skip
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
     if one_pass:
-        most = np.minimum(most, workload.engine.most_inputs(workload.input_tokens))
+        most = np.minimum(most, engine.most_inputs(workload.input_tokens))
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
-    room = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, workload.engine, device.hbm_bytes)
+    room = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, engine, device.hbm_bytes)
     known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
@@ -518,7 +518,7 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
     sizes = batch.reshape(sizes.shape)
     known |= {
         "considered": sizes.size + too_big,
-        "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], workload.engine, context).ravel(),
+        "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], engine, context).ravel(),
         "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
         "found_frac": np.zeros(sizes.size),
     }

@@ -33,7 +33,7 @@ def replica_of(
     check_layout(model, deployment.layout())
     cluster = machines.cluster(deployment.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
     spec, notes = on_its_engine(deployment, model, cluster.accelerator, source.catalog)
-    software = spec.software(source.catalog)
+    software = spec.software(source.catalog, cluster.accelerator)
     job = ServeJob(
         model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction,
         max_batch=spec.max_batch, recv_interval=spec.recv_interval, batch_wait=spec.batch_wait,

@@ -260,8 +260,9 @@ def job_memory(job: ServeJob, **load: Any) -> ServingMemory:
         "prefill_tokens": job.prefill_tokens, "changes": memory_changes(job),
     }  # fmt: skip
     return serving_memory(
-        job.model, job.layout, hbm_bytes=chip.hbm_bytes, weights=job.weights, kv_dtype=job.kv_dtype, engine=job.engine,
-        memory_frac=job.memory_frac, max_batch=job.max_batch, device_kind=chip.kind, **(usual | load),
+        job.model, job.layout, hbm_bytes=chip.hbm_bytes, weights=job.weights, kv_dtype=job.kv_dtype,
+        engine=job.software, memory_frac=job.memory_frac, max_batch=job.max_batch, device_kind=chip.kind,
+        **(usual | load),
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ class ServeJob:
         Tokens that are handed out together cost the front end one turn. A front end in the engine's own process takes
         its turns between steps; who calls the engine for a fixed batch has none.
         """
-        row = self.engine
+        row = self.engine.on(self.cluster.accelerator)
         names = ("prefill_tokens", "recv_interval", "batch_wait", "stream_interval")
         set_here = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}

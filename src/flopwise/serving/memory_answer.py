@@ -49,7 +49,7 @@ class ServingMemoryAnswer(MemoryAnswer):
         fields = dict[str, float | None].fromkeys(f"{name}_{end}" for name in names for end in ("low", "high"))
         if self.kv_capacity_tokens is None:
             return fields
-        cap = self.deployment.max_batch or self.deployment.software(self.facts)["engine"].max_batch
+        cap = self.deployment.max_batch or self.deployment.software(self.facts, self.accelerator)["engine"].max_batch
         held = max(self.max_concurrency or 0.0, self.kv_capacity_tokens / self.context)  # if the batch were not capped
         for end, share in zip(("low", "high"), self.capacity_ends, strict=True):
             fields[f"kv_capacity_tokens_{end}"] = math.floor(share * self.kv_capacity_tokens)
@@ -80,7 +80,7 @@ def memory_answer(
         items=tuple((n, float(size)) for n, size in memory.items.items() if size or (caches and n == "KV cache")),
         worst_rank="first or last pipeline stage" if layout.pp > 1 else "every rank",
         fits=bool(memory.fits) if known else None,
-        quick=_capacity_rules(model, device, context, memory_frac=spec.memory_fraction, **spec.software(facts)),
+        quick=_capacity_rules(model, device, context, memory_frac=spec.memory_fraction, **spec.software(facts, device)),
         settings=(
             ("layout", layout.text),
             ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),

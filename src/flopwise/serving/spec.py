@@ -15,6 +15,7 @@ from flopwise.options import OptionError, Spec, ValueKind, option, same
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.catalog import Facts
     from flopwise.facts.formats import CacheFormat, WeightFormat
     from flopwise.facts.software import Engine
@@ -120,8 +121,8 @@ class ServingSpec(Spec):
         """Accelerators of a replica."""
         return self.tp * self.pp * self.dp
 
-    def software(self, facts: Facts) -> ServingSoftware:
-        """Formats and engine, looked up.
+    def software(self, facts: Facts, accelerator: Accelerator | None = None) -> ServingSoftware:
+        """Formats and engine, looked up; the engine as it is started on a device, if one is known.
 
         Raises: UnknownNameError, SpecError: there is no such format or engine.
         """
@@ -129,7 +130,7 @@ class ServingSpec(Spec):
         return ServingSoftware(
             weights=weights,
             kv_dtype=facts.cache_format(self.kv_dtype or ("fp32" if weights.computes == "fp32" else "bf16")),
-            engine=facts.engine(self.engine or defaults.ENGINE),
+            engine=facts.engine(self.engine or defaults.ENGINE).on(accelerator),
         )
 
 
