@@ -25,10 +25,13 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
+from flopwise.training.alternatives import usual_micro_batch
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Attention, Layout, Lora, Recipe
+from flopwise.training.memory import memory_band, memory_table, step_memory
+from flopwise.training.on_device import recipe_on
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 
 UNIT = "tokens/s/GPU"
@@ -48,6 +51,12 @@ MIXTURE_KERNELS = 2026, 6
 `fsdp-compile-2026`: Megatron-Bridge 0.5. A row of that year without a month is of before."""
 FLASH_2_YEAR = 2024
 """The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
+OWN_CHOICE, OWN_CHOICE_YEAR = {"hf-trainer": "hf-trainer-2026", "fsdp-eager": "fsdp-eager-2026"}, 2026
+"""Stacks whose attention is PyTorch's own choice of kernels, from the year of PyTorch 2.11 on, which takes cuDNN's."""
+MODES = ((0, 1), (1, 1), (2, 4), (2, 3), (2, 2), (2, 1))
+"""Recompute from least to most: its mode, and of every how many blocks."""
+RUNS_WITH = 0.1
+"""Probability to fit from which a layout may be what somebody ran."""
 DOCUMENT_TOKENS = {"squad": 190.0}
 """Mean tokens of a document with question and answer: SQuAD has paragraphs of 120 words (Rajpurkar et al. 2016,
 arXiv 1606.05250) and questions and answers of about 15, at 1.4 tokens of Llama a word."""
@@ -104,9 +113,11 @@ def row_layout(row: Row) -> Layout:
     zero = choice(row, "zero", ZERO, 0 if software in {"megatron-2021", ""} else 1)
     if software.startswith("megatron-te"):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
         zero = max(zero, 1)
+    own, rest = divmod(whole(row, "global_batch", 0), dp)
+    usual = usual_micro_batch(whole(row, "seq_len", 2048), pp, None if rest or not own else own)
     return Layout(
         dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero if dp * cp > 1 else 0, shard=whole(row, "shard", 0),
-        micro_batch=whole(row, "micro_batch", 1),
+        micro_batch=whole(row, "micro_batch", usual),
         interleave=whole(row, "interleave", 1) if pp > 1 else 1,
         recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith("torchtune") else 0),
         sequence_parallel=flag(row, "sequence_parallel", default=tp > 1 and "2021" not in software),
@@ -158,13 +169,16 @@ def packed_documents(row: Row, seq: int) -> Documents | None:
 def row_stack(row: Row) -> str:
     """The row of data/stacks.json: the software of that month, compiled or not."""
     name, compiled = row.get("software") or defaults.STACKS[0], flag(row, "compiled", default=False)
-    fused = (whole(row, "year", 0), whole(row, "month", 0)) >= MIXTURE_KERNELS
+    year = whole(row, "year", 0)
+    fused = (year, whole(row, "month", 0)) >= MIXTURE_KERNELS
     if name == "megatron-te" and fused:
         return "megatron-2026"
     if name == "fsdp-eager" and whole(row, "year", FLASH_2_YEAR) < FLASH_2_YEAR:
         return "fsdp-2023"
     if name == "hf-trainer" and row.get("zero") in BUCKETED:
         return "deepspeed-zero2"
+    if name in OWN_CHOICE and year >= OWN_CHOICE_YEAR and not compiled:
+        return OWN_CHOICE[name]
     if compiled and name in {"fsdp-eager", "torchtune-eager"}:
         name = name.replace("eager", "compile")
     if name == "fsdp-compile" and fused:
@@ -182,12 +196,35 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
     gpu, network, layout = facts.resolve(row.get("gpu", "")), number(row, "node_bytes_per_s"), row_layout(row)
     limit_w = number(row, "power_limit_w")
     chip = gpu.accelerator if limit_w is None else with_power_limit(gpu.accelerator, limit_w)[0]
-    return TrainJob(
+    job = TrainJob(
         model=row_model(row, facts),
-        recipe=row_recipe(row, layout, facts),
+        recipe=recipe_on(row_recipe(row, layout, facts), chip)[0],
         layout=layout,
         cluster=cluster(chip, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
     )
+    return _as_it_fits(row, job)
+
+
+def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
+    """The job with the least recompute, and the largest of usual micro-batches, that fit, where the row states neither.
+
+    What was measured was possible. Where nothing fits, memory is not what decides: the job as it is.
+    """
+    layout, usual, chip = job.layout, int(job.layout.micro_batch), job.cluster.accelerator
+    modes = (
+        [(int(layout.recompute), 1)] if row.get("recompute") else [m for m in MODES if m[0] >= int(layout.recompute)]
+    )
+    sizes = [usual] if row.get("micro_batch") else [usual >> n for n in range(usual.bit_length())]
+    if len(modes) == len(sizes) == 1:
+        return job
+    table, band = memory_table(job.model, job.recipe), memory_band(job.recipe, chip.calibration)
+    for size in sizes:
+        for mode, every in modes:
+            tried = replace(layout, micro_batch=size, recompute=mode, recompute_every=every)
+            needs = step_memory(job.model, job.recipe, tried, table=table, device_kind=chip.kind).total_bytes
+            if band.probability_at_most(float(needs), chip.hbm_bytes) >= RUNS_WITH:
+                return replace(job, layout=tried)
+    return job
 
 
 def absent_inputs(row: Row, job: TrainJob) -> set[str]:

@@ -36,6 +36,7 @@ RELATIVES: dict[str, tuple[str, ...]] = {
     "turing": ("ampere-rtx", "blackwell-rtx"),
     "ampere-rtx": ("blackwell-rtx",),
     "ada": ("blackwell-rtx",),
+    "cdna4": ("cdna3",),
 }
 """Families without measurements of their own and those that resemble them: HBM or GDDR memory, then nearest in time."""
 

@@ -29,8 +29,10 @@ ATTENTION = {
     "fa1": ("train_attention_frac.fa2", "train_attention_first"),
     "fa2": ("train_attention_frac.fa2",),
     "cudnn": ("train_attention_frac.cudnn",),
+    "sdpa": ("train_attention_frac.fa2",),
 }
-"""Parameters whose product is the rate of each stack's attention kernel."""
+"""Parameters whose product is the rate of each stack's attention kernel; where PyTorch takes another on a device, the
+recipe there says so (`training.on_device`)."""
 FUSED_FORMATS = {
     "split": frozenset[str](),
     "fused": frozenset(name for name, row in PRECISIONS.items() if row.grouped == "fused"),

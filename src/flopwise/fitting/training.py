@@ -135,7 +135,7 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
     stacks = facts.stacks
     fused = tuple(n for n, s in stacks.items() if s.activations == "fused" and n != "unsloth")
     eager = tuple(n for n in stacks if n not in fused)
-    engine = tuple(n for n, s in stacks.items() if s.attention_kernel == "cudnn" and n != "fsdp-compile-2026")
+    engine = tuple(n for n, s in stacks.items() if s.attention_kernel == "cudnn")
     torch_fused = tuple(n for n in stacks if n in fused and n not in engine)
     torch_eager = tuple(n for n in stacks if n in eager and n not in engine)
     overlapped = tuple(n for n, s in stacks.items() if s.dp_overlap > 0)
@@ -144,8 +144,10 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
     return (
         # where products alone reach what ml-engineering's table of maximum achievable matmul FLOPS has: 267 of 312
         # TFLOP/s in 400 W, 794 of 989 in 700 W, 1,745 of 2,250 in 1,000 W
-        Constant("train_joules_per_flop", ("ampere",), 1.2e-12, 0.3e-12, 3e-12, 0.3),
+        Constant("train_joules_per_flop", ("ampere", "ampere-rtx"), 1.2e-12, 0.3e-12, 3e-12, 0.3),
         Constant("train_joules_per_flop", ("hopper",), 0.85e-12, 0.2e-12, 3e-12, 0.3),
+        # made in the process of Hopper
+        Constant("train_joules_per_flop", ("ada", "blackwell-rtx"), 0.85e-12, 0.2e-12, 3e-12, 0.3),
         Constant("train_joules_per_flop", ("blackwell",), 0.52e-12, 0.1e-12, 3e-12, 0.3),
         Constant("train_joules_per_flop", ("any",), 1.2e-12, 0.2e-12, 6e-12, 0.5),
         Constant("train_clock_exponent", ("any",), 0.5, 0.33, 1.0, 0.3),
@@ -153,7 +155,8 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         # FlashAttention-2 (arXiv 2307.08691) abstract and section 4.1: 1.3 to 2.5 times the Triton version of the
         # first; stacks of 2023 ran either
         Constant("train_attention_first", ("any",), 0.75, 0.3, 1.0, 0.3),
-        Constant("train_attention_frac.fa2", ("ampere",), 0.5, 0.1, 0.9),
+        # its instructions are those of all cards with GDDR memory, too
+        Constant("train_attention_frac.fa2", ("ampere", "ampere-rtx", "ada", "blackwell-rtx"), 0.5, 0.1, 0.9),
         Constant("train_attention_frac.fa2", ("hopper",), 0.33, 0.08, 0.9),
         # made of Ampere's instructions, it does as many operations a second on Blackwell as on Hopper
         Constant("train_attention_frac.fa2", ("blackwell",), 0.33 * 989 / 2250, 0.05, 0.9),

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 FLASH_CAPABILITY = 8.0
 """Compute capability from which FlashAttention-2 runs: Ampere. Source: its README, requirements (CUDA)."""
+CUDNN_CAPABILITIES = (9, 10)
+"""Major compute capabilities on which PyTorch's attention takes cuDNN's kernels first: Hopper and Blackwell, without
+consumer cards. Source: PyTorch, aten/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention."""
 EFFICIENT_CAPABILITY = 5.0
 """The same of PyTorch's memory-efficient attention. Source: PyTorch, aten/native/transformers/cuda/sdp_utils.cpp."""
 MICROSCALED, BLOCK_SCALED = frozenset({"mxfp8"}), "fp8_block"
@@ -57,6 +60,9 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
         if recipe.master_weights is None and recipe.lora is None and widths.weights < 4 and not widths.master:
             changes["master_weights"] = True
     capability = accelerator.compute_capability if accelerator.vendor.lower() == "nvidia" else None
+    if recipe.stack.attention_kernel == "sdpa":
+        first = capability is not None and int(float(capability)) in CUDNN_CAPABILITIES
+        changes["stack"] = replace(recipe.stack, attention_kernel="cudnn" if first else "fa2")
     if capability is not None and float(capability) < FLASH_CAPABILITY and recipe.attention != "eager":
         efficient = float(capability) >= EFFICIENT_CAPABILITY
         kept = "sdpa" if efficient else "eager"
