@@ -228,6 +228,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         rate = number(row, "arrivals_per_s")
     outputs = 1 if mode in PROMPT_ONLY else outputs
     called = software.on(gpu.accelerator, offline=True).prefill_tokens if mode in OFFLINE else None
+    called = _row_interval(row, "step_tokens") or called
     llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp") and not row.get("concurrency")
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
@@ -241,7 +242,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         concurrency=None if at_once is None else 1 if llama_bench else max(1, -(-at_once // replicas)),
         requests=requests,
         max_batch=_row_max_batch(row, software, layout) or (limits.batch if limits else None),
-        memory_frac=trtllm_bench.CACHE_FRAC if limits else None,
+        memory_frac=trtllm_bench.CACHE_FRAC if limits else number(row, "memory_frac"),
         graph_batches=limits.graphs if limits and not software.prompt_graphs else (),
         recv_interval=_row_interval(row, "recv_interval"),
         batch_wait=_row_interval(row, "batch_wait"),
@@ -290,7 +291,7 @@ def _row_max_batch(row: Row, software: Engine, layout: ServingLayout) -> int | N
 
 
 def _row_interval(row: Row, column: str) -> int | None:
-    """Steps or tokens between two turns of the engine's front end; None where the row does not say."""
+    """Steps or tokens that a column of the engine's settings counts; None where the row does not say."""
     return whole(row, column, 1) if row.get(column) else None
 
 

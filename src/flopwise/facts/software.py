@@ -324,6 +324,7 @@ class Engine(Software):
     request_s: float = _by_fit("Host time of one request before its first step.")
     host_source: str = ""  # of what its scheduler and its front end do, which handles requests one by one
     host_date: str = ""
+    mixes: bool = True  # a step holds prompts and sequences that decode; else prompts go first, in steps of their own
     plans_ahead: bool = False  # decides about a step when the one before it begins
     front_s: float = 0.0  # for one request, of `request_s`; 0: not known to limit anything
     front_token_s: float = 0.0  # and for each token of its prompt, besides

@@ -294,9 +294,9 @@ class Scheduling(Spec):
         "Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded")
     step_tokens: int | None = _scheduling(
         "--step-tokens", options.TOKENS, "Token budget of an engine step (default: the engine's).")
-    mix: bool = _scheduling(
+    mix: bool | None = _scheduling(
         "--mix/--no-mix", options.FLAG,
-        "Mix prefill and decoding in one step (chunked prefill), or run prefill first.", default=True)
+        "Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).")
     preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),
         "How a sequence is preempted when the KV cache is full.", default="recompute")
     prefix_cache: bool | None = _scheduling(

@@ -291,7 +291,8 @@ def request_of(
     built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
     shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
     prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
-    limits = replace(built.limits, mix=scheduling.mix, preempt=scheduling.preempt, prefix_cache=prefix)
+    mix = job.engine.mixes if scheduling.mix is None else scheduling.mix
+    limits = replace(built.limits, mix=mix, preempt=scheduling.preempt, prefix_cache=prefix)
     stores: tuple[KvStore, ...] = ()
     if scheduling.kv_stores is not None:
         if not prefix:
