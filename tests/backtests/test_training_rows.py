@@ -27,6 +27,9 @@ from named import FACTS
         ("fsdp-fused", "2023", "", "fsdp-fused"),
         ("fsdp-compile", "2025", "", "fsdp-compile"),
         ("fsdp-compile", "2026", "10", "fsdp-compile-2026"),
+        ("fsdp-eager", "2026", "", "fsdp-eager-2026"),
+        ("hf-trainer", "2026", "3", "hf-trainer-2026"),
+        ("hf-trainer", "2025", "12", "hf-trainer"),
     ],
 )
 def test_the_month_tells_the_generation_of_kernels(software: str, year: str, month: str, found: str) -> None:
@@ -159,3 +162,18 @@ def test_hybrid_sharding_and_lengths_of_packed_documents_are_read() -> None:
     assert job.recipe.documents is not None
     assert job.recipe.documents.mean == pytest.approx(1600, rel=0.01)
     assert row_job({**row, "packed_data": ""}, FACTS).recipe.documents is None
+
+
+def test_what_a_row_leaves_open_is_what_fits() -> None:
+    """Llama-3.1-8B in fp32 states over eight A100s: 8.03e9 x 16 / 8 = 16 GB each, beside activations of 12,288 tokens.
+
+    Blocks keep 34 bytes a token and channel in 16 bits without scores (Korthikanti et al. 2022, arXiv 2205.05198): at
+    least 34 x 8,192 x 4,096 x 32 = 36.5 GB of one sequence of 8,192 tokens, so that two do not fit beside the states
+    on 40 GB and need recompute, and one fits on 80 GB.
+    """
+    cells = {"model": "Llama-3.1-8B", "gpus": "8", "software": "fsdp-eager", "zero": "3", "seq_len": "8192"}
+    large, small = (row_job({**cells, "gpu": gpu}, FACTS).layout for gpu in ("A100-SXM-80GB", "A100-SXM-40GB"))
+    assert int(small.recompute) > 0
+    assert (int(large.recompute), int(large.recompute_every)) <= (int(small.recompute), int(small.recompute_every))
+    stated = row_job({**cells, "gpu": "A100-SXM-40GB", "recompute": "none", "micro_batch": "1"}, FACTS).layout
+    assert (int(stated.recompute), int(stated.micro_batch)) == (0, 1)

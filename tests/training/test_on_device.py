@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import flopwise
+from flopwise.cost.rates import rates
 from flopwise.search.plan import plan
 from flopwise.search.run_job import candidate_job
 from flopwise.search.workload import resolve
@@ -97,3 +98,31 @@ def test_a_plan_has_each_device_s_own_precision() -> None:
     again = estimate(candidate_job(workload, FACTS.model("gpt2"), FACTS, offer, old))
     assert again.job.recipe.precision == "fp16"
     assert again.step_s == pytest.approx(old.figures["step_s"], rel=1e-6)
+
+
+@pytest.mark.parametrize("stack", ["hf-trainer-2026", "fsdp-eager-2026", "fsdp-compile-2026"])
+@pytest.mark.parametrize(
+    ("gpu", "kernel"),
+    [
+        ("h100", "cudnn"), ("b200", "cudnn"), ("b300", "cudnn"), ("gb300", "cudnn"),
+        ("a100", "fa2"), ("l40s", "fa2"), ("rtx-4090", "fa2"), ("rtx-5090", "fa2"), ("mi300x", "fa2"),
+    ],
+)  # fmt: skip
+def test_pytorch_of_2026_takes_cudnn_s_attention_on_hopper_and_blackwell(stack: str, gpu: str, kernel: str) -> None:
+    """PyTorch, sdp_utils.cpp, check_prefer_cudnn_attention: compute capabilities 9 and 10."""
+    recipe, notes = recipe_on(asked(stack), FACTS.accelerator(gpu))
+    assert (recipe.stack.attention_kernel, notes) == (kernel, ())
+    assert recipe_on(recipe, FACTS.accelerator(gpu))[0] is recipe
+
+
+def test_pytorch_s_own_choice_is_as_fast_as_the_kernels_it_takes() -> None:
+    """At 131,072 tokens attention is most of a step: cuDNN's rate on Hopper over that of FlashAttention-2 there."""
+    found = {
+        stack: flopwise.train(
+            "Llama-3.2-1B", gpu="h100", seq=131_072, global_batch=1, micro_batch=1, recompute="full", stack=stack
+        ).tokens_per_s
+        for stack in ("fsdp-eager", "fsdp-eager-2026")
+    }
+    there = rates(FACTS.accelerator("h100")).value
+    gain = there["train_attention_frac.cudnn"] / there["train_attention_frac.fa2"]
+    assert 1.0 + 0.5 * (gain - 1.0) < found["fsdp-eager-2026"] / found["fsdp-eager"] < gain
