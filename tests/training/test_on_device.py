@@ -120,7 +120,7 @@ def test_pytorch_s_own_choice_is_as_fast_as_the_kernels_it_takes() -> None:
     found = {
         stack: flopwise.train(
             "Llama-3.2-1B", gpu="h100", seq=131_072, global_batch=1, micro_batch=1, recompute="full", stack=stack
-        ).tokens_per_s
+        ).estimate.tokens_per_s
         for stack in ("fsdp-eager", "fsdp-eager-2026")
     }
     there = rates(FACTS.accelerator("h100")).value

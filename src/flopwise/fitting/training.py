@@ -76,16 +76,18 @@ class TrainingModel(FitModel):
         values = self.values(point)
         table = moved_calibration(self.facts.calibration, values)
         stacks = moved_records(self.facts.stacks, "stacks", values)
+        fitted = {constant.name for constant in self.constants if constant.table == "stacks"}
         chips: dict[str, Rates] = {}
         errors = []
         for run in self.runs:
             chip, layout, recipe = run.job.cluster.accelerator, run.job.layout, run.job.recipe
             if chip.name not in chips:
                 chips[chip.name] = rates(chip, table)
+            # of the run's own stack: it says which of its habits the run and its device have
+            stack = replace(recipe.stack, **{name: getattr(stacks[recipe.stack.name], name) for name in fitted})
             moved = replace(
-                run.job, cluster=replace(run.job.cluster, rates=chips[chip.name]),
-                recipe=replace(recipe, stack=stacks[recipe.stack.name]),
-            )  # fmt: skip
+                run.job, cluster=replace(run.job.cluster, rates=chips[chip.name]), recipe=replace(recipe, stack=stack)
+            )
             step_s = sum(single_parts(single_table(moved), layout).values())
             tokens = recipe.global_batch * recipe.seq_len
             errors.append(math.log(tokens / step_s / int(layout.num_gpus) / run.measured))
