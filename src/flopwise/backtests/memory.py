@@ -85,6 +85,8 @@ def _libraries(row: Row, stack: TrainingStack) -> TrainingStack:
     """
     if _year(row) <= LOOPING_YEAR:
         stack = replace(stack, step_copies=0)
+    if row.get("recompute") == "plain":
+        stack = replace(stack, holds_inputs=False)
     old = stack.pipeline_gathered and _year(row) <= OLD_LIBRARIES_YEAR  # PyTorch's FSDP
     return replace(stack, loads_whole=True, quantised_keeps_input=True) if old else stack
 

@@ -39,7 +39,7 @@ NODE = 8
 """GPUs of a node, which share its network."""
 PRECISIONS = {name: name for name in TRAINING_PRECISIONS}
 ATTENTION: dict[str, Attention] = {"flash": "flash", "eager": "eager"}
-RECOMPUTE = {"none": 0, "selective": 1, "alternate": 1, "operations": 1, "full": 2}
+RECOMPUTE = {"none": 0, "selective": 1, "alternate": 1, "operations": 1, "full": 2, "plain": 2}
 ZERO = {"0": 0, "1": 1, "2": 2, "3": 3}
 TUNED = "nvidia"
 """The publisher whose runs of Megatron dispatch tokens with DeepEP or HybridEP (Megatron-Bridge, MoE dispatcher

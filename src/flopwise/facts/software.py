@@ -134,16 +134,22 @@ class TrainingStack(Software):
     )
     sharded_loss_bytes: float  # the same on top where the vocabulary is cut over tp: copies that a loss in parts makes
     loss_chunks: int  # pieces of the sequence for which logits exist at a time
+    chunks_keep_bytes: float = 2.0  # a token and vocabulary entry, what stays whole of a loss in pieces: 16-bit logits,
+    # and fp32 log-probabilities where autograd keeps them for each piece
     gathered_units: float  # layers whose full 16-bit weights stand at once under ZeRO 3
     root_gathered: bool  # embeddings and head stay gathered through the step under ZeRO 3
     step_copies: float  # temporary copies of one state during the optimizer step
     buffer_bytes: float  # communication buckets
+    bucket_copies: float = 0.0  # copies of all gradients in buckets where replicas hold whole ones (DDP)
     selective: Literal["attention", "operations", "alternate", "fine", "full"]  # what its selective recompute keeps
     loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads; FSDP of before PyTorch 2.1
     # keeps frozen ones to the end
     quantised_keeps_input: bool  # its products with 4-bit weights keep their input, needed or not
     own_head: bool  # the head is a module of its own even where it is tied, quantised with the layers' products
     fp32_ends: bool  # beside weights of bitsandbytes, those that are not quantised are cast to fp32
+    fp32_stream: bool = False  # and norms in fp32 make what passes from layer to layer fp32
+    holds_inputs: bool = False  # of recomputed layers whose frozen weights FSDP shards, with their gradients, to the
+    # end of the backward pass
     joint_dropout: bool  # adapters beside products that read the same tensor share one dropout
     fp32_loss: bool  # casts logits to fp32, whatever the weights are in
     quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading

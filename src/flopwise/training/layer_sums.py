@@ -187,6 +187,8 @@ class MemoryTable:
         self.lora = recipe.lora
         self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
         self.keeps_inputs = self.quantised and self.software.quantised_keeps_input
+        casts = recipe.lora is not None and recipe.lora.base.name in _BITSANDBYTES
+        self.fp32_stream = casts and self.software.fp32_stream and recipe.weights_dtype in (None, "fp32")
         self.habit = HABITS.get(model.model_type, Habit()) if self.software.hf_modules else Habit()
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations

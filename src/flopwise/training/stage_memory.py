@@ -19,7 +19,6 @@ from flopwise.training.stages import FULL, Partial, mode_index, partials_of, une
 from flopwise.training.widths import DTYPE_BYTES, Widths, adapter_widths, trained_widths
 from flopwise.values import dataclass
 
-_LOGITS_KEPT_BYTES = 2.0  # what stays whole of a loss computed in pieces: 16-bit logits
 STALE = "blocks of other lengths"
 """The item of what the allocator keeps and cannot use: blocks for tensors of shorter micro-batches."""
 STALE_FRAC = 0.5
@@ -187,6 +186,16 @@ class StageMemory:
         """Where buckets of messages are allocated: DeepSpeed's ZeRO has them on one GPU, too (`ipg_buffer`)."""
         return (np.asarray(self.layout.dp) * self.layout.tp > 1) | (np.asarray(self.layout.zero) > 0)
 
+    @property
+    def _replicated(self) -> Array:
+        """Where replicas hold whole gradients, which DDP's buckets hold once more.
+
+        Source: PyTorch documentation, DistributedDataParallel: `gradient_as_bucket_view`, off by default, would save
+        as much memory as all gradients take.
+        """
+        found: Array = ((np.asarray(self.layout.dp) > 1) & (np.asarray(self.layout.zero) == 0)) * 1.0
+        return found
+
     def _ends(self, stage: Stage, before: str, after: str) -> Floats:
         """What a stage holds before and after the layers."""
         return plus(_where(stage.first, self._at(before)), _where(stage.last, self._at(after)), 1.0)
@@ -239,6 +248,8 @@ class StageMemory:
         cast = self._cast(stage, dense + ends + expert if self.width.weights > self.table.elem_bytes else 0.0)
         if self.row.buffer_bytes:
             fixed["communication buffers"] = self.row.buffer_bytes * self._exchanges
+        elif self.row.bucket_copies:
+            fixed["communication buffers"] = self.row.bucket_copies * self._replicated * gradients
         activations, copied = self._activations(stage)
         if self.recipe.lengths_vary:
             fixed[STALE] = STALE_FRAC * (activations + np.maximum(self._loss(stage), self._working))
@@ -287,7 +298,13 @@ class StageMemory:
         return trained * compute * (1.0 - self.sharded) if self.width.weights > compute else 0.0
 
     def _layers_keep(self, stage: Stage) -> Floats:
-        """Bytes that the layers of a stage keep for the backward pass of one micro-batch, wherever they are."""
+        """Bytes that the layers of a stage keep for the backward pass of one micro-batch, wherever they are.
+
+        Source: PEFT, `prepare_model_for_kbit_training`, and TRL, `peft_module_casting_to_bf16`: norms are in fp32
+        beside weights of bitsandbytes; bitsandbytes, `Linear4bit.forward`: what an fp32 input gives is cast back to
+        fp32. TRL prepares no sharded model.
+        Assumes: of layers that are recomputed the inputs alone are wider, the first one's, too.
+        """
         flat, (upper, lower) = self.sums.activations.ravel(), self._places(stage)
         kept: Floats = np.take(flat, self.mode + upper)
         if lower is not None:
@@ -298,6 +315,9 @@ class StageMemory:
             rest, none = self._of_mode * FULL, np.take(flat, upper) - np.take(flat, middle)
             less = np.take(flat, rest + upper) - np.take(flat, rest + middle)
             kept = np.where(np.asarray(self.layout.recompute) == FULL, kept - less + none, kept)
+        if self.table.fp32_stream and self.table.elem_bytes < 4:
+            wider = 1.0 + (4.0 / self.table.elem_bytes - 1.0) * (1.0 - self.sharded)
+            kept = np.where(np.asarray(self.layout.recompute) == FULL, kept * wider, kept)
         if self.sums.has_towers:
             kept = kept + stage.first * self._at("tower_activations")
         return kept * self.micro_batch
@@ -332,7 +352,8 @@ class StageMemory:
         if not self.row.fp32_loss and resident <= self.table.elem_bytes < 4:
             per_entry = min(per_entry, _PURE_LOSS_BYTES)
         if chunks > 1:
-            per_entry = _LOGITS_KEPT_BYTES + max(per_entry - _LOGITS_KEPT_BYTES, 0.0) / chunks
+            whole = self.row.chunks_keep_bytes
+            per_entry = whole + max(per_entry - whole, 0.0) / chunks
         tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
         loss = tokens * self._at("vocabulary")
         if not self.row.sharded_loss_bytes:
@@ -365,6 +386,23 @@ class StageMemory:
     def _root(self, stage: Stage) -> Floats:
         """Elements of embedding and head that a stage holds; of a tied pair once where it holds both."""
         return np.minimum(self._ends(stage, "embedding", "head"), self._at("root"))
+
+    def _held_inputs(self, stage: Stage) -> Floats:
+        """Inputs of recomputed layers that the end of the backward pass still holds, with gradients of all but two.
+
+        FSDP reshards frozen weights by a hook on what their layer reads, and keeps the hook, which keeps the tensor,
+        until the pass is over. In a reentrant checkpoint that tensor is a leaf: its gradient stays with it.
+
+        Source: PyTorch, torch/distributed/fsdp/_runtime_utils.py, `_register_post_backward_reshard_only_hook` (2.1 and
+        later) and torch/utils/checkpoint.py, `CheckpointFunction.backward`; transformers,
+        `gradient_checkpointing_enable`: reentrant by default before version 5.
+        Assumes: the last layer's gradient is in the working set, as is the one that comes in; nothing is offloaded.
+        """
+        if self.recipe.lora is None or not self.row.holds_inputs or self.row.loads_whole:
+            return 0.0
+        again = (np.asarray(self.layout.recompute) == FULL) * self.sharded
+        held: Floats = again * self._layers_keep(stage) * (1.0 + np.maximum(stage.layers - 2.0, 0.0) / stage.layers)
+        return held
 
     def _moments(
         self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats], activations: Floats
@@ -401,6 +439,7 @@ class StageMemory:
         if self.row.quantise_bytes and self.table.quantised:
             states = fixed["optimizer states"] + fixed["master weights"]
             loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
+        held = self._held_inputs(stage) if self.gathers else 0.0
         copies, unpacked, wide = "16-bit copies of weights", "dequantised weight", self._unpacked_bytes(stage)
         return (
             {"activations": activations, "logits and loss": loss + others, "gradients": early,
@@ -408,7 +447,7 @@ class StageMemory:
             {"activations": activations, "logits and loss": others, "working set of one layer": working,
              "gradients": early, "gathered layers": undone, copies: cast, unpacked: wide},
             {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast,
-             unpacked: wide},
+             unpacked: wide, "activations": held},
             {"gradients": gradients, "optimizer step": step},
             {"weights while loading": loading},
         )  # fmt: skip

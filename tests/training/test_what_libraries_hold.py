@@ -1,0 +1,73 @@
+"""What libraries keep beyond a model's states and activations, each counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from flopwise.facts.architecture import Model
+from flopwise.facts.models.config import model_from_config
+from flopwise.ops.tensors import parameters
+from flopwise.training.layout import Layout, Lora
+from flopwise.training.memory import Memory, step_memory
+from named import lora_with, recipe_with
+
+WIDTH, LAYERS, SEQ, BATCH = 1024, 8, 2048, 4
+INPUT = BATCH * SEQ * WIDTH * 2  # bytes of what one layer reads, in 16 bits
+LORA, QLORA = lora_with(rank=8), lora_with(rank=8, base="nf4")
+END = "end of the backward pass"
+
+
+def llama(vocab: int) -> Model:
+    config = {
+        "model_type": "llama", "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 2816, "vocab_size": vocab, "tie_word_embeddings": False,
+    }  # fmt: skip
+    return model_from_config(config, name="llama-like")
+
+
+def held(stack: str, zero: int, lora: Lora | None = LORA, recompute: int = 2, **how: str) -> Memory:
+    recipe = recipe_with(seq_len=SEQ, global_batch=2 * BATCH, stack=stack, lora=lora, **how)
+    return step_memory(llama(1000), recipe, Layout(dp=2, zero=zero, micro_batch=BATCH, recompute=recompute))
+
+
+def difference(one: Memory, other: Memory, moment: str) -> float:
+    """Bytes of tensors that `one` has beyond `other`: their context cancels out, the allocator reserves 12 % more."""
+    return (float(one.moments[moment]) - float(other.moments[moment])) / 1.12
+
+
+def test_fsdp_holds_what_recomputed_layers_with_frozen_weights_read() -> None:
+    """Eight inputs, and the gradients of six: two more are in the working set."""
+    more = difference(held("hf-trainer", 3), held("hf-trainer-2026", 3), END)
+    assert more == pytest.approx((8 + 6) * INPUT)
+
+
+@pytest.mark.parametrize(("zero", "lora", "recompute"), [(0, LORA, 2), (2, LORA, 2), (3, None, 2), (3, LORA, 0)])
+def test_nothing_is_held_without_frozen_shards_or_recompute(zero: int, lora: Lora | None, recompute: int) -> None:
+    reentrant, plain = (held(stack, zero, lora, recompute) for stack in ("hf-trainer", "hf-trainer-2026"))
+    assert reentrant.moments[END] == pytest.approx(plain.moments[END])
+
+
+@pytest.mark.parametrize(("zero", "copies"), [(0, 2), (3, 1)])
+def test_norms_in_fp32_beside_4_bit_weights_make_what_layers_read_fp32(zero: int, copies: int) -> None:
+    """A sharded model is not prepared so, nor is one whose other weights are said to be in 16 bits."""
+    wide, narrow = (held("hf-trainer", zero, QLORA, weights_dtype=kind) for kind in ("fp32", "bf16"))
+    more = difference(wide, narrow, "start of the backward pass")
+    assert more == pytest.approx(LAYERS * INPUT * (copies - 1))
+
+
+@pytest.mark.parametrize(("stack", "entry"), [("torchtune-eager", 6 + 6 / 8), ("torchtune-compile", 2 + 10 / 8)])
+def test_pieces_of_a_loss_leave_their_log_probabilities_where_nothing_fuses_them(stack: str, entry: float) -> None:
+    """Of 12 bytes an entry: 16-bit logits and fp32 log-probabilities stay, compiled the logits alone; 8 pieces."""
+    recipe = recipe_with(seq_len=SEQ, global_batch=BATCH, stack=stack, lora=LORA)
+    memory = step_memory(llama(200_000), recipe, Layout(micro_batch=BATCH, recompute=2))
+    assert memory.items["logits and loss"] == pytest.approx(BATCH * SEQ * 200_000 * entry)
+
+
+@pytest.mark.parametrize(("stack", "dp", "zero", "copies"), [
+    ("litgpt", 2, 0, 1), ("litgpt", 1, 0, 0), ("litgpt", 2, 3, 0), ("megatron-te", 2, 0, 0),
+])  # fmt: skip
+def test_buckets_of_replicas_hold_all_gradients_once_more(stack: str, dp: int, zero: int, copies: int) -> None:
+    """PyTorch's DDP copies 16-bit gradients; Megatron-Core adds them up in its buffer."""
+    model, recipe = llama(1000), recipe_with(seq_len=SEQ, global_batch=2 * BATCH, stack=stack)
+    memory = step_memory(model, recipe, Layout(dp=dp, zero=zero, micro_batch=BATCH))
+    assert memory.items.get("communication buffers", 0.0) == pytest.approx(copies * 2 * parameters(model))
