@@ -53,7 +53,7 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 
 GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
-"""Of the effort for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
+"""Of the effort for an allocation: to improve a late one, and for each step of finding out why there is none."""
 FEW = 200
 """Up to so many options, those of each trait kept apart, traits are left out of an allocation where that is cheaper;
 else where nothing else holds."""
@@ -119,7 +119,7 @@ def allocate(
     problem: AllocationProblem, without: frozenset[Policy] = frozenset(), *, gap: float = GAP, effort: float = EFFORT,
     start: Allocation | None = None, bound: bool = False,
 ) -> Allocation:  # fmt: skip
-    """The allocation that costs least (with the weight on carbon), within `gap` of it or after an `effort` of the solver.
+    """The allocation that costs least (with the weight on carbon), within `gap` of it or after so much `effort`.
 
     `start`: an allocation of the same options under more policies, or other prices, to begin from. `without`: policies
     to leave out; of own machines beyond their number each costs what the last does. `bound`: the gap that is returned
@@ -404,8 +404,8 @@ class RelaxedProgram:
 def _nearest(made: ThriftyProgram, effort: float, *, late: bool) -> tuple[ThriftyProgram, Array]:
     """Columns that hold all policies after all, where the effort did not find them; each step has an `effort`.
 
-    With the program that they are of. `late`: the clock has stopped the solver before. Raises: InfeasibleError: the policies contradict one another; says which, by how
-    much, or the floor of a budget.
+    With the program that they are of. `late`: the clock has stopped the solver before. Raises: InfeasibleError: the
+    policies contradict one another; says which, by how much, or the floor of a budget.
     """
     _check_budget(made, effort)
     while True:

@@ -197,7 +197,7 @@ def _provider_share(problem: AllocationProblem, allocation: Allocation, name: st
 
 
 def _share_step(now: Allocation, name: str, end: str, share: float, usd: float, *, late: bool) -> ShareStep:
-    """The bill of `usd` where a share is at `end` (least, most) so much, in words; `late`: the clock ended the search."""
+    """The bill of `usd` where a share is at `end` (least, most) so much, in words; `late`: the clock ended it."""
     words = f"{name} with at {end} {100 * share:g} % of the bill"
     step = partial(ShareStep, provider=name, bound=end, share=share)
     if usd == inf:
@@ -224,7 +224,12 @@ def _name(policy: Policy, problem: AllocationProblem) -> str:
 
 
 def what_ifs(
-    platform: Platform, problem: AllocationProblem, allocation: Allocation, facts: Facts, *, effort: float = 0.3 * EFFORT
+    platform: Platform,
+    problem: AllocationProblem,
+    allocation: Allocation,
+    facts: Facts,
+    *,
+    effort: float = 0.3 * EFFORT,
 ) -> list[WhatIf]:
     """The usual questions. Budgets are left out of what is allocated anew: the answer is the bill, and what exceeds."""
     rules, bills = problem.rules, allocation.by_provider
