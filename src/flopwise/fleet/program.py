@@ -45,7 +45,7 @@ FEASIBLE = 2
 """What HiGHS calls a feasible point."""
 OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_feasibility_tolerance": 1e-8}
 """Silent, the same answer each time, and rows that are held closer than by any margin that they have."""
-EFFORT = 1e7
+EFFORT = 2e7
 """What an allocation may take of the solver: where HiGHS asks whether to go on, with each nonzero of the program. That
 is about a microsecond of a processor of 2023 in the tree, and `AT_ROOT` times as much before it."""
 AT_ROOT = 10
