@@ -332,6 +332,10 @@ def _scaling_claims() -> Iterator[Claim]:
         "tensor parallelism stays within a node: of a group it spans", 1.0, float(-(-int(layout.tp) // 8)), "nodes",
         f"the fastest layout of Llama-3.1-70B on 1,024 H100: tp {layout.tp}, pp {layout.pp}, dp {layout.dp}",
     )  # fmt: skip
+    yield Claim(
+        "data, tensor and pipeline ranks combine to all GPUs, 1,024 of", float(layout.dp * layout.tp * layout.pp),
+        1024.0 / int(layout.cp), "GPUs", "their product, with ranks that share a sequence; experts and ZeRO share them",
+    )  # fmt: skip
     few, many = (
         flopwise.train("GPT-2 XL", gpu="a100-80gb", gpus=n, dp=n, micro_batch=8, seq=1024).estimate.tokens_per_s_per_gpu
         for n in (1, 8)
@@ -392,6 +396,16 @@ def _money_claims() -> Iterator[Claim]:
     yield Claim(
         "4 times the work for 5 times the price pays; a unit of work costs", 0.8,
         usd["data centre"] / usd["consumer"], "times as much", "5 / 4: it costs a quarter more",
+    )  # fmt: skip
+    small = {
+        gpu: (_offer("aws", instance, "us-east-1").on_demand_usd_per_hour or 0.0)
+        / count
+        / flopwise.train("gpt2", gpu=gpu, seq=1024, global_batch=8).estimate.tokens_per_s
+        for gpu, instance, count in (("t4", "g4dn.xlarge", 1), ("a100-40gb", "p4d.24xlarge", 8))
+    }
+    yield Claim(
+        "tiers by size of model: a small one trains cheapest on the smallest GPU; GPT-2 on a T4 costs at most", 1.0,
+        small["t4"] / small["a100-40gb"], "times an A100", "a fifth of the price for less than a fifth of the work",
     )  # fmt: skip
     chips = {a.name for a in load_facts().accelerators.values() if a.kind == "gpu"}
     terms = sorted(

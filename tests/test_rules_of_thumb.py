@@ -48,6 +48,12 @@ def claims() -> dict[str, Any]:
         ("14 GB at 900 GB/s take", 14e9 / 900e9 * 1e3, 0.001),
         ("10,000 tokens of training a 7B model take", 6 * 6.74e9 * 1e4 / 1e12, 0.05),  # and attention
         ("70B in FP16 take parameters x bytes / memory, of GPUs with 80 GB", 2.0, 1e-9),
+        ("data, tensor and pipeline ranks combine to all GPUs, 1,024 of", 32.0 * 4 * 8, 1e-9),
+        (
+            "tiers by size of model: a small one trains cheapest on the smallest GPU; GPT-2 on a T4 costs at most",
+            (312e12 / 65e12) / (21.957642 / 8 / 0.526),
+            0.3,  # of FP16 peaks; the T4 comes less near to its own
+        ),
         ("a product of matrices of 1,024 times the elements is more work by", 32.0**3, 1e-9),
     ],
 )

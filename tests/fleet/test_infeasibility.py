@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
 from flopwise.fleet.model import MonthlyOption, WorkloadDemand
+from flopwise.fleet.program import EFFORT
 from flopwise.fleet.spec import Backup, Policies, Quota
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -103,7 +104,7 @@ def test_it_is_said_in_time() -> None:
     rules = replace(RULES, providers={"a": 0.5, "b": 0.5}, share_tolerance=0, max_spot_share=0.9)
     started = time.monotonic()
     try:
-        allocate(options, [demand(f"w{w}") for w in range(60)], rules, seconds=2.0)
+        allocate(options, [demand(f"w{w}") for w in range(60)], rules, effort=0.2 * EFFORT)
     except InfeasibleError as error:
         assert error.reasons  # noqa: PT017 - it may be met, too
     assert time.monotonic() - started < 10

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from small import FLEET, TODAY, catalog
 
 from flopwise.fleet.assess import assess
-from flopwise.fleet.program import Program, solve
+from flopwise.fleet.program import EFFORT, EffortLimit, Program, Solution, solve
 from flopwise.fleet.read import fleet_from
 
 EXISTING = Path(__file__).parents[2] / "examples" / "existing.yaml"
@@ -33,7 +35,7 @@ def test_columns_to_begin_from_are_left_where_presolve_alone_does_better() -> No
     cheap, dear = program.column(1.0, 3), program.column(2.0, 3)
     program.row({cheap: 1.0, dear: 1.0}, 1.0, np.inf)
     for start in (None, np.array([0.0, 3.0]), np.array([0.0, 1.0])):
-        found = solve(program, 1e-3, 5.0, start)
+        found = solve(program, 1e-3, EFFORT, start)
         assert found.columns is not None
         assert float(np.dot(program.costs, found.columns)) == pytest.approx(found.objective) == pytest.approx(1.0)
 
@@ -48,3 +50,65 @@ def test_the_limit_on_spot_costs_what_the_bill_falls_by_without_it() -> None:
     assert row.usd_per_month == pytest.approx(held.usd_per_month.total - free.usd_per_month.total)
     assert row.usd_per_month > 30
     assert row.moves
+
+
+def market_split() -> Program:
+    """Six sums of thirty wholes that can hardly be met at once, and what is missed has to be paid: long to solve."""
+    program, draw = Program(), np.random.default_rng(0)
+    columns = [program.column(0.0, 1) for _ in range(30)]
+    for _ in range(6):
+        weights = draw.integers(1, 100, len(columns))
+        over, under = (program.column(1.0, np.inf, whole=False) for _ in range(2))
+        half = float(weights.sum() // 2)
+        program.row({**dict(zip(columns, map(float, weights), strict=True)), over: -1.0, under: 1.0}, half, half)
+    return program
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """As if the machine were busy with other work: each question whether to go on takes longer."""
+    check = EffortLimit.check
+
+    def slow_check(self: EffortLimit, event: object) -> None:
+        time.sleep(seconds)
+        check(self, event)
+
+    monkeypatch.setattr(EffortLimit, "check", slow_check)
+
+
+def test_a_slow_machine_finds_the_same_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The effort ends the search long before its optimum, on any machine at the same place."""
+    effort = 1e5
+    found = solve(market_split(), 0.0, effort)
+    more = solve(market_split(), 0.0, 3 * effort)
+    slowed(monkeypatch, 0.02)
+    slow = solve(market_split(), 0.0, effort)
+    assert found.columns is not None
+    assert slow.columns is not None
+    assert (slow.columns == found.columns).all()
+    assert (slow.objective, slow.gap) == (found.objective, found.gap)
+    assert not slow.out_of_time
+    assert more.objective < found.objective  # so it was the effort that ended it
+
+
+def test_a_search_that_the_clock_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not solve(market_split(), 0.0, 1e5).out_of_time
+    slowed(monkeypatch, 0.05)
+    monkeypatch.setattr("flopwise.fleet.program.GUARD_S", 0.5)
+    assert solve(market_split(), 0.0, 1e9).out_of_time
+
+
+def test_an_answer_that_the_clock_ended_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bill, what a policy costs and each question that is allocated anew, where the solver has hardly any time."""
+
+    def late(*args: object, **how: object) -> Solution:
+        return replace(solve(*args, **how), out_of_time=True)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr("flopwise.fleet.allocate.solve", late)
+    policies = {"purchase": ["on_demand", "spot"], "max_spot_share": 0}
+    told = assess(fleet_from({**FLEET, "policies": policies}), catalog(), scenarios=0, today=TODAY).assessment
+    assert "time limit of 300 s" in told.optimality
+    assert told.binding
+    assert all("time limit of 300 s" in row.text for row in told.binding)
+    rows = [row for row in told.whatif if row.name.startswith(("prices of", "traffic"))]
+    assert rows
+    assert all("time limit of 300 s" in row.text for row in rows)

@@ -66,7 +66,8 @@ def test_an_undated_price_and_a_derived_one_say_so() -> None:
     derived = plan({**BATCH, "constraints": on_demand}).plans[0]
     assert derived.price_note.startswith("derived price: ")
     assert derived.price_date == "2025-07-13"
-    azure = plan({**BATCH, "constraints": {**BATCH["constraints"], "providers": ["azure"]}})  # type: ignore[dict-item]
+    sweden = {**BATCH["constraints"], "providers": ["azure"], "regions": ["swedencentral"]}  # type: ignore[dict-item]
+    azure = plan({**BATCH, "constraints": sweden})
     assert azure.plans[0].price_date == "undated"
     assert azure.plans[0].price_note == "undated price"
     text = "\n".join(blocks(azure, Screen(width=200), 3))

@@ -34,6 +34,8 @@ from flopwise.fleet.model import (
 )
 from flopwise.fleet.prices import volume_bills
 from flopwise.fleet.program import (
+    EFFORT,
+    GUARD_S,
     LARGE,
     MARGIN,
     AllocationProblem,
@@ -49,9 +51,9 @@ from flopwise.fleet.waste import HALF, ThriftyProgram, Waste, closable_traits
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH, format_usd
 
-GAP, SECONDS = 1e-3, 10.0
+GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
-"""Of the time for an allocation: to improve one that comes late, and for each step of finding out why there is none."""
+"""Of the effort for an allocation: to improve a late one, and for each step of finding out why there is none."""
 FEW = 200
 """Up to so many options, those of each trait kept apart, traits are left out of an allocation where that is cheaper;
 else where nothing else holds."""
@@ -59,6 +61,10 @@ CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
 ROUNDS = 4
 """Solutions with redundant machines after which no workload may have one."""
+
+
+class UnfinishedSearchError(InfeasibleError):
+    """The clock stopped the solver before it found an allocation: another machine may find one."""
 
 
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
@@ -110,10 +116,10 @@ def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
 
 
 def allocate(
-    problem: AllocationProblem, without: frozenset[Policy] = frozenset(), *, gap: float = GAP, seconds: float = SECONDS,
+    problem: AllocationProblem, without: frozenset[Policy] = frozenset(), *, gap: float = GAP, effort: float = EFFORT,
     start: Allocation | None = None, bound: bool = False,
 ) -> Allocation:  # fmt: skip
-    """The allocation that costs least (with the weight on carbon), within `gap` of it or after `seconds`.
+    """The allocation that costs least (with the weight on carbon), within `gap` of it or after so much `effort`.
 
     `start`: an allocation of the same options under more policies, or other prices, to begin from. `without`: policies
     to leave out; of own machines beyond their number each costs what the last does. `bound`: the gap that is returned
@@ -135,24 +141,28 @@ def allocate(
     made = ThriftyProgram(replace(problem, options=some), without)
     columns = None if start is None or start.columns is None else start.columns[: len(made.program.costs)]
     fits = columns is not None and len(columns) == len(made.program.costs)
-    made, solution = _lean_solution(made, gap, seconds, columns if fits else None)
+    made, solution = _lean_solution(made, gap, effort, columns if fits else None)
+    late = solution.out_of_time
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
-        made, solution = _lean_solution(ThriftyProgram(problem, without), gap, seconds)
+        made, solution = _lean_solution(ThriftyProgram(problem, without), gap, effort)
+        late |= solution.out_of_time
     if made.has_shares:
-        made, solution = _with_traits_left_out(problem, made, solution, gap, seconds)
+        made, solution = _with_traits_left_out(problem, made, solution, gap, effort)
+        late |= solution.out_of_time
     if solution.columns is None:
-        made, columns = _nearest(made, seconds * STEP_FRAC)
-        made, solution = _lean_solution(made, gap, seconds * LATER_FRAC, columns)
+        made, columns = _nearest(made, effort * STEP_FRAC, late=late)
+        made, solution = _lean_solution(made, gap, effort * LATER_FRAC, columns)
+        late |= solution.out_of_time
     if solution.columns is None:
-        raise InfeasibleError(f"no allocation that meets these policies was found within {seconds:g} s")
-    found = _read_solution(made, solution.columns, solution.gap)
+        raise _unfound_error(late=late)
+    found = replace(_read_solution(made, solution.columns, solution.gap), out_of_time=late)
     if bound and len(made.options) < len(problem.options):
         return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
     return found
 
 
 def _with_traits_left_out(
-    problem: AllocationProblem, made: ThriftyProgram, solution: Solution, gap: float, seconds: float
+    problem: AllocationProblem, made: ThriftyProgram, solution: Solution, gap: float, effort: float
 ) -> tuple[ThriftyProgram, Solution]:
     """The program and its solution, or cheaper ones that leave markets, devices or ways to buy out for all workloads.
 
@@ -164,27 +174,30 @@ def _with_traits_left_out(
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
     if solution.columns is not None and len(wider.options) > FEW:
         return made, solution
-    trial, other = _lean_solution(ThriftyProgram(wider, made.without), gap, seconds * LATER_FRAC)
+    trial, other = _lean_solution(ThriftyProgram(wider, made.without), gap, effort * LATER_FRAC)
+    same = replace(solution, out_of_time=other.out_of_time)
     if other.columns is None:
-        return made, solution
+        return made, same
     if solution.columns is not None and other.objective >= solution.objective * (1.0 - max(gap, CENT_FRAC)):
-        return made, solution
+        return made, same
     return trial, other
 
 
 def _lean_solution(
-    made: ThriftyProgram, gap: float, seconds: float, start: Array | None = None
+    made: ThriftyProgram, gap: float, effort: float, start: Array | None = None
 ) -> tuple[ThriftyProgram, Solution]:
     """A solution in which no machine is redundant, and the program that forbids those that would be.
 
     Few workloads ever have one, so each is forbidden them only where a solution has one; after `ROUNDS` all are.
     """
-    solution, rounds = solve(made.program, gap, seconds, start), 0
+    solution, rounds = solve(made.program, gap, effort, start), 0
+    late = solution.out_of_time
     while solution.columns is not None and (more := made.redundant(solution.columns)):
         rounds += 1
         made = made.without_redundant(more if rounds < ROUNDS else frozenset(made.of))
-        solution = solve(made.program, gap, seconds)
-    return made, solution
+        solution = solve(made.program, gap, effort)
+        late |= solution.out_of_time
+    return made, replace(solution, out_of_time=late)
 
 
 def _proven_gap(problem: AllocationProblem, objective: float, gap: float) -> float:
@@ -192,7 +205,9 @@ def _proven_gap(problem: AllocationProblem, objective: float, gap: float) -> flo
 
     Source: the program of all options as if machines could be divided costs no more.
     """
-    bound = solve(ThriftyProgram(problem).program, 0.0, np.inf, relaxed=True)
+    bound = solve(ThriftyProgram(problem).program, 0.0, EFFORT, relaxed=True)
+    if bound.out_of_time:  # what a relaxation has before its optimum bounds nothing
+        return 1.0
     return max(gap, 1.0 - bound.objective / objective) if objective else gap
 
 
@@ -343,7 +358,7 @@ def _best_in_pools(options: Sequence[MonthlyOption], shared: Sequence[float]) ->
 FLOOR_GAP, NEAREST_GAP = 1e-3, 0.05
 TIE = 1e-3
 """What the bill counts for beside what has to give: among the nearest allocations a cheap one."""
-OPPOSED_S = 1.0
+OPPOSED_EFFORT = 0.1 * EFFORT
 ELSEWHERE = 2.0
 """Times the bill without policies: beyond that counts, something has to give."""
 NOTHING = 1e-6
@@ -386,19 +401,20 @@ class RelaxedProgram:
         return {policy: value for policy, value in sums.items() if value > NOTHING}
 
 
-def _nearest(made: ThriftyProgram, seconds: float) -> tuple[ThriftyProgram, Array]:
-    """Columns that hold all policies after all, where the time was too short to find them; each step has `seconds`.
+def _nearest(made: ThriftyProgram, effort: float, *, late: bool) -> tuple[ThriftyProgram, Array]:
+    """Columns that hold all policies after all, where the effort did not find them; each step has an `effort`.
 
-    With the program that they are of. Raises: InfeasibleError: the policies contradict one another; says which, by how
-    much, or the floor of a budget.
+    With the program that they are of. `late`: the clock has stopped the solver before. Raises: InfeasibleError: the
+    policies contradict one another; says which, by how much, or the floor of a budget.
     """
-    _check_budget(made, seconds)
+    _check_budget(made, effort)
     while True:
         trial = made.relaxed_by(frozenset())
         relaxed = RelaxedProgram(trial)
-        solution = solve(trial.program, NEAREST_GAP, seconds)
+        solution = solve(trial.program, NEAREST_GAP, effort)
+        late |= solution.out_of_time
         if solution.columns is None:
-            raise InfeasibleError(f"no allocation that meets these policies was found within {seconds:g} s")
+            raise _unfound_error(late=late)
         more = trial.redundant(solution.columns)
         if not more:
             break
@@ -406,16 +422,16 @@ def _nearest(made: ThriftyProgram, seconds: float) -> tuple[ThriftyProgram, Arra
     gives = relaxed.gives(solution.columns)
     if gives:
         proven = solution.objective * (1 - solution.gap) > ELSEWHERE * TIE
-        raise _conflict_error(trial, gives, solution.columns, None if proven else seconds)
+        raise _conflict_error(trial, gives, solution.columns, proven=proven, late=late and not proven)
     return made, solution.columns[: len(made.program.costs)]
 
 
-def _check_budget(made: ThriftyProgram, seconds: float) -> None:
+def _check_budget(made: ThriftyProgram, effort: float) -> None:
     """Refuse a budget below what the other policies cost at least."""
     budget = next((policy for policy in made.policies if isinstance(policy, Budget)), None)
     if budget is None:
         return
-    free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, seconds)
+    free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, effort)
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns) * (1.0 - solution.gap)
     if floor > budget.usd:
         raise InfeasibleError(
@@ -424,21 +440,34 @@ def _check_budget(made: ThriftyProgram, seconds: float) -> None:
         )
 
 
+def _limit_text(*, late: bool) -> str:
+    """Up to where something was looked for; `late`: the clock stopped it."""
+    return f"within the solver's time limit of {GUARD_S:g} s" if late else "within the solver's limit"
+
+
+def _unfound_error(*, late: bool) -> InfeasibleError:
+    """The error that neither an allocation nor a proof that there is none was found; `late`: the clock stopped it."""
+    kind = UnfinishedSearchError if late else InfeasibleError
+    return kind(f"no allocation that meets these policies was found {_limit_text(late=late)}")
+
+
 def _contradictions(made: AllocationProgram) -> list[Policy]:
     """Policies that contradict one another even if machines could be divided; none where only that is the trouble."""
     trial = made.relaxed_by(frozenset())
     relaxed = RelaxedProgram(trial, tie=0.0)
-    solution = solve(trial.program, 0.0, OPPOSED_S, relaxed=True)
-    if solution.columns is None or solution.duals is None or not relaxed.gives(solution.columns):
+    solution = solve(trial.program, 0.0, OPPOSED_EFFORT, relaxed=True)
+    if solution.out_of_time or solution.columns is None or solution.duals is None:
+        return []
+    if not relaxed.gives(solution.columns):
         return []
     priced = {row.policy for row, dual in zip(trial.program.rows, solution.duals, strict=True) if abs(dual) > NOTHING}
     return [policy for policy in trial.policies if policy in priced]
 
 
 def _conflict_error(
-    made: AllocationProgram, gives: dict[Policy, float], columns: Array, seconds: float | None
+    made: AllocationProgram, gives: dict[Policy, float], columns: Array, *, proven: bool, late: bool
 ) -> InfeasibleError:
-    """The error that names what gives, and by how much; after `seconds` in which nothing better was found."""
+    """The error that names what gives, and by how much; `proven`: that something has to; `late`: the clock decided."""
     giving = sorted(gives, key=lambda policy: -gives[policy])
     opposed = _contradictions(made)
     distances = [_distance(made, policy, columns) for policy in giving]
@@ -447,8 +476,8 @@ def _conflict_error(
         involved = [policy for policy in made.policies if policy in {*giving, *opposed}]
         what = f"no allocation meets {_enumeration(list(map(str, involved)))}{' together' if len(involved) > 1 else ''}"
         what += widen if any(isinstance(policy, ProviderShare) for policy in involved) else ""
-    elif seconds is not None:
-        what = f"no allocation that meets all policies was found within {seconds:g} s"
+    elif not proven:
+        what = f"no allocation that meets all policies was found {_limit_text(late=late)}"
     elif all(isinstance(policy, ProviderShare) for policy in giving):
         beside = _because_of_backups(made) or ": the workloads cannot be divided that way"
         what = f"the shares of the providers cannot be met{beside}{widen}"
@@ -459,15 +488,15 @@ def _conflict_error(
     if for_nothing is not None and for_nothing > 0:
         more = format_usd(for_nothing, 0)
         what += f". {more} a month more would meet them, spent on more expensive machines for the same work"
-    return InfeasibleError(what, distances)
+    return (UnfinishedSearchError if late else InfeasibleError)(what, distances)
 
 
 def _wasted_usd(made: AllocationProgram, columns: Array) -> float | None:
     """USD a month above the nearest allocation by which waste would hold all policies; None where nothing would."""
     problem = replace(made.problem, options=(*made.problem.options, *made.problem.dropped))
     trial = AllocationProgram(problem, made.without)
-    solution = solve(trial.program, NEAREST_GAP, OPPOSED_S)
-    if solution.columns is None:
+    solution = solve(trial.program, NEAREST_GAP, OPPOSED_EFFORT)
+    if solution.columns is None or solution.out_of_time:
         return None
     return _sum(trial.usd_terms(), solution.columns) - _sum(made.usd_terms(), columns)
 
@@ -479,8 +508,8 @@ def _because_of_backups(made: AllocationProgram) -> str:
         return ""
     trial = made.relaxed_by(frozenset({SecondProvider()}))
     relaxed = RelaxedProgram(trial)
-    solution = solve(trial.program, NEAREST_GAP, OPPOSED_S)
-    if solution.columns is None or relaxed.gives(solution.columns):
+    solution = solve(trial.program, NEAREST_GAP, OPPOSED_EFFORT)
+    if solution.columns is None or solution.out_of_time or relaxed.gives(solution.columns):
         return ""
     return f" with capacity in a second provider (the backup of {_enumeration(backed, 4)}), only without it"
 

@@ -26,6 +26,7 @@ from flopwise.fleet.option import monthly_option
 from flopwise.fleet.outlook import bindings, forecast, what_ifs
 from flopwise.fleet.outlook import scenarios as drawn_scenarios
 from flopwise.fleet.planned import Search, planned_workloads, rented_purchases, run_searches, searched_workload
+from flopwise.fleet.program import GUARD_S
 from flopwise.fleet.provider_choice import provider_choices
 from flopwise.fleet.read import resolve_names
 from flopwise.fleet.risks import risks
@@ -96,7 +97,7 @@ def assess(
         workloads=fleet.results, allocation=list(fleet.rows),
         usd_per_month=_expected_cost(fleet.cost, drawn), savings=saved,
         risks=risks(fleet, questions, drawn, ages, months), binding=binding, warnings=list(fleet.warnings),
-        optimality=_optimality(problem.items, allocation.gap),
+        optimality=_optimality(problem.items, allocation),
         whatif=questions, scenarios=drawn, roadmap=roadmap(fleet, today), monitoring=alerts(fleet),
         optimality_gap=allocation.gap, budget_per_month=platform.rules.budget_per_month,
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
@@ -173,10 +174,12 @@ def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:
     return msgspec.structs.replace(cost, expected=drawn.mean, low=drawn.p10, high=drawn.p90)
 
 
-def _optimality(items: Sequence[PlannedWorkload], gap: float) -> str:
+def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str:
     """What is proven of the bill, in words."""
-    options = sum(len(item.options) for item in items)
+    options, gap = sum(len(item.options) for item in items), allocation.gap
     proven = "proven optimal" if gap < ROUNDED else f"proven within {format_percent(gap, 2)} of the optimum"
+    if allocation.out_of_time:
+        proven += f" (the solver's time limit of {GUARD_S:g} s was reached: a faster machine may find less)"
     text = f"{proven} among {options:,} ways to run the workloads"
     few = [item.num_kinds for item in items if item.num_kinds is not None]
     if not few:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
-from flopwise.fleet.allocate import allocate, allocation_problem
+from flopwise.fleet.allocate import UnfinishedSearchError, allocate, allocation_problem
 from flopwise.fleet.assessment import Allotment, Binding, Month, PolicyMove, Scenarios, ShareStep, WhatIf
 from flopwise.fleet.bill import BOUGHT, IDLE, SolvedFleet, spot_interruptions
 from flopwise.fleet.model import (
@@ -35,7 +35,7 @@ from flopwise.fleet.model import (
     paid_all_month,
 )
 from flopwise.fleet.option import ReplicaLoad, monthly_option
-from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.program import EFFORT, GUARD_S, AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
 from flopwise.fleet.spec import OWNED, Quota
 from flopwise.units import format_usd
@@ -59,13 +59,16 @@ Interval = tuple[float, float]
 """The least and the largest share of a bill."""
 
 
+LATE = f"; the solver's time limit of {GUARD_S:g} s was reached, so that a faster machine may find less"
+
+
 def _side_by_side(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
     """The answers of calls that do not depend on one another, in their order: the solver leaves Python alone."""
     with ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda call: call(), calls))
 
 
-def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: float = 2.0) -> list[Binding]:
+def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: float = 0.2 * EFFORT) -> list[Binding]:
     """Every policy that costs something, dearest first: the bill less the bill without it, solved anew for each.
 
     Policies that stand in for one another cost nothing one by one, so all shares, and all policies, are also left out
@@ -81,11 +84,11 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
         groups.append(("all policies", "all policies together cost", frozenset(policies)))
 
     def allocation_without(left_out: frozenset[Policy]) -> Allocation:
-        """The allocation without the policies; with them where none is found in time."""
+        """The allocation without the policies; with them where none is found."""
         try:
-            return allocate(problem, left_out, seconds=seconds, start=allocation)
-        except InfeasibleError:
-            return allocation
+            return allocate(problem, left_out, effort=effort, start=allocation)
+        except InfeasibleError as error:
+            return replace(allocation, out_of_time=isinstance(error, UnfinishedSearchError))
 
     without = _side_by_side([partial(allocation_without, left_out) for *_, left_out in groups])
     rows, moved_shares = [_left_out(trait, usd) for trait, usd in allocation.left_out], False
@@ -96,10 +99,14 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, seconds: flo
             first = only and not (moved_shares and len(left_out) > 1)  # shares that bind one by one are not told twice
             moved = [policy for policy in shares if policy in left_out and first]
             moved_shares = moved_shares or bool(moved)
-            steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, seconds)]
+            steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, effort)]
             text, moves = f"{words} {format_usd(cost, 0)} a month", _moves(problem, allocation, free, cost)
             text += f": without {'it' if len(left_out) == 1 else 'them'} {moves[0].text}" if moves else ""
+            text += LATE if free.out_of_time else ""
             rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps, moves=moves))
+        elif free.out_of_time:
+            text = f"{words} nothing that was found{LATE}"
+            rows.append(Binding(constraint=name, usd_per_month=0.0, text=text))
     return sorted(rows, key=lambda row: -row.usd_per_month)
 
 
@@ -145,7 +152,7 @@ def _left_out(trait: Trait, usd: float) -> Binding:
 
 
 def _share_steps(
-    problem: AllocationProblem, allocation: Allocation, policy: ProviderShare, seconds: float
+    problem: AllocationProblem, allocation: Allocation, policy: ProviderShare, effort: float
 ) -> list[ShareStep]:
     """The bill with the bound that a share is held at a point or a few away; the other policies stay.
 
@@ -160,22 +167,26 @@ def _share_steps(
                 steps.append((end, to))
                 bounds.append((to, max(to, high)) if end == "least" else (min(to, low), to))
     trials = [replace(problem, bounds={name: interval}) for interval in bounds]
-    found = _side_by_side([partial(_least_usd, trial, allocation, seconds) for trial in trials])
-    known = [((low, high), allocation.usd), *zip(bounds, found, strict=True)]
+    found = _side_by_side([partial(_least_usd, trial, allocation, effort) for trial in trials])
+    known = [((low, high), allocation.usd), *zip(bounds, (usd for usd, _ in found), strict=True)]
     least = [min(usd for inner, usd in known if _within(inner, interval)) for interval in bounds]
-    return [_share_step(allocation, name, end, to, usd) for (end, to), usd in zip(steps, least, strict=True)]
+    return [
+        _share_step(allocation, name, end, to, usd, late=late)
+        for (end, to), usd, (_, late) in zip(steps, least, found, strict=True)
+    ]
 
 
 def _within(inner: Interval, outer: Interval) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _least_usd(problem: AllocationProblem, now: Allocation, seconds: float) -> float:
-    """The bill of an allocation anew; infinite where none is found."""
+def _least_usd(problem: AllocationProblem, now: Allocation, effort: float) -> tuple[float, bool]:
+    """The bill of an allocation anew, and whether the clock ended the search; infinite where none is found."""
     try:
-        return allocate(problem, seconds=seconds, start=now).usd
-    except InfeasibleError:
-        return inf
+        found = allocate(problem, effort=effort, start=now)
+    except InfeasibleError as error:
+        return inf, isinstance(error, UnfinishedSearchError)
+    return found.usd, found.out_of_time
 
 
 def _provider_share(problem: AllocationProblem, allocation: Allocation, name: str) -> float:
@@ -185,15 +196,16 @@ def _provider_share(problem: AllocationProblem, allocation: Allocation, name: st
     return allocation.by_provider.get(name, 0.0) / whole if whole else 0.0
 
 
-def _share_step(now: Allocation, name: str, end: str, share: float, usd: float) -> ShareStep:
-    """The bill of `usd` where a share is at `end` (least, most) so much, in words."""
+def _share_step(now: Allocation, name: str, end: str, share: float, usd: float, *, late: bool) -> ShareStep:
+    """The bill of `usd` where a share is at `end` (least, most) so much, in words; `late`: the clock ended it."""
     words = f"{name} with at {end} {100 * share:g} % of the bill"
     step = partial(ShareStep, provider=name, bound=end, share=share)
     if usd == inf:
-        text = f"{words}: none was found without waste, under the other policies"
+        text = f"{words}: none was found without waste, under the other policies" + LATE * late
         return step(usd_per_month=None, change_usd=None, text=text)
     change = usd - now.usd
     text = f"{words}: {format_usd(usd, 0)} a month, {'+' if change >= 0 else '-'}{format_usd(abs(change), 0)}"
+    text += LATE * late
     return step(usd_per_month=usd, change_usd=change, text=text)
 
 
@@ -212,12 +224,17 @@ def _name(policy: Policy, problem: AllocationProblem) -> str:
 
 
 def what_ifs(
-    platform: Platform, problem: AllocationProblem, allocation: Allocation, facts: Facts, *, seconds: float = 3.0
+    platform: Platform,
+    problem: AllocationProblem,
+    allocation: Allocation,
+    facts: Facts,
+    *,
+    effort: float = 0.3 * EFFORT,
 ) -> list[WhatIf]:
     """The usual questions. Budgets are left out of what is allocated anew: the answer is the bill, and what exceeds."""
     rules, bills = problem.rules, allocation.by_provider
     free = replace(problem, rules=replace(rules, budget_per_month=None))
-    ask = _Questions(free, allocation, platform.rules.budget_per_month, seconds)
+    ask = _Questions(free, allocation, platform.rules.budget_per_month, effort)
     clouds = {t.option.provider for t in allocation.taken if is_rented(t.option.purchase)}
     dearest = sorted((p for p in bills if p in clouds), key=lambda p: -bills[p])[:1]
     calls: list[Callable[[], list[WhatIf]]] = [partial(ask.dearer, provider) for provider in dearest]
@@ -247,8 +264,8 @@ def what_ifs(
 class _Questions:
     """Answers about one allocation; `free` is its problem without the budget."""
 
-    def __init__(self, free: AllocationProblem, now: Allocation, budget: float | None, seconds: float) -> None:
-        self.free, self.now, self.budget, self.seconds = free, now, budget, seconds
+    def __init__(self, free: AllocationProblem, now: Allocation, budget: float | None, effort: float) -> None:
+        self.free, self.now, self.budget, self.effort = free, now, budget, effort
 
     def answer(self, name: str, usd: float, how: str) -> list[WhatIf]:
         """One answer in words."""
@@ -273,23 +290,21 @@ class _Questions:
         The bill is no less than before: where the solver finds less, it had not found the best of today's prices.
         """
         usd = self.now.usd + PRICE_RISE * self.now.by_provider[provider]
-        try:
-            anew = allocate(_with_rise(self.free, provider), seconds=self.seconds, start=self.now).usd
-        except InfeasibleError:
-            anew = usd
+        anew, late = _least_usd(_with_rise(self.free, provider), self.now, self.effort)
         same = "the same machines, which stay the cheapest"
         how = f"machines, storage and traffic, with {'machines chosen anew' if anew < usd * (1 - TELLING) else same}"
         if self.free.rules.shares or self.free.rules.max_spot_share < 1:
             how += "; shares of the bill held at the prices before the rise"
         name = f"prices of {provider} rise {100 * PRICE_RISE:.0f} %"
-        return self.answer(name, max(self.now.usd, min(usd, anew)), how)
+        return self.answer(name, max(self.now.usd, min(usd, anew)), how + LATE * late)
 
     def new_allocation(self, name: str, problem: Callable[[], AllocationProblem], how: str) -> list[WhatIf]:
         """The bill of another problem, allocated anew."""
         try:
-            return self.answer(name, allocate(problem(), seconds=self.seconds, start=self.now).usd, how)
+            anew = allocate(problem(), effort=self.effort, start=self.now)
         except InfeasibleError as error:
             return [_impossible(name, f"no allocation: {error}")]
+        return self.answer(name, anew.usd, how + LATE * anew.out_of_time)
 
     def without_spot(self) -> list[WhatIf]:
         """A week of the month its workloads run on the cheapest machines that are sold on demand."""

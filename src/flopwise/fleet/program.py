@@ -45,8 +45,14 @@ FEASIBLE = 2
 """What HiGHS calls a feasible point."""
 OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_feasibility_tolerance": 1e-8}
 """Silent, the same answer each time, and rows that are held closer than by any margin that they have."""
+EFFORT = 2e7
+"""What an allocation may take of the solver: where HiGHS asks whether to go on, with each nonzero of the program. That
+is about a microsecond of a processor of 2023 in the tree, and `AT_ROOT` times as much before it."""
+AT_ROOT = 10
 PATIENCE = 0.4
-"""Share of the time for an allocation after which it has to have one."""
+"""Share of the effort for an allocation after which it has to have one."""
+GUARD_S = 300.0
+"""Wall time after which the solver stops whatever it has; the answer says so, since another machine may do more."""
 
 
 Share = tuple[dict[int, float], dict[int, float]]
@@ -92,54 +98,70 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The best columns, None where there are none; of a relaxation what each row costs (`duals`)."""
+    """The best columns, None where there are none; of a relaxation what each row costs (`duals`).
+
+    `out_of_time`: stopped by the clock, so that another machine may find more.
+    """
 
     columns: Array | None
     objective: float = 0.0
     gap: float = 0.0
     duals: Array | None = None
+    out_of_time: bool = False
 
 
 SAME_FRAC = 1e-6
 """Of a bill: what the solver says it is and what its columns cost."""
 
 
-def solve(
-    program: Program, gap: float, seconds: float, start: Array | None = None, *, relaxed: bool = False
-) -> Solution:
-    """The columns that cost least, to a relative `gap` or after `seconds`; `start`: columns to begin from.
+class EffortLimit:
+    """Stops a solver after so much effort, or `PATIENCE` of it without columns: the same columns on any machine.
 
-    Where nothing is feasible by `PATIENCE` of that time, it is given up. `relaxed`: as if nothing had to be whole.
+    HiGHS asks after each relaxation that it solves, whose time goes with the nonzeros of the program.
+    """
+
+    def __init__(self, effort: float, nonzeros: int) -> None:
+        self.most, self.each, self.spent = effort, max(1, nonzeros), 0.0
+
+    def check(self, event: Any) -> None:
+        """Count one question whether to go on, and interrupt where it is enough."""
+        found = event.data_out
+        self.spent += self.each * (1 if found.mip_node_count > 0 else AT_ROOT)
+        most = self.most if np.isfinite(found.mip_primal_bound) else PATIENCE * self.most
+        if self.spent > most:
+            event.interrupt()
+
+
+def solve(
+    program: Program, gap: float, effort: float, start: Array | None = None, *, relaxed: bool = False
+) -> Solution:
+    """The columns that cost least, to a relative `gap` or after an `effort`; `start`: columns to begin from.
+
+    Where nothing is feasible by `PATIENCE` of that effort, it is given up. `relaxed`: as if nothing had to be whole.
     """
     import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
 
     solver = _silent_solver(highspy)
-    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": seconds}).items():
+    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": GUARD_S}).items():
         solver.setOptionValue(name, value)
     solver.passModel(_highs_model(program, highspy, relaxed=relaxed))
     if start is not None:
         solution = highspy.HighsSolution()
         solution.col_value = [float(v) for v in start]
         solver.setSolution(solution)
-
-    def give_up(event: Any) -> None:
-        late = event.data_out.running_time > PATIENCE * seconds
-        if late and not np.isfinite(event.data_out.mip_primal_bound):
-            event.interrupt()
-
     if not relaxed:
-        solver.cbMipInterrupt.subscribe(give_up)
+        solver.cbMipInterrupt.subscribe(EffortLimit(effort, sum(len(row.terms) for row in program.rows)).check)
     solver.run()
-    info = solver.getInfo()
+    info, late = solver.getInfo(), solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit
     if info.primal_solution_status != FEASIBLE:
-        return Solution(columns=None)
+        return Solution(columns=None, out_of_time=late)
     solution = solver.getSolution()
     columns, objective = np.array(solution.col_value), float(info.objective_function_value)
     if start is not None and np.dot(program.costs, columns) > objective + SAME_FRAC * abs(objective):
-        return solve(program, gap, seconds, relaxed=relaxed)  # HiGHS 1.16 keeps `start` where presolve does better
+        return solve(program, gap, effort, relaxed=relaxed)  # HiGHS 1.16 keeps `start` where presolve does better
     if relaxed:
-        return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual))
-    return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)))
+        return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual), out_of_time=late)
+    return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)), out_of_time=late)
 
 
 def _silent_solver(highspy: Any) -> Any:
