@@ -95,6 +95,22 @@ def _mixed_load(
     )
 
 
+def _with_prompts(
+    runner: Runner, layout: ServingLayout, one: Prompt, tokens: Floats, batch: Floats, context: Floats,
+    ranks: Floats | None = None,
+) -> StepTime:  # fmt: skip
+    """A step that works through `tokens` of prompts, for those `batch` sequences that wait for it as they decode.
+
+    Where prompts go in steps of their own, a token takes both steps.
+
+    Source: `Engine.mixes`. Assumes: as `_mixed_load`.
+    """
+    if runner.engine.mixes:
+        return runner.step(_mixed_load(one, tokens, batch, context, ranks), layout)
+    decode = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
+    return runner.step(_mixed_load(one, tokens, ranks=ranks), layout).plus(runner.step(decode, layout))
+
+
 def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:
     """What stands before a first token at least: one whole prompt at datasheet rates, and nothing else.
 
@@ -158,13 +174,14 @@ def closed_loop(
     ranks = np.asarray(layout.dp) if runner.model.has_experts and not alike else np.asarray(1)
     share = 1.0 - (1.0 - own) ** ranks
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
-    mixed = _pipeline_step(runner, runner.step(_mixed_load(one, tokens, batch, context, carrying), layout), parts)
+    mixed = _pipeline_step(runner, _with_prompts(runner, layout, one, tokens, batch, context, carrying), parts)
     mean_s = decode.seconds + share * (mixed.seconds - decode.seconds)
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
     each_s = chunks * added_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
-    alone_s, whole_s = chunks * (decode.seconds + added_s), in_flight * each_s
+    beside = decode.seconds if runner.engine.mixes else 0.0
+    alone_s, whole_s = chunks * (beside + added_s), in_flight * each_s
     first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
     away_s = (output_tokens - 1) * tpot_s + unseen * others * mean_s
     apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)
@@ -196,10 +213,11 @@ def _first_round_s(
 
     Steps take as many as their budget allows, k, and each prompt is read at the end of its step: (N + k) / 2 prompts.
 
-    Source: counting. Assumes: half of `batch` decode meanwhile.
+    Source: counting. Assumes: half of `batch` decode meanwhile, where prompts share their steps.
     """
     budget = np.minimum(_prefill_budget(runner, one), in_flight * one.tokens)
-    full = runner.step(_mixed_load(one, budget, batch / 2.0, context), layout)
+    decoding = batch / 2.0 if runner.engine.mixes else 0.0
+    full = runner.step(_mixed_load(one, budget, decoding, context), layout)
     prompts = np.maximum(budget / one.tokens, 1.0)
     seconds: Floats = (in_flight + prompts) / 2.0 * full.seconds * one.tokens / budget
     return seconds
@@ -365,10 +383,10 @@ class Percentile(NamedTuple):
 def full_step_s(
     runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Floats, output_tokens: Floats
 ) -> Floats:
-    """Seconds of a step that uses all of its prefill budget while `batch` sequences decode."""
+    """Seconds of a step that uses all its prefill budget, in which `batch` sequences decode where steps are shared."""
     one = prompt(runner.model, input_tokens)
-    parts = micro_batches(runner, layout, batch)
-    full = _mixed_load(one, _prefill_budget(runner, one), batch / parts, one.own + output_tokens / 2)
+    decoding = batch * runner.engine.mixes / micro_batches(runner, layout, batch)
+    full = _mixed_load(one, _prefill_budget(runner, one), decoding, one.own + output_tokens / 2)
     return runner.step(full, layout).seconds
 
 
@@ -557,12 +575,15 @@ class OpenLoop(NamedTuple):
         waits = under_way * (1.0 - np.minimum(self._busy, 0.999)) * planned
         own_s = engine.request_s + front_end_s(engine, one.tokens, per_s, steady.batch / self._parts)
         lone_s = np.minimum(np.asarray(curves.steady.added_s)[:1], steady.added_s)  # a prompt that shares no step
-        own_s = own_s + self._pieces * (decode_s + lone_s) + waits * decode_s
+        own_s = own_s + self._pieces * (lone_s + decode_s * engine.mixes) + waits * decode_s
         own_s = own_s + under_way * (steps_unseen(engine, per_s * mean_s) - planned) * mean_s
         step = _Spread(own_s, under_way * decode_s**2 / 12.0, 0.0)
         longer_s = decode_s**2 + steady.prefill_share * (steady.mixed.seconds**2 - decode_s**2)
         beside = per_s * (waits + under_way) * longer_s / mean_s * alone
-        return step.plus(_poisson_sum(beside, steady.added_s)).plus(self._queue)
+        another_s = steady.added_s
+        if not engine.mixes:  # weights are read once for all prompts of a step of their own
+            another_s = np.minimum(another_s, self.full_s * one.tokens / _prefill_budget(curves.runner, one))
+        return step.plus(_poisson_sum(beside, another_s)).plus(self._queue)
 
     @property
     def _each_token(self) -> _Spread:
