@@ -1,7 +1,7 @@
 // Serve: what users of a service see: the curve of latency against throughput, and requests through replicas.
 
 import { ask, facts, job } from "./api.js";
-import { chart } from "./charts.js";
+import { chart, numbersAxis, timeAxis, timesAxis } from "./charts.js";
 import { el, fill, table, tiles } from "./dom.js";
 import { counts, times } from "./form.js";
 import * as format from "./format.js";
@@ -89,9 +89,6 @@ function drawRun(run, curve, place) {
     run.assumptions?.length ? el("section", { class: "card" }, el("h2", {}, "Assumed"), el("ul", {}, run.assumptions.map((text) => el("li", {}, text)))) : null);
 }
 
-/** Distances of the marks of a time axis. */
-const STEPS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800];
-
 /** Requests, cache and replicas over the time of the run, each in its own picture. */
 function timeline(run) {
   const line = run.timeline;
@@ -99,7 +96,7 @@ function timeline(run) {
   const over = (title, note, series) => el("section", { class: "card" }, el("h2", {}, title),
     chart(`${title} over the time of the run`, () => ({
       legend: series.length > 1 ? {} : undefined, tooltip: { trigger: "axis", valueFormatter: (v) => format.plain(v) },
-      xAxis: { type: "value", max: line.time_s.at(-1), interval: STEPS_S.find((step) => line.time_s.at(-1) / step <= 6), name: "time", axisLabel: { formatter: format.seconds } }, yAxis: { type: "value", minInterval: 1 },
+      xAxis: { ...timeAxis(line.time_s.at(-1)), max: line.time_s.at(-1), name: "time" }, yAxis: { type: "value", minInterval: 1 },
       series: series.map(([key, name, step]) => ({ name, type: "line", symbol: "none", step: step ? "end" : false, areaStyle: { opacity: 0.15 }, data: drawn(key) })),
     })), el("p", { class: "note" }, note));
   const several = line.replicas && new Set(line.replicas).size > 1;
@@ -115,7 +112,7 @@ function throughput(points) {
   return el("section", { class: "card" }, el("h2", {}, "Latency against throughput"),
     chart("Time of a token against output tokens a second; the table holds the same figures", () => ({
       tooltip: { formatter: (p) => `${format.plain(p.value[0])} output tokens/s\n${format.seconds(p.value[1])} a token` },
-      xAxis: { type: "value", name: "output tokens/s", splitNumber: 4 }, yAxis: { type: "value", axisLabel: { formatter: format.seconds } },
+      xAxis: { ...numbersAxis(rows.map((p) => p.tokens_per_s), format.count), name: "output tokens/s", splitNumber: 4 }, yAxis: timesAxis(rows.map((p) => p.tpot_s)),
       series: [{ type: "line", symbolSize: 8, data: rows.map((p) => [p.tokens_per_s, p.tpot_s]) }],
     })),
     table("One replica", [
