@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 @options.force_flag
 @flags(SharedSpec, "seed")
 @flags(SourceSpec, "facts calibration")
+@options.explain_flag
 @options.web_flag
-def command(*, web: bool, **given: Any) -> None:
+def command(*, web: bool, explain: bool, **given: Any) -> None:
     """The GPU strategy of a platform: many workloads, one bill.
 
     FLEET is a YAML file of workloads and policies (docs/questions/fleet.md). With -o a folder gets report.html,
@@ -50,7 +52,10 @@ def command(*, web: bool, **given: Any) -> None:
     from flopwise.api.assess import assess_with_plans
     from flopwise.api.export import check_targets
     from flopwise.cli.commands.export import folder_exports
+    from flopwise.files import write_whole
+    from flopwise.fleet.explain import assessment_figure
     from flopwise.folders import check_folder
+    from flopwise.provenance import to_json
     from flopwise.report.write import read_assessment, with_plan_files, write_report
 
     if web:
@@ -75,9 +80,13 @@ def command(*, web: bool, **given: Any) -> None:
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     found, written = answer.assessment, list[Path]()
+    tree = assessment_figure(found, answer.plans) if explain else None
     if given["output"] is not None:
         found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
+        if tree is not None:
+            written.append(given["output"] / "provenance.json")
+            write_whole(written[-1], json.dumps([to_json(tree)]).encode() + b"\n")
     exports = folder_exports(
         given["output"], folders, facts=given["facts"], calibration=given["calibration"], force=given["force"]
     )
@@ -90,7 +99,8 @@ def command(*, web: bool, **given: Any) -> None:
     def as_json(fleet: Assessment) -> dict[str, Any]:
         return {**plain(fleet), **({"exported": [one.document() for one in exports]} if exports else {})}
 
-    options.answer(found, text, as_json, further=_further(given["fleet"], written))
+    figure = None if tree is None else lambda _: tree
+    options.answer(found, text, as_json, figure, further=_further(given["fleet"], written))
     if found.warnings or not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)
 

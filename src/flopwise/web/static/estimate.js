@@ -46,7 +46,7 @@ export function show(main) {
   return questionPage(main, {
     title: `Estimate: ${title.toLowerCase()}`, noun, start, kept: { question: noun }, before: () => links,
     fields: (schemas) => first.split(" ").filter((key) => schemas[key]).map((key) => ({
-      ...declared(key, schemas[key], LABELS[key]), ...(RANGES[key] && { range: RANGES[key] }), ...(key === "model" && { suggestions: () => names("models") }), ...(key === "gpu" && { suggestions: () => names("gpus") }),
+      ...declared(key, schemas[key], LABELS[key]), ...(key === "model" && { hint: "A name of the catalog, a hub id, or a size such as 7B." }), ...(["n", "flop", "bytes", "dtype"].includes(schemas[key]["x-takes"]) && { placeholder: "" }), ...(RANGES[key] && { range: RANGES[key] }), ...(key === "model" && { suggestions: () => names("models") }), ...(key === "gpu" && { suggestions: () => names("gpus") }),
     })),
     needs: (state) => state.model || (noun === "roofline" && state.flops),
     empty: [el("h2", {}, "What is estimated?"), el("p", {}, "Name a model, and the machines that it runs on: nothing is searched, the layout is yours, or the fastest that fits.")],
@@ -89,7 +89,14 @@ async function drawEstimate(noun, found, place, asked) {
   if (signal.aborted) return;
   if (!gpu || !found.gpu) roof.remove();
   else if (noun === "roofline") onePoint(roof, found, gpu);
-  else await roofline(roof, noun, asked, gpu, {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
+  else await roofline(roof, noun, { ...asked, ...laidOut(found) }, gpu, {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
+}
+
+/** What the answer chose where the question is silent, as far as a pass depends on it. */
+function laidOut(found) {
+  const { tp, ep, micro_batch: size } = found.layout ?? {};
+  const each = { ...(tp > 1 && { tp }), ...(ep > 1 && { ep }), ...(size && { micro_batch: size }), ...(found.seq_len && { seq: found.seq_len }) };
+  return found.concurrency ? { ...each, max_batch: Math.max(1, Math.round(found.concurrency)) } : each;
 }
 
 function settings(held, laidOut) {

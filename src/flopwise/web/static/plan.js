@@ -273,7 +273,7 @@ function headline(best, plan, meets) {
 const COLUMNS = [
   { key: "rank", title: "#", number: true, minor: true, of: (c) => c.rank, text: (c) => String(c.rank) },
   { key: "instance", title: "instance", kind: "name", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
-  { key: "gpu", title: "GPUs", kind: "name", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
+  { key: "gpu", title: "GPUs", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
   { key: "layout", title: "layout", kind: "words", minor: true, of: (c) => format.layout(c.layout) },
   { key: "memory", title: "memory", number: true, minor: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB`, origin: () => "memory per GPU" },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s), origin: () => "TTFT of the plan" },
