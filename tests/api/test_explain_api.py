@@ -11,6 +11,7 @@ from flopwise.api.explain import Explanation, figure_of
 from flopwise.api.plan import explain_candidate
 from flopwise.errors import SpecError
 from flopwise.provenance import Figure, format_value, walk
+from flopwise.serving.sim.explain import run_figure
 from formulas import is_arithmetic, recomputed
 
 TRAINING: list[dict[str, Any]] = [
@@ -298,6 +299,31 @@ def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -
         if any(target in ("ttft", "tpot", "latency") for target in row.meets):
             chance = named[next(f"chance of {target}" for target in ("ttft", "tpot", "latency") if target in row.meets)]
             assert {"calibration"} <= {one.kind for one in chance.inputs}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_each_figure_of_a_simulation_says_where_it_comes_from(replicas: int) -> None:
+    asked = {"gpu": "l40s", "rate": 3, "duration": 60, "provider": "aws", "ttft": 1.0}
+    found = flopwise.simulate("Llama-3.1-8B", replicas=replicas, **asked)
+    figures = list(walk(run_figure(found)))
+    arithmetic = [one for one in figures if is_arithmetic(one)]
+    assert {"replica-hours", "cost of the run", "price of a replica"} <= {one.name for one in arithmetic}
+    for figure in arithmetic:
+        assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
+    named, summary = {one.name: one for one in figures}, found.summary
+    shown = {
+        "TTFT p95": summary.ttft_s.p95, "TPOT p50": summary.tpot_s.p50, "whole request p99": summary.e2e_s.p99,
+        "between tokens p90": summary.itl_s.p90, "answered": summary.completed, "busy": summary.utilisation_frac,
+        "within all targets": summary.goodput_frac, "cache at most": summary.kv_peak_frac,
+        "cost of the run": found.cost_usd, "replica-hours": summary.replica_hours,
+    }  # fmt: skip
+    assert {name: named[name].value for name in shown} == pytest.approx(shown)
+    assert named["limit of ttft_s"].kind == "given"
+    price = named["price per device and hour"]
+    assert price.kind == "fact"
+    assert "aws" in price.source
+    assert [one.name for one in named["TTFT p95"].inputs] == ["answered", "mean step"]
+    assert {"decoding step", "step with prefill"} <= named.keys()
 
 
 @pytest.mark.parametrize(

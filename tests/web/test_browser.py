@@ -428,10 +428,10 @@ def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pyte
 
 
 def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
-    page.goto("/estimate?question=serve&model=gpt2&gpu=l4&concurrency=4")
+    page.goto("/estimate?question=serve&model=gpt2&gpu=l4&concurrency=4&input=512&output=256")
     _settled(page)
     section = page.locator("section", has=page.get_by_role("heading", name="Roofline of"))
-    found = _printed("explain gpt2 --gpu l4 --task serve --batch 4 --seq 1152", capsys)
+    found = _printed("explain gpt2 --gpu l4 --task serve --batch 4 --seq 640", capsys)
     still = [one for one in found["operations"] if not one["flops"] and one["seconds"]]
     assert still
     share = sum(one["share_frac"] for one in still)
@@ -474,15 +474,15 @@ def test_an_estimate_shows_what_its_command_prints(line: str, page: Page, capsys
 
 
 def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
-    page.goto(f"/plan?{SERVE}")
+    page.goto(f"/plan?{SERVE.replace('&max_gpus=4', '')}")
     _settled(page)
     page.get_by_role("button", name="Show all").click()
     rows = page.locator("tr[data-rank]")
     last = rows.last  # of whatever rank
     rank = last.get_attribute("data-rank")
     assert int(rank or 0) > 10
-    plan = _printed("plan Llama-3.1-8B --task serve --rate 2 --ttft 1s --no-simulate --provider aws --gpu l40s"
-                    " --gpu l4 --max-gpus 4", capsys)  # fmt: skip
+    line = "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s --no-simulate --provider aws --gpu l40s --gpu l4"
+    plan = _printed(line, capsys)
     row = plan["plans"][int(rank or 0) - 1]
     for name, texts in {
         "price of all machines": [row["price_source"], row["price_date"], row["instance"]],
@@ -693,6 +693,10 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
             expect(page.locator("#results")).to_contain_text(units.format_seconds(value))
     expect(page.locator("#results")).to_contain_text(units.format_percent(run["utilisation_frac"]))
     expect(page.locator(".chart[data-drawn]")).to_have_count(3)
+    for name in ("TTFT p95", "whole request p50", "busy", "cost of the run"):
+        page.locator(f"[data-origin='{name}'] button").first.click()
+        expect(page.get_by_role("dialog").locator("summary, p").first).to_contain_text(re.compile(f"^{name}: .* = "))
+        page.keyboard.press("Escape")
     page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
     expect(page.locator("form")).to_contain_text("it is not part of the link")
     expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
@@ -743,6 +747,16 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
         expect(told).to_contain_text(
             units.format_usd(one["usd_per_month"]) if one["feasible"] else "nothing runs it all"
         )
+    origins = page.locator("#results [data-origin] button")
+    for place in range(origins.count()):  # the bill, set-ups, savings, risks, what-ifs
+        if not origins.nth(place).is_visible():
+            continue
+        origins.nth(place).click()
+        expect(page.get_by_role("dialog").locator("summary, .tree p").first).to_contain_text(" = ")
+        page.keyboard.press("Escape")
+    page.locator("[data-origin^='chat: '] button").click()
+    expect(page.get_by_role("dialog")).to_contain_text(re.compile(r"price of aws .*\[fact\] .*, 20\d\d-\d\d-\d\d"))
+    page.keyboard.press("Escape")
     assert "#fleet=name" in page.url
     with page.expect_download() as download:
         page.get_by_role("button", name="Download the report").click()

@@ -21,7 +21,7 @@ const asked = { key: "", figures: null };
 /** The provenance that a question answers, which is asked when somebody wants to see it, since its tree is long. */
 function answered(key, question) {
   if (asked.key !== key) {
-    Object.assign(asked, { key, figures: question().then((found) => found.provenance) });
+    Object.assign(asked, { key, figures: question().then((found) => [found.provenance].flat()) });
     asked.figures.catch(() => { asked.key = ""; });
   }
   return asked.figures;
