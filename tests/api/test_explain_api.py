@@ -272,7 +272,9 @@ PLANNED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("asked", PLANNED, ids=str)
 def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -> None:
     places = {"gpu": ["l40s"], "provider": ["aws"], "max_gpus": 8}
-    found = flopwise.plan(asked.get("model", "Llama-3.1-8B"), **{k: v for k, v in asked.items() if k != "model"}, **places)
+    found = flopwise.plan(
+        asked.get("model", "Llama-3.1-8B"), **{k: v for k, v in asked.items() if k != "model"}, **places
+    )
     for row in (found.plans or found.misses)[:2]:
         tree = explain_candidate(found, row)
         figures = list(walk(tree))

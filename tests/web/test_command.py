@@ -126,7 +126,10 @@ def test_what_a_page_does_not_hold_is_refused(
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n", encoding="utf-8")
     assert cli.main([*line.split(), "--web"]) == 2
     said = capsys.readouterr().err
-    assert any(option in said for option in ("--trace", "--task", "--output", "--min-memory", "--batch", "--compare", "--sweep"))
+    assert any(
+        option in said
+        for option in ("--trace", "--task", "--output", "--min-memory", "--batch", "--compare", "--sweep")
+    )
 
 
 def test_it_starts_answers_and_ends(tmp_path: Path) -> None:

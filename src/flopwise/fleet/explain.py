@@ -80,4 +80,9 @@ def _changes(found: Assessment, bill: Figure) -> Iterator[Figure]:
             formula = f"{COUNTED}: the fleet planned again; {other.text}"
             yield term(f"bill if {other.name}", other.usd_per_month, "USD", formula, bill)
     for risk in found.risks:
-        yield term(f"risk of {risk.kind}, {risk.workload or 'the fleet'}", risk.probability, "frac", f"{COUNTED}: {risk.evidence}")
+        yield term(
+            f"risk of {risk.kind}, {risk.workload or 'the fleet'}",
+            risk.probability,
+            "frac",
+            f"{COUNTED}: {risk.evidence}",
+        )

@@ -162,7 +162,6 @@ def _show(
     explain: bool,
 ) -> None:
     """Give the answer, and end with 1 where nothing was answered or a target is missed."""
-
     from flopwise.serving.sim.explain import run_figure
 
     def text(_: Result, paper: Screen) -> Iterator[str]:
