@@ -653,7 +653,8 @@ def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
 @pytest.mark.parametrize(
     ("path", "width"),
     [
-        ("/plan", 390), ("/estimate", 390), ("/estimate?question=fit", 2560), (f"/plan?{SERVE}", 390), (f"/plan?{SERVE}", 2560), ("/catalog", 390), ("/runs", 390),
+        ("/plan", 390), ("/estimate", 390), ("/estimate?question=fit", 2560), (f"/plan?{SERVE}", 390),
+        (f"/plan?{SERVE}", 2560), ("/catalog", 390), ("/runs", 390),
         ("/catalog?kind=instances", 2560), ("/serve", 390), ("/fleet", 390),
     ],
 )  # fmt: skip

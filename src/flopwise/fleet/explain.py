@@ -48,7 +48,10 @@ def _allotment(one: Allotment, plans: Mapping[str, Plan]) -> Figure:
     source = next((c.price_source for c in offers if (c.provider, c.instance, c.region, c.purchase) == place), "")
     what = f"price of {one.provider} {one.instance}, {one.purchase.replace('_', ' ')}"
     price = (
-        fact(what, one.usd_per_hour, "USD/h", source=source or "data/instances.csv", date=one.price_date, note=one.price_note)
+        fact(
+            what, one.usd_per_hour, "USD/h", source=source or "data/instances.csv", date=one.price_date,
+            note=one.price_note,
+        )
         if one.price_date else setting(what, one.usd_per_hour, "USD/h")
     )  # fmt: skip
     count, hours = Figure("machines", one.count, kind="chosen"), setting("hours of a month", one.hours_per_month, "h")

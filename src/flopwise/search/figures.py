@@ -160,8 +160,8 @@ class _PlanFigures:
     def _values(self, served: Mapping[str, Figure], cost: Figure) -> dict[str, tuple[Figure, Figure, tuple[str, ...]]]:
         """By target: the figure that is held against it, its limit, and the figures whose measured errors it has."""
         workload, known = self.workload, self.known
-        rate = ("throughput per GPU" if self.trains else "throughput",)
-        held = {
+        rate: tuple[str, ...] = ("throughput per GPU" if self.trains else "throughput",)
+        held: dict[str, tuple[Figure | None, float | None, tuple[str, ...]]] = {
             "deadline": (self._time(served), workload.deadline_s, rate),
             "budget": (cost, workload.budget_usd, rate),
             "throughput": (known.get("throughput"), workload.tokens_per_s, rate),
@@ -169,7 +169,7 @@ class _PlanFigures:
         for target, (name, key) in LATENCIES.items():
             limit, errors = getattr(workload, target), ("TTFT", "TPOT") if target == "latency" else (name,)
             held[target] = (served.get(key), None if limit is None else limit.seconds, errors)
-        found = {
+        found: dict[str, tuple[Figure, Figure, tuple[str, ...]]] = {
             target: (figure, setting(f"limit of {target}", limit, figure.unit), error)
             for target, (figure, limit, error) in held.items()
             if figure is not None and limit is not None

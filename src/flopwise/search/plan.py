@@ -193,8 +193,9 @@ def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:
 
 
 def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
-    """The tree of figures behind one candidate of a plan: those of the single estimate of the same layout on the same
-    machines, and what the plan adds (`flopwise.search.figures`).
+    """The tree of figures behind one candidate of a plan.
+
+    Those of the single estimate of the same layout on the same machines, and what the plan adds (`search.figures`).
 
     Raises:
         SpecError: the facts no longer hold the candidate's instance.

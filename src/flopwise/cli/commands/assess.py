@@ -29,6 +29,7 @@ from flopwise.units import format_percent
 
 if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
+    from flopwise.provenance import Figure
 
 
 @options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report", work="assessing")
@@ -52,10 +53,8 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     from flopwise.api.assess import assess_with_plans
     from flopwise.api.export import check_targets
     from flopwise.cli.commands.export import folder_exports
-    from flopwise.files import write_whole
     from flopwise.fleet.explain import assessment_figure
     from flopwise.folders import check_folder
-    from flopwise.provenance import to_json
     from flopwise.report.write import read_assessment, with_plan_files, write_report
 
     if web:
@@ -84,9 +83,7 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     if given["output"] is not None:
         found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
-        if tree is not None:
-            written.append(given["output"] / "provenance.json")
-            write_whole(written[-1], json.dumps([to_json(tree)]).encode() + b"\n")
+        written += _write_provenance(tree, given["output"])
     exports = folder_exports(
         given["output"], folders, facts=given["facts"], calibration=given["calibration"], force=given["force"]
     )
@@ -103,6 +100,18 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     options.answer(found, text, as_json, figure, further=_further(given["fleet"], written))
     if found.warnings or not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)
+
+
+def _write_provenance(tree: Figure | None, folder: Path) -> list[Path]:
+    """The tree as a file of the report; none without one."""
+    from flopwise.files import write_whole
+    from flopwise.provenance import to_json
+
+    if tree is None:
+        return []
+    path = folder / "provenance.json"
+    write_whole(path, json.dumps([to_json(tree)]).encode() + b"\n")
+    return [path]
 
 
 def _further(fleet: Path, written: Sequence[Path]) -> dict[str, str]:
