@@ -11,7 +11,7 @@ from flopwise.api.explain import Explanation, figure_of
 from flopwise.api.plan import explain_candidate
 from flopwise.errors import SpecError
 from flopwise.provenance import Figure, format_value, walk
-from flopwise.serving.sim.explain import run_figure
+from flopwise.serving.sim.explain import SimulatedFigureTree
 from formulas import is_arithmetic, recomputed
 
 TRAINING: list[dict[str, Any]] = [
@@ -307,7 +307,7 @@ def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -
 def test_each_figure_of_a_simulation_says_where_it_comes_from(replicas: int) -> None:
     asked = {"gpu": "l40s", "rate": 3, "duration": 60, "provider": "aws", "ttft": 1.0}
     found = flopwise.simulate("Llama-3.1-8B", replicas=replicas, **asked)
-    figures = list(walk(run_figure(found)))
+    figures = list(walk(SimulatedFigureTree(found).tree()))
     arithmetic = [one for one in figures if is_arithmetic(one)]
     assert {"replica-hours", "cost of the run", "price of a replica"} <= {one.name for one in arithmetic}
     for figure in arithmetic:

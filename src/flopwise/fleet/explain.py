@@ -17,8 +17,19 @@ _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
 
-def assessment_figure(found: Assessment, plans: Mapping[str, Plan]) -> Figure:
+class AssessmentFigureTree:
     """The tree behind an assessment; `plans`: of each workload, which hold the sources of prices."""
+
+    def __init__(self, found: Assessment, plans: Mapping[str, Plan]) -> None:
+        """Of this assessment."""
+        self.found, self.plans = found, plans
+
+    def tree(self) -> Figure:
+        """The root over the bill, what is drawn, savings, what-ifs and risks."""
+        return _tree(self.found, self.plans)
+
+
+def _tree(found: Assessment, plans: Mapping[str, Plan]) -> Figure:
     cost = found.usd_per_month
     rows = [_allotment(one, plans) for one in found.allocation]
     besides = [

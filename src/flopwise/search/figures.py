@@ -27,12 +27,15 @@ _SAME = 1e-6
 
 def plan_figures(
     answer: Plan, chosen: Candidate, workload: Resolved, chip: Accelerator, alone: Figure,
-    percentiles: Mapping[str, str],
 ) -> Figure:  # fmt: skip
     """The tree `alone`, of the estimate of a candidate's layout, with the figures that the plan adds.
 
-    `chip`: its device; `percentiles`: of which requests the plan tells each latency.
+    `chip`: its device. Latencies are told at a percentile, of users in step as means.
     """
+    from flopwise.search.deployments import latency_percentiles  # noqa: PLC0415 - half is enough
+
+    arrives = answer.task not in TRAINING and workload.requests_per_s is not None
+    percentiles = latency_percentiles(workload) if arrives else {}
     capacity = chip_fact(chip, "hbm_bytes", "B")
     made = _PlanFigures(answer, chosen, workload, capacity, {one.name: one for one in walk(alone)}, percentiles)
     return Figure(
@@ -201,10 +204,3 @@ class _PlanFigures:
 def _same(one: float, other: float) -> bool:
     """Whether two ways to a figure agree."""
     return abs(one - other) <= _SAME * max(abs(one), abs(other))
-
-
-def percentile_names(workload: Resolved) -> dict[str, str]:
-    """Of which requests a plan tells each latency: users in step have means alone."""
-    from flopwise.search.deployments import latency_percentiles  # noqa: PLC0415 - half is enough
-
-    return {} if workload.requests_per_s is None else latency_percentiles(workload)

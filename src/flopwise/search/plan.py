@@ -200,7 +200,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     Raises:
         SpecError: the facts no longer hold the candidate's instance.
     """
-    from flopwise.search.figures import percentile_names, plan_figures  # noqa: PLC0415 - half is enough
+    from flopwise.search.figures import plan_figures  # noqa: PLC0415 - half is enough
 
     workload, place = workload_from(answer.workload), (chosen.provider, chosen.instance, chosen.region)
     facts = facts.with_custom(workload.limits.gpus)
@@ -215,7 +215,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
         tree = train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
-        tree = plan_figures(answer, chosen, workload, facts.accelerators[offer.accelerator], tree, {})
+        tree = plan_figures(answer, chosen, workload, facts.accelerators[offer.accelerator], tree)
         said = [name for part in (workload.data, workload.training) for name in changed_options(part)]
         chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs per node": ()}, said, "chosen")
         return with_kinds(tree, unsaid_kinds(of_training.SETTINGS, said, "default") | chosen_kinds)
@@ -227,7 +227,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     tree = of_serving.serve_figure(serving_estimate(deployment(workload, model, facts, offer, chosen)))
     measured, _ = with_lengths(workload, model)
     chip = facts.accelerators[offer.accelerator]
-    tree = plan_figures(answer, chosen, measured, chip, tree, percentile_names(measured))
+    tree = plan_figures(answer, chosen, measured, chip, tree)
     said = [*changed_options(workload.limits), *changed_options(workload.techniques)]
     said = [name for name in said if name != "gpus"]  # which devices, and not how many
     said += answer.workload.get("traffic", {})

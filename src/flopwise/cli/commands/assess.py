@@ -53,7 +53,7 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     from flopwise.api.assess import assess_with_plans
     from flopwise.api.export import check_targets
     from flopwise.cli.commands.export import folder_exports
-    from flopwise.fleet.explain import assessment_figure
+    from flopwise.fleet.explain import AssessmentFigureTree
     from flopwise.folders import check_folder
     from flopwise.report.write import read_assessment, with_plan_files, write_report
 
@@ -79,7 +79,7 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     found, written = answer.assessment, list[Path]()
-    tree = assessment_figure(found, answer.plans) if explain else None
+    tree = AssessmentFigureTree(found, answer.plans).tree() if explain else None
     if given["output"] is not None:
         found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)

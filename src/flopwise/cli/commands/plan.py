@@ -114,7 +114,7 @@ def command(
     if output_file is not None:
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)
-    chosen = _explained(answer, rank) if explain else None
+    chosen = _candidate(answer, rank) if explain else None
     places = {name: source.get(name) for name in ("facts", "calibration")}
     figure = None if chosen is None else api.explain_candidate(answer, chosen, **places)
     exports = _exports(answer, output_file or from_file, to, force=force, **places)
@@ -123,7 +123,7 @@ def command(
         raise InfeasibleError("no plan meets every target", reasons(answer))
 
 
-def _explained(answer: Plan, rank: int) -> Candidate | None:
+def _candidate(answer: Plan, rank: int) -> Candidate | None:
     """The plan of that rank, or the miss where nothing meets the targets; None where there is neither.
 
     Raises: SpecError: there are fewer.

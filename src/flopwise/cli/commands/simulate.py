@@ -162,7 +162,7 @@ def _show(
     explain: bool,
 ) -> None:
     """Give the answer, and end with 1 where nothing was answered or a target is missed."""
-    from flopwise.serving.sim.explain import run_figure
+    from flopwise.serving.sim.explain import SimulatedFigureTree
 
     def text(_: Result, paper: Screen) -> Iterator[str]:
         yield from lines(run, paper) if elastic is None else autoscale_lines(elastic, paper)
@@ -179,7 +179,7 @@ def _show(
     def verdict(answer: Result) -> str:
         return " ".join([*map(_judgement, targets), answer.verdict])
 
-    figure = (lambda _: run_figure(run)) if explain else None
+    figure = (lambda _: SimulatedFigureTree(run).tree()) if explain else None
     options.answer(elastic or run, text, plain, figure, verdict=verdict, further=further)
     if not run.summary.completed or not all(one.holds for one in targets):
         click.get_current_context().exit(1)

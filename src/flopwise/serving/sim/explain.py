@@ -26,25 +26,24 @@ _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
 
-def run_figure(answer: SimulateAnswer) -> Figure:
+class SimulatedFigureTree:
     """The tree of a run: percentiles, shares, load and cost."""
-    job, summary = answer.job, answer.summary
-    busy = max(1, round(summary.mean_running / max(answer.replicas, 1)))
-    alone = serve_figure(estimate(replace(job, concurrency=busy, arrivals_per_s=None)))
-    known = {one.name: one for one in walk(alone)}
-    made = _Run(answer, {name: known[name] for name in ALONE if name in known})
-    name = f"{job.model.name} on {answer.replicas} replicas of {job.cluster.accelerator.name}"
-    usual: dict[str, Kind] = {} if job.memory_frac is not None else {"memory fraction": "default"}
-    return with_kinds(estimate_of(name, made.figures()), usual)
 
-
-class _Run:
-    """The figures of one run; `known`: those of the estimate of a replica with as many sequences as ran on average."""
-
-    def __init__(self, answer: SimulateAnswer, known: dict[str, Figure]) -> None:
-        self.answer, self.summary, self.known = answer, answer.summary, known
+    def __init__(self, answer: SimulateAnswer) -> None:
+        """Over the estimate of a replica with as many sequences as ran on average."""
+        self.answer, self.summary = answer, answer.summary
+        running = max(1, round(answer.summary.mean_running / max(answer.replicas, 1)))
+        alone = serve_figure(estimate(replace(answer.job, concurrency=running, arrivals_per_s=None)))
+        self.known = {one.name: one for one in walk(alone) if one.name in ALONE}
         self.requests = setting("requests that arrive", answer.summary.requests)
-        self.step = [known["mean step"]] if "mean step" in known else []
+        self.step = [self.known["mean step"]] if "mean step" in self.known else []
+
+    def tree(self) -> Figure:
+        """The root over all figures."""
+        job = self.answer.job
+        name = f"{job.model.name} on {self.answer.replicas} replicas of {job.cluster.accelerator.name}"
+        usual: dict[str, Kind] = {} if job.memory_frac is not None else {"memory fraction": "default"}
+        return with_kinds(estimate_of(name, self.figures()), usual)
 
     def figures(self) -> Iterator[Figure]:
         """All of them."""
