@@ -7,7 +7,8 @@ import re
 
 from flopwise.provenance import Figure
 
-MODELS = ("kernel model", "message model", "memory model", "queue model", "power model", "counted", "the figures below")
+MODELS = ("kernel model", "message model", "memory model", "queue model", "power model", "error model", "counted",
+          "the figures below")  # fmt: skip
 """Formulas that begin so are no arithmetic: what stands behind them is named, not spelt out."""
 _FUNCTIONS = {"max": max, "min": min, "sqrt": math.sqrt, "exp": math.exp}
 

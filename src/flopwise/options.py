@@ -247,7 +247,7 @@ class Option:
         on, _, off = self.flags[0].partition("/")
         if self.kind.is_flag:
             return [on] if value else [off] if off else []
-        return [word for one in (value if self.repeated else (value,)) for word in (on, _argument(one))]
+        return [word for one in (value if self.repeated else (value,)) for word in (on, argument_text(one))]
 
     @property
     def words(self) -> str:
@@ -261,10 +261,10 @@ class Option:
         return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
 
 
-def _argument(value: Any) -> str:
+def argument_text(value: Any) -> str:
     """A value in base units as a command line says it; reading it gives the same value."""
     if isinstance(value, tuple):
-        return ",".join(map(_argument, value))
+        return ",".join(map(argument_text, value))
     if isinstance(value, float):
         text = next(text for text in (f"{value:g}", f"{value:.12g}", repr(value)) if float(text) == value)
         return re.sub(r"e\+0*", "e", text)

@@ -11,6 +11,7 @@ from flopwise.api.explain import Explanation, figure_of
 from flopwise.api.plan import explain_candidate
 from flopwise.errors import SpecError
 from flopwise.provenance import Figure, format_value, walk
+from flopwise.serving.sim.explain import SimulatedFigureTree
 from formulas import is_arithmetic, recomputed
 
 TRAINING: list[dict[str, Any]] = [
@@ -241,9 +242,10 @@ def test_memory_calls_nothing_given_that_nobody_said() -> None:
         ({"task": "pretrain", "data": {"tokens": "10B"}}, {"tokens"}),
         ({"task": "pretrain", "data": {"tokens": "10B", "seq_len": 2048, "global_batch": 512}},
          {"tokens", "sequence length", "global batch"}),
-        ({"task": "serve", "traffic": {"requests_per_s": 2}, "simulate": False}, set()),
+        ({"task": "serve", "traffic": {"requests_per_s": 2}, "simulate": False}, {"requests/s at the peak"}),
         ({"task": "serve", "traffic": {"requests_per_s": 2, "input_tokens": 500}, "simulate": False,
-          "constraints": {"gpus": ["h100"], "memory_fraction": 0.8}}, {"input tokens", "memory fraction"}),
+          "constraints": {"gpus": ["h100"], "memory_fraction": 0.8}},
+         {"requests/s at the peak", "input tokens", "memory fraction"}),
     ],
 )  # fmt: skip
 def test_a_plan_calls_its_own_choices_chosen(asked: dict[str, Any], given: set[str]) -> None:
@@ -252,6 +254,78 @@ def test_a_plan_calls_its_own_choices_chosen(asked: dict[str, Any], given: set[s
     kinds = {figure.name: figure.kind for figure in walk(explain_candidate(found, found.plans[0]))}
     assert {name for name, kind in kinds.items() if kind == "given"} == given
     assert {kinds[name] for name in ("tp", "pp", "GPUs") if name in kinds} == {"chosen"}
+
+
+PLANNED: list[dict[str, Any]] = [
+    {"task": "serve", "rate": 2, "ttft": "1s", "tpot": "p99=50ms", "budget": 5000, "simulate": False},
+    {"task": "serve", "rate": 2, "ttft": "1s"},
+    {"task": "serve", "rate": 30, "peak": 2, "latency": "8s", "simulate": False, "purchase": ["spot"]},
+    {"task": "serve", "concurrency": 16, "simulate": False},
+    {"task": "serve", "rate": 2, "turns": 4, "think": "10s", "kv_stores": "host=40GB", "simulate": False},
+    {"task": "batch", "requests": 100_000, "deadline": "1d"},
+    {"task": "finetune", "lora": 16, "tokens": "20M", "deadline": "1d", "budget": 100},
+    {"task": "encode", "model": "bert-base-uncased", "rate": 20, "latency": "1s"},
+    {"task": "serve", "rate": 2, "ttft": "1ms", "simulate": False},
+]
+
+
+@pytest.mark.parametrize("asked", PLANNED, ids=str)
+def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -> None:
+    places = {"gpu": ["l40s"], "provider": ["aws"], "max_gpus": 8}
+    found = flopwise.plan(
+        asked.get("model", "Llama-3.1-8B"), **{k: v for k, v in asked.items() if k != "model"}, **places
+    )
+    for row in (found.plans or found.misses)[:2]:
+        tree = explain_candidate(found, row)
+        figures = list(walk(tree))
+        for figure in filter(is_arithmetic, figures):
+            assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
+        named = {one.name: one for one in tree.inputs}
+        shown = {
+            "cost of the plan": row.cost_usd, "price of all machines": row.usd_per_hour,
+            **{f"chance of {target}": chance for target, chance in row.meets.items()},
+        }  # fmt: skip
+        names = {
+            "ttft_s": "TTFT of the plan", "tpot_s": "TPOT of the plan", "e2e_s": "whole request of the plan",
+            "busy_frac": "busy", "requests_per_s_capacity": "requests/s it sustains", "tokens_per_s": "throughput",
+            "output_tokens_per_s": "output tokens/s of the plan", "step_s": "step time", "gpu_hours": "GPU-hours",
+            "usd_per_million_tokens": "cost per million tokens of the plan", "usd_per_session": "cost per session",
+            "tokens_per_s_per_gpu": "throughput per GPU", "prompt_found_frac": "share of prompts found in caches",
+        }  # fmt: skip
+        shown |= {names[name]: value for name, value in row.figures.items() if value is not None}
+        everything = {one.name: one.value for one in figures}
+        for name, value in shown.items():
+            assert everything[name] == pytest.approx(value, rel=1e-6), name
+        price = next(one for one in figures if one.name.startswith(f"price of {row.provider} {row.instance}"))
+        assert (price.kind, price.source, price.date) == ("fact", row.price_source, row.price_date)
+        if any(target in ("ttft", "tpot", "latency") for target in row.meets):
+            chance = named[next(f"chance of {target}" for target in ("ttft", "tpot", "latency") if target in row.meets)]
+            assert {"calibration"} <= {one.kind for one in chance.inputs}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_each_figure_of_a_simulation_says_where_it_comes_from(replicas: int) -> None:
+    asked = {"gpu": "l40s", "rate": 3, "duration": 60, "provider": "aws", "ttft": 1.0}
+    found = flopwise.simulate("Llama-3.1-8B", replicas=replicas, **asked)
+    figures = list(walk(SimulatedFigureTree(found).tree()))
+    arithmetic = [one for one in figures if is_arithmetic(one)]
+    assert {"replica-hours", "cost of the run", "price of a replica"} <= {one.name for one in arithmetic}
+    for figure in arithmetic:
+        assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
+    named, summary = {one.name: one for one in figures}, found.summary
+    shown = {
+        "TTFT p95": summary.ttft_s.p95, "TPOT p50": summary.tpot_s.p50, "whole request p99": summary.e2e_s.p99,
+        "between tokens p90": summary.itl_s.p90, "answered": summary.completed, "busy": summary.utilisation_frac,
+        "within all targets": summary.goodput_frac, "cache at most": summary.kv_peak_frac,
+        "cost of the run": found.cost_usd, "replica-hours": summary.replica_hours,
+    }  # fmt: skip
+    assert {name: named[name].value for name in shown} == pytest.approx(shown)
+    assert named["limit of ttft_s"].kind == "given"
+    price = named["price per device and hour"]
+    assert price.kind == "fact"
+    assert "aws" in price.source
+    assert [one.name for one in named["TTFT p95"].inputs] == ["answered", "mean step"]
+    assert {"decoding step", "step with prefill"} <= named.keys()
 
 
 @pytest.mark.parametrize(

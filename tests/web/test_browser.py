@@ -311,13 +311,14 @@ def test_headline_memory_and_time_say_where_they_come_from(page: Page, capsys: p
     root = _printed(f"{line.removeprefix('flopwise ')} --explain", capsys)["provenance"][0]
     held = {one["name"]: one for one in root["inputs"]}
     shown = {
-        "cost": page.get_by_role("region", name="The answer"),
+        "cost of the plan": page.get_by_role("region", name="The answer"),
         "run time": page.get_by_role("region", name="The answer"),
         "weights": page.locator("section", has=page.get_by_role("heading", name="Memory of")),
         "backward": page.locator("section", has=page.get_by_role("heading", name="Time of a step")),
         "energy": page.locator("section", has=page.get_by_role("heading", name="How sure it is")),
-        "price per device and hour": page.locator("#chosen section").first,
+        "price of all machines": page.locator("#chosen section").first,
     }
+    assert held  # of the estimate, within the tree of the plan
     for name, place in shown.items():
         figure = place.locator(f"[data-origin='{name}'] button")
         text = figure.inner_text()
@@ -424,6 +425,107 @@ def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pyte
             row = operations.get_by_role("row").filter(has_text=units.format_seconds(one["seconds"]))
             expect(row.first).to_contain_text(one["bound"])
     expect(page.locator("section", has_text="Roofline").last).to_contain_text(units.format_seconds(found["pass_s"]))
+
+
+def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/estimate?question=serve&model=gpt2&gpu=l4&concurrency=4&input=512&output=256")
+    _settled(page)
+    section = page.locator("section", has=page.get_by_role("heading", name="Roofline of"))
+    found = _printed("explain gpt2 --gpu l4 --task serve --batch 4 --seq 640", capsys)
+    still = [one for one in found["operations"] if not one["flops"] and one["seconds"]]
+    assert still
+    share = sum(one["share_frac"] for one in still)
+    expect(section).to_contain_text(f"Together {units.format_percent(share)} of the pass")
+    longest = max(still, key=lambda one: one["share_frac"])
+    expect(section).to_contain_text(f"{longest['name']} {units.format_seconds(longest['seconds'])}")
+    section.locator("summary").click()
+    expect(section.get_by_role("row")).to_have_count(1 + sum(one["seconds"] > 0 for one in found["operations"]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train Llama-3.1-8B --gpu h100 --gpus 8 --tokens 1B",
+        "serve Llama-3.1-8B --gpu l40s --rate 2",
+        "memory Llama-3.1-8B --gpu h100 --task serve --concurrency 8",
+        "fit gpt2 --gpu l4",
+        "roofline gpt2 --gpu l4",
+        "train Llama-3.1-70B --gpu l4 --tokens 1M",
+    ],
+)
+def test_an_estimate_shows_what_its_command_prints(line: str, page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _printed(line, capsys)
+    noun = line.split(maxsplit=1)[0]
+    asked = nouns(app)[noun].example(f"flopwise {line}") or {}
+    page.goto(f"/estimate?{urlencode({'question': noun} | asked)}")
+    results = page.locator("#results")
+    expect(results.get_by_role("heading", name=found["verdict"])).to_be_visible()
+    expect(results.locator("pre").first).to_have_text(f"flopwise {line}")
+    expect(page.locator("#results[aria-busy]")).to_have_count(0)
+    held = found if noun == "memory" else found.get("memory") or {}
+    texts = [units.format_gib(one["bytes"]) for one in held.get("items", []) if one["bytes"]]
+    texts += [units.format_seconds(one["seconds"]) for one in found.get("breakdown", []) if one["seconds"]]
+    texts += [
+        units.format_seconds(found[name]) for name in ("step_s", "ttft_s", "tpot_s", "seconds") if found.get(name)
+    ]
+    texts += [units.format_seconds(one["tpot_s"]) for one in found.get("formats", []) if one["tpot_s"]]
+    assert texts
+    for text in texts:
+        expect(results).to_contain_text(text)
+    assert not _serious(page)
+
+
+def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto(f"/plan?{SERVE.replace('&max_gpus=4', '')}")
+    _settled(page)
+    page.get_by_role("button", name="Show all").click()
+    rows = page.locator("tr[data-rank]")
+    last = rows.last  # of whatever rank
+    rank = last.get_attribute("data-rank")
+    assert int(rank or 0) > 10
+    line = "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s --no-simulate --provider aws --gpu l40s --gpu l4"
+    plan = _printed(line, capsys)
+    row = plan["plans"][int(rank or 0) - 1]
+    for name, texts in {
+        "price of all machines": [row["price_source"], row["price_date"], row["instance"]],
+        "chance of ttft": ["error model", "measured / predicted", "limit of ttft"],
+        "TTFT of the plan": ["at p95 of requests", "TTFT: "],
+        "cost of the plan": [f"{row['usd_per_hour'] * 730:,.0f}"[:4], "price of all machines x 730"],
+    }.items():
+        cell = last.locator(f"[data-origin='{name}'] button")
+        assert cell.get_attribute("tabindex") == "-1"  # the keyboard finds the same below
+        cell.click()
+        for text in texts:
+            expect(page.get_by_role("dialog")).to_contain_text(text)
+        page.keyboard.press("Escape")
+    last.locator("input").check()
+    tiles = page.locator("#chosen section").first
+    for name in ("busy", "requests/s it sustains", "chance of ttft", "cost of the plan"):
+        expect(tiles.locator(f"[data-origin='{name}'] button")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [([0.05, 0.2], "value"), ([0.2, 90.0], "log"), ([20.0, 30 * 86400.0], "log")]
+)
+def test_axes_of_times_have_marks_that_people_count_in(values: list[float], kind: str, page: Page) -> None:
+    page.goto("/catalog")
+    axis = page.evaluate(
+        "async (values) => { const { timesAxis } = await import('/static/charts.js');"
+        " const one = timesAxis(values); return { ...one, axisLabel: { ...one.axisLabel, formatter: null } }; }",
+        values,
+    )
+    assert axis["type"] == kind
+    if kind == "log":
+        found = axis["axisLabel"]["customValues"]
+        assert 3 <= len(found) <= 6
+        assert all(axis["min"] <= mark <= axis["max"] for mark in found)
+        assert set(found) <= {10.0**e * m for e in range(-6, 0) for m in (1, 2, 5)} | {
+            1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200,
+            *(86400 * m for m in (1, 2, 5, 10, 20, 50, 100)),
+        }  # fmt: skip
+    else:
+        assert axis["max"] / axis["interval"] <= 6
+        assert axis["interval"] in (0.05, 0.1)
 
 
 def test_a_first_look_holds_rows_of_the_whole_answer(page: Page) -> None:
@@ -551,7 +653,8 @@ def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
 @pytest.mark.parametrize(
     ("path", "width"),
     [
-        ("/plan", 390), (f"/plan?{SERVE}", 390), (f"/plan?{SERVE}", 2560), ("/catalog", 390), ("/runs", 390),
+        ("/plan", 390), ("/estimate", 390), ("/estimate?question=fit", 2560), (f"/plan?{SERVE}", 390),
+        (f"/plan?{SERVE}", 2560), ("/catalog", 390), ("/runs", 390),
         ("/catalog?kind=instances", 2560), ("/serve", 390), ("/fleet", 390),
     ],
 )  # fmt: skip
@@ -560,8 +663,9 @@ def test_pages_suit_screens_and_people(path: str, width: int, page: Page) -> Non
     page.emulate_media(color_scheme="dark" if width == 390 else "light")
     page.goto(path)
     expect(page.locator("h2, table").first).to_be_visible()
-    if "?workload" in path:
+    if "?workload" in path or "/estimate" in path:
         _settled(page)
+    if "?workload" in path:
         expect(page.locator(".tree")).to_be_visible()
     wide = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "the page scrolls sideways"
@@ -590,6 +694,10 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
             expect(page.locator("#results")).to_contain_text(units.format_seconds(value))
     expect(page.locator("#results")).to_contain_text(units.format_percent(run["utilisation_frac"]))
     expect(page.locator(".chart[data-drawn]")).to_have_count(3)
+    for name in ("TTFT p95", "whole request p50", "busy", "cost of the run"):
+        page.locator(f"[data-origin='{name}'] button").first.click()
+        expect(page.get_by_role("dialog").locator("summary, p").first).to_contain_text(re.compile(f"^{name}: .* = "))
+        page.keyboard.press("Escape")
     page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
     expect(page.locator("form")).to_contain_text("it is not part of the link")
     expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
@@ -640,6 +748,16 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
         expect(told).to_contain_text(
             units.format_usd(one["usd_per_month"]) if one["feasible"] else "nothing runs it all"
         )
+    origins = page.locator("#results [data-origin] button")
+    for place in range(origins.count()):  # the bill, set-ups, savings, risks, what-ifs
+        if not origins.nth(place).is_visible():
+            continue
+        origins.nth(place).click()
+        expect(page.get_by_role("dialog").locator("summary, p").first).to_contain_text(" = ")
+        page.keyboard.press("Escape")
+    page.locator("[data-origin^='chat: '] button").click()
+    expect(page.get_by_role("dialog")).to_contain_text(re.compile(r"price of aws .*\[fact\] .*, 20\d\d-\d\d-\d\d"))
+    page.keyboard.press("Escape")
     assert "#fleet=name" in page.url
     with page.expect_download() as download:
         page.get_by_role("button", name="Download the report").click()
@@ -828,7 +946,7 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
         expect(page.get_by_role("status")).to_have_text(re.compile("^finished, "))
         document = _printed("runs show tonight", capsys)
         expect(page.get_by_role("heading", level=2).first).to_have_text(document["verdict"])
-        row = page.get_by_role("row", name=re.compile("^step_s"))
+        row = page.get_by_role("row", name=re.compile("^Time of a step"))
         figures = {one["metric"]: one for one in document["figures"]}
         expect(row).to_contain_text(units.format_seconds(figures["step_s"]["measured"]))
         expect(row).to_contain_text(units.format_seconds(figures["step_s"]["expected"]))

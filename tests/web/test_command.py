@@ -69,7 +69,17 @@ def test_a_plan_is_shown_as_the_page_of_the_same_question(
     ("line", "page", "query", "behind"),
     [
         ("simulate gpt2 --gpu l4 --rate 2/s --input 1k --duration 1min", "serve",
-         {"model": "gpt2", "gpu": "l4", "rate": "2.0", "input": "1000", "duration": "60.0"}, {}),
+         {"model": "gpt2", "gpu": "l4", "rate": "2", "input": "1000", "duration": "60"}, {}),
+        ("train gpt2 --gpu l4 --gpus 2 --tokens 1B", "estimate",
+         {"question": "train", "model": "gpt2", "gpu": "l4", "gpus": "2", "tokens": "1e9"}, {}),
+        ("serve gpt2 --gpu l4 --rate 30/min", "estimate",
+         {"question": "serve", "model": "gpt2", "gpu": "l4", "rate": "0.5"}, {}),
+        ("memory gpt2 --gpu l4 --seq 512", "estimate",
+         {"question": "memory", "model": "gpt2", "gpu": "l4", "seq": "512"}, {}),
+        ("fit gpt2 --gpu l4 --context 1k --formats bf16,fp8", "estimate",
+         {"question": "fit", "model": "gpt2", "gpu": "l4", "context": "1024", "formats": "fp8"}, {}),
+        ("roofline --flops 1e15 --bytes 2TB --gpu h100 --training", "estimate",
+         {"question": "roofline", "flops": "1e15", "bytes": "2e12", "gpu": "h100", "training": "true"}, {}),
         ("runs show last-night", "runs", {"run": "last-night"}, {}),
         ("runs", "runs", {}, {}),
         ("gpus", "catalog", {"kind": "gpus"}, {}),
@@ -103,6 +113,8 @@ def test_every_page_is_reached_from_the_command_of_its_question(
         "simulate gpt2 --gpu l4 --trace t.csv",
         "runs list --task serve",
         "assess fleet.yaml -o report",
+        "train gpt2 --gpu l4 --compare",
+        "serve gpt2 --gpu l4 --sweep concurrency",
         "gpus --min-memory 80GB",
         "models gpt2 --batch 1",
     ],
@@ -115,7 +127,10 @@ def test_what_a_page_does_not_hold_is_refused(
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n", encoding="utf-8")
     assert cli.main([*line.split(), "--web"]) == 2
     said = capsys.readouterr().err
-    assert any(option in said for option in ("--trace", "--task", "--output", "--min-memory", "--batch"))
+    assert any(
+        option in said
+        for option in ("--trace", "--task", "--output", "--min-memory", "--batch", "--compare", "--sweep")
+    )
 
 
 def test_it_starts_answers_and_ends(tmp_path: Path) -> None:

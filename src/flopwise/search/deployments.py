@@ -696,7 +696,7 @@ def _arriving_columns(asked: Sequence[ReplicaQuestion], sized: Sequence[SizedRep
     def at_percentile(name: str) -> Percentile:
         return Percentile(*map(all_of.rows, there.percentile(name)))
 
-    wanted = _percentiles(workload)
+    wanted = latency_percentiles(workload)
     seen = {p: at_percentile(p) for p in [*_wanted_percentiles(workload), *(["mean"] if each > 1 else [])]}
     middle = seen.get("mean", seen[wanted["tpot"]])
     token_s = {p: percentile_tpot_s(job, one.tpot_s, middle.tpot_s, p) for p, one in seen.items()}
@@ -782,10 +782,10 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float 
 
 
 def _wanted_percentiles(workload: Resolved) -> list[str]:
-    return list(dict.fromkeys(_percentiles(workload).values()))
+    return list(dict.fromkeys(latency_percentiles(workload).values()))
 
 
-def _percentiles(workload: Resolved) -> dict[str, str]:
+def latency_percentiles(workload: Resolved) -> dict[str, str]:
     """The percentile of each latency: of its own target, or the strictest of the other targets, or p95."""
     order = ("mean", "p50", "p90", "p95", "p99")
     targets = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
@@ -811,7 +811,7 @@ def _one_pass_columns(sized: SizedReplicas, asked: ReplicaQuestion) -> dict[str,
     else:
         arrivals = workload.requests_per_s / replicas
         busy = np.minimum(arrivals / capacity, 0.999)
-        percentile = _percentiles(workload)["latency" if workload.latency else "ttft"]
+        percentile = latency_percentiles(workload)["latency" if workload.latency else "ttft"]
         latency = np.asarray(one_pass_latency_s(service, machine.engine.request_s, batch, arrivals, percentile))
         total = np.full(batch.size, workload.requests_per_s / workload.peak)
     return {

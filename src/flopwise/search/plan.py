@@ -193,11 +193,15 @@ def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:
 
 
 def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
-    """The tree of figures behind one candidate of a plan: the single estimate of the same layout on the same machines.
+    """The tree of figures behind one candidate of a plan.
+
+    Those of the single estimate of the same layout on the same machines, and what the plan adds (`search.figures`).
 
     Raises:
         SpecError: the facts no longer hold the candidate's instance.
     """
+    from flopwise.search.figures import plan_figures  # noqa: PLC0415 - half is enough
+
     workload, place = workload_from(answer.workload), (chosen.provider, chosen.instance, chosen.region)
     facts = facts.with_custom(workload.limits.gpus)
     offer = next((o for o in facts.offers if (o.provider, o.instance, o.region) == place), None)
@@ -211,14 +215,19 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
         tree = train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
+        tree = plan_figures(answer, chosen, workload, facts.accelerators[offer.accelerator], tree)
         said = [name for part in (workload.data, workload.training) for name in changed_options(part)]
         chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs per node": ()}, said, "chosen")
         return with_kinds(tree, unsaid_kinds(of_training.SETTINGS, said, "default") | chosen_kinds)
     from flopwise.search.replica import candidate_job as deployment  # noqa: PLC0415 - half is enough
+    from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
     from flopwise.serving import explain as of_serving  # noqa: PLC0415 - half is enough
     from flopwise.serving.estimate import estimate as serving_estimate  # noqa: PLC0415 - half is enough
 
     tree = of_serving.serve_figure(serving_estimate(deployment(workload, model, facts, offer, chosen)))
+    measured, _ = with_lengths(workload, model)
+    chip = facts.accelerators[offer.accelerator]
+    tree = plan_figures(answer, chosen, measured, chip, tree)
     said = [*changed_options(workload.limits), *changed_options(workload.techniques)]
     said = [name for name in said if name != "gpus"]  # which devices, and not how many
     said += answer.workload.get("traffic", {})

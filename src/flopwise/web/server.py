@@ -40,7 +40,7 @@ from flopwise.web.questions import FACTS, LIVE, WRITERS, Noun, Question, nouns
 from flopwise.web.warm_up import SimulatorWarmUp
 
 STATIC = Path(__file__).parent / "static"
-PAGES = ("plan", "serve", "fleet", "runs", "catalog")
+PAGES = ("plan", "estimate", "serve", "fleet", "runs", "catalog")
 """Pages, by their paths; the first is the start page."""
 MODULES = "<!-- modules -->"
 """Where a page names what it loads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from flopwise.units import format_percent
 
 if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
+    from flopwise.provenance import Figure
 
 
 @options.command("assess", "flopwise assess examples/textnlp.yaml -o build/textnlp-report", work="assessing")
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
 @options.force_flag
 @flags(SharedSpec, "seed")
 @flags(SourceSpec, "facts calibration")
+@options.explain_flag
 @options.web_flag
-def command(*, web: bool, **given: Any) -> None:
+def command(*, web: bool, explain: bool, **given: Any) -> None:
     """The GPU strategy of a platform: many workloads, one bill.
 
     FLEET is a YAML file of workloads and policies (docs/questions/fleet.md). With -o a folder gets report.html,
@@ -50,6 +53,7 @@ def command(*, web: bool, **given: Any) -> None:
     from flopwise.api.assess import assess_with_plans
     from flopwise.api.export import check_targets
     from flopwise.cli.commands.export import folder_exports
+    from flopwise.fleet.explain import AssessmentFigureTree
     from flopwise.folders import check_folder
     from flopwise.report.write import read_assessment, with_plan_files, write_report
 
@@ -75,9 +79,11 @@ def command(*, web: bool, **given: Any) -> None:
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     found, written = answer.assessment, list[Path]()
+    tree = AssessmentFigureTree(found, answer.plans).tree() if explain else None
     if given["output"] is not None:
         found = with_plan_files(found, answer.plans)
         written = write_report(found, given["output"], plans=answer.plans, before=before)
+        written += _write_provenance(tree, given["output"])
     exports = folder_exports(
         given["output"], folders, facts=given["facts"], calibration=given["calibration"], force=given["force"]
     )
@@ -90,9 +96,22 @@ def command(*, web: bool, **given: Any) -> None:
     def as_json(fleet: Assessment) -> dict[str, Any]:
         return {**plain(fleet), **({"exported": [one.document() for one in exports]} if exports else {})}
 
-    options.answer(found, text, as_json, further=_further(given["fleet"], written))
+    figure = None if tree is None else lambda _: tree
+    options.answer(found, text, as_json, figure, further=_further(given["fleet"], written))
     if found.warnings or not all(w.feasible for w in found.workloads):
         click.get_current_context().exit(1)
+
+
+def _write_provenance(tree: Figure | None, folder: Path) -> list[Path]:
+    """The tree as a file of the report; none without one."""
+    from flopwise.files import write_whole
+    from flopwise.provenance import to_json
+
+    if tree is None:
+        return []
+    path = folder / "provenance.json"
+    write_whole(path, json.dumps([to_json(tree)]).encode() + b"\n")
+    return [path]
 
 
 def _further(fleet: Path, written: Sequence[Path]) -> dict[str, str]:

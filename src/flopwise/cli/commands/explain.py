@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from flopwise.shapes.rules import Advice
 
 QUESTIONS = ("train", "serve", "memory")
-NOT_EXPLAINED = ("compare", "weak", "sweep")
-"""Options of other commands that ask for many answers."""
+NOT_EXPLAINED = ("compare", "weak", "sweep", "web")
+"""Options of other commands that ask for many answers, or for a page."""
 
 
 @click.command(

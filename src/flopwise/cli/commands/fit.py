@@ -37,12 +37,18 @@ LIKELY = 0.5
 @flags(ServingSpec, without="weights")
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
-def command(**given: Any) -> None:
+@options.web_flag
+def command(*, web: bool, **given: Any) -> None:
     """Which weight format fits, how long a context, how many requests, how fast, at what price.
 
     All accelerators that are given make one replica: `--gpu 2xa100-80gb`. Each request has --context tokens; tokens/s
     and price are those with as many requests as memory holds. The exit code is 1 if no format fits.
     """
+    if web:
+        from flopwise.cli.commands.web import show_estimate
+
+        show_estimate("fit")
+        return
     from flopwise.api.fit import fit
 
     answer = fit(given.pop("model"), **options.values(given))

@@ -51,13 +51,19 @@ TASKS = {
 @add("--context", CONTEXT, "Tokens of each sequence in the cache: 32k (32,768).", section="Formats and engine")
 @flags(SourceSpec)
 @options.explain_flag
-def command(*, explain: bool, **given: Any) -> None:
+@options.web_flag
+def command(*, explain: bool, web: bool, **given: Any) -> None:
     """Memory per accelerator, item by item, and what would make it fit.
 
     The figures are those of the fullest rank. In training --batch is the micro-batch; in serving there are
     --concurrency sequences of --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and
     `fits` of --json says which.
     """
+    if web:
+        from flopwise.cli.commands.web import show_estimate
+
+        show_estimate("memory")
+        return
     answer = question(**given)
     further = _further(**given, explains=hasattr(answer, "layout"))
     options.answer(answer, lines, figure=figure_of if explain else None, further=further)

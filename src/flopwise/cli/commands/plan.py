@@ -23,7 +23,7 @@ from flopwise.search.spec import TRAINING, WORKLOAD_FILE, WorkloadSpec
 if TYPE_CHECKING:
     from flopwise.cli.commands.export import FolderExport
     from flopwise.provenance import Figure
-    from flopwise.search.answer import Plan
+    from flopwise.search.answer import Candidate, Plan
     from flopwise.search.sweep import Planned, Sweep
 
 WORKLOAD_ENDINGS = (".yaml", ".yml")
@@ -64,9 +64,10 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @options.web_flag
 @flags(SourceSpec, "assume_family facts calibration")
 @options.explain_flag
+@add("--rank", whole(high=10**6), "With --explain: the plan, or near miss, whose figures are shown.", default=1)
 def command(
     *, web: bool, workload: str | None, top: int, output_file: Path | None, from_file: Path | None,
-    compare: Path | None, to: tuple[str, ...], force: bool, explain: bool, **given: Any,
+    compare: Path | None, to: tuple[str, ...], force: bool, explain: bool, rank: int, **given: Any,
 ) -> None:  # fmt: skip
     """Rank the ways of running a workload over all offers.
 
@@ -93,7 +94,7 @@ def command(
     how |= {} if runner is None else {"engine": runner}
     many = _points(workload, changes) if workload is not None and from_file is None else None
     if many is not None:
-        options.refuse(["explain", "compare", "to"], "for one workload; this file holds a sweep")
+        options.refuse(["explain", "rank", "compare", "to"], "for one workload; this file holds a sweep")
         _sweep(many, output_file, **source, **how)
         return
     if how:
@@ -113,13 +114,24 @@ def command(
     if output_file is not None:
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)
-    best = answer.plans[0] if explain and answer.plans else None
+    chosen = _candidate(answer, rank) if explain else None
     places = {name: source.get(name) for name in ("facts", "calibration")}
-    figure = None if best is None else api.explain_candidate(answer, best, **places)
+    figure = None if chosen is None else api.explain_candidate(answer, chosen, **places)
     exports = _exports(answer, output_file or from_file, to, force=force, **places)
     _show(answer, other, top, figure, exports)
     if not answer.plans:
         raise InfeasibleError("no plan meets every target", reasons(answer))
+
+
+def _candidate(answer: Plan, rank: int) -> Candidate | None:
+    """The plan of that rank, or the miss where nothing meets the targets; None where there is neither.
+
+    Raises: SpecError: there are fewer.
+    """
+    rows = answer.plans or answer.misses
+    if rows and rank > len(rows):
+        raise usage_error(f"--rank {rank}: there are {len(rows)} plans")
+    return rows[rank - 1] if rows else None
 
 
 def _changes(given: dict[str, Any], source: Path | str | None) -> tuple[dict[str, Any], str | None]:

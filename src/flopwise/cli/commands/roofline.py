@@ -36,12 +36,18 @@ if TYPE_CHECKING:
 @add("--training", FLAG, "With a MODEL: forward and backward pass.", default=False)
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
-def command(**given: Any) -> None:
+@options.web_flag
+def command(*, web: bool, **given: Any) -> None:
     """Compute time against memory time of any piece of work.
 
     Give --flops and --bytes, or a MODEL for one pass over --batch samples (1 where not given) of --seq tokens; models
     without layers use published figures.
     """
+    if web:
+        from flopwise.cli.commands.web import show_estimate
+
+        show_estimate("roofline")
+        return
     from flopwise.api.roofline import roofline
 
     if given["model"] is None:

@@ -55,13 +55,19 @@ if TYPE_CHECKING:
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
+@options.web_flag
+def command(*, sweep: str | None, explain: bool, web: bool, **given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
     TTFT is the time to the first token, TPOT the time for each further one; models that do not generate have a latency.
     Input and output tokens share the bill by the time that prompts and answers take. A model that does not fit gets
     its memory and no speed; where --rate cannot be sustained, throughput is the most that can. The exit code is then 1.
     """
+    if web:
+        from flopwise.cli.commands.web import show_estimate
+
+        show_estimate("serve")
+        return
     if sweep is not None:
         from flopwise.api.serve import serve_sweep
 

@@ -98,8 +98,9 @@ NOT_QUEUED = {
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
+@options.explain_flag
 @options.web_flag
-def command(*, web: bool, **given: Any) -> None:
+def command(*, web: bool, explain: bool, **given: Any) -> None:
     """What users see: requests through replicas, step by step.
 
     Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is played
@@ -123,6 +124,7 @@ def command(*, web: bool, **given: Any) -> None:
     check_option_groups(given["purchase"])
     model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
     if given["queue"] is not None:
+        options.refuse(["explain"], "of requests through replicas; leave it out with --queue")
         with Progress("simulating") as progress:
             worked = api.batch(model, report=progress, **options.values(given, BatchRequest), **shared)
         options.answer(worked, batch_lines, further=_batch_further(worked, given))
@@ -146,7 +148,7 @@ def command(*, web: bool, **given: Any) -> None:
         sizes = api.vertical(model, rule=rule, replicas=given["replicas"], **question)
 
     comparison = None if replayed is None else replayed.comparison
-    _show(run, elastic, sizes, comparison, _targets(run.summary, given), _further(run, given))
+    _show(run, elastic, sizes, comparison, _targets(run.summary, given), _further(run, given), explain=explain)
 
 
 def _show(
@@ -156,8 +158,11 @@ def _show(
     comparison: ReplayComparison | None,
     targets: Sequence[_Target],
     further: Mapping[str, str],
+    *,
+    explain: bool,
 ) -> None:
     """Give the answer, and end with 1 where nothing was answered or a target is missed."""
+    from flopwise.serving.sim.explain import SimulatedFigureTree
 
     def text(_: Result, paper: Screen) -> Iterator[str]:
         yield from lines(run, paper) if elastic is None else autoscale_lines(elastic, paper)
@@ -174,7 +179,8 @@ def _show(
     def verdict(answer: Result) -> str:
         return " ".join([*map(_judgement, targets), answer.verdict])
 
-    options.answer(elastic or run, text, plain, verdict=verdict, further=further)
+    figure = (lambda _: SimulatedFigureTree(run).tree()) if explain else None
+    options.answer(elastic or run, text, plain, figure, verdict=verdict, further=further)
     if not run.summary.completed or not all(one.holds for one in targets):
         click.get_current_context().exit(1)
 

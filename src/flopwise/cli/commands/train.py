@@ -56,12 +56,18 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: Any) -> None:
+@options.web_flag
+def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, **given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
     Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is taken. A layout that
     does not fit is estimated all the same; the exit code is then 1.
     """
+    if web:
+        from flopwise.cli.commands.web import show_estimate
+
+        show_estimate("train")
+        return
     if compare:
         from flopwise.api.compare import compare as compared
 

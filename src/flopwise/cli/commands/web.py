@@ -16,14 +16,14 @@ from flopwise.cli.app import app
 from flopwise.cli.options import Flag, add, usage_error
 from flopwise.cli.progress import clear
 from flopwise.errors import MissingFactError
-from flopwise.options import FILE, FLAG, name, whole
+from flopwise.options import FILE, FLAG, argument_text, name, whole
 
 NEEDS = ("starlette", "uvicorn")
 TOKEN = "FLOPWISE_WEB_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST_TOKEN = 16
 NOT_SHOWN = (
     "output_file", "output", "from_file", "old", "compare", "to", "force", "address", "workers", "facts", "calibration",
-    "store",
+    "store", "explain", "sweep", "weak", "rank",
 )  # fmt: skip
 """Options that pages do not have, besides those that name a file."""
 
@@ -71,11 +71,18 @@ def _said_in_address(without_argument: bool = False) -> str:
     for field, spelled in (dict.fromkeys(arguments, "") | options.spellings(context, settings=True)).items():
         value = context.params[field]
         for one in value if isinstance(value, tuple | list) else (value,):
-            text = ",".join(f"{k}={v}" for k, v in one.items()) if isinstance(one, dict) else str(one)
+            text = ",".join(f"{k}={v}" for k, v in one.items()) if isinstance(one, dict) else argument_text(one)
             found.append(
                 (spelled.lstrip("-").replace("-", "_") or field, text.lower() if isinstance(one, bool) else text)
             )
     return urlencode([(key, text) for key, text in found if key != "web"])
+
+
+def show_estimate(noun: str) -> None:
+    """Serve the page Estimate with the question of the running command. Raises: as `run_server`."""
+    from urllib.parse import urlencode
+
+    run_server("estimate", query=f"{urlencode({'question': noun})}&{_said_in_address()}")
 
 
 def show_catalog(kind: str, *fields: str) -> None:

@@ -8,7 +8,7 @@ const THEMES = ["system", "light", "dark"];
 keepToken();
 addEventListener("hashchange", () => { if (keepToken()) location.reload(); });
 
-if (/^\/(plan|serve|fleet)/.test(location.pathname)) facts("openapi.json").catch(() => {}); // which options there are: asked beside the modules
+if (/^\/(plan|estimate|serve|fleet)/.test(location.pathname)) facts("openapi.json").catch(() => {}); // which options there are: asked beside the modules
 
 const main = document.getElementById("main");
 const name = location.pathname.slice(1) || "plan";

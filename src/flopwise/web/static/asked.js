@@ -7,9 +7,9 @@ import * as format from "./format.js";
 
 /**
  * A form beside its answer. `fields`: declarations; `start`: options where the address says none; `draw(answer, place)`;
- * `files`: texts by name, `needs(state)`: whether there is enough to ask; `job`: run as a job with progress.
+ * `files`: texts by name, `needs(state)`: whether there is enough to ask; `job`: run as a job with progress; `kept`: what else the address says.
  */
-export async function questionPage(main, { title, noun, fields, start, draw, empty, needs, files = {}, before, run = ask, button = null }) {
+export async function questionPage(main, { title, noun, fields, start, draw, empty, needs, files = {}, before, run = ask, button = null, kept = {} }) {
   const declared = await options(noun).catch((problem) => ({ problem }));
   if (declared.problem) {
     fill(main, el("h1", {}, title), failed(declared.problem));
@@ -17,6 +17,8 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
   }
   const lists = new Set(Object.keys(declared).filter((key) => declared[key].type === "array"));
   const said = fromAddress(lists);
+  for (const key of Object.keys(kept)) delete said[key];
+  if (typeof fields === "function") fields = fields(declared);
   const state = Object.keys(said).length ? said : { ...start };
   const form = el("form", { class: "form card", "aria-label": title, onsubmit: (event) => { event.preventDefault(); answer(); } });
   const status = statusLine();
@@ -28,7 +30,7 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
   function change(key, value) {
     if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
     else state[key] = value;
-    toAddress(state);
+    toAddress({ ...kept, ...state });
     if (fields.find((field) => field.key === key)?.redraws) {
       drawForm();
       form.elements[key]?.focus();
@@ -40,7 +42,7 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
 
   function drawForm() {
     fill(form, before?.({ state, change, files, drawForm, answer }), fields.filter((field) => field.when?.(state) ?? true).map((field) => input(field, state, change)), button && el("button", {}, button),
-      others(declared, new Set([...fields.map((field) => field.key), "fleet", "trace", "explain"]), state, change));
+      others(declared, new Set([...fields.map((field) => field.key), "fleet", "trace", "explain", "sweep", "compare", "weak"]), state, change));
   }
 
   async function answer() {

@@ -1,6 +1,7 @@
 // Charts: one library, loaded with the first of them; colours of the theme; every chart has its numbers in a table beside it.
 
 import { el } from "./dom.js";
+import { seconds } from "./format.js";
 
 let library = null;
 const drawn = new Set();
@@ -68,6 +69,42 @@ function themed(option) {
     xAxis: many(ends(option.xAxis)), yAxis: many(option.yAxis),
   };
 }
+
+/** Times that people count in, in seconds: what a mark of an axis may be. */
+const COUNTED_S = [...[1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1].flatMap((unit) => [unit, 2 * unit, 5 * unit]), 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400,
+  ...[86400, 864000, 8640000, 86400000].flatMap((unit) => [2 * unit, 5 * unit, 10 * unit])];
+const MARKS = 6; // on one axis, at most
+/** From how many times its least value on an axis is logarithmic. */
+const DECADES = 30;
+
+/** A few of `all` marks that lie between `low` and `high`, evenly in their order. */
+function fewMarks(all, low, high) {
+  const within = all.filter((mark) => mark >= low && mark <= high);
+  const step = Math.ceil(within.length / MARKS);
+  return within.filter((_, i) => (within.length - 1 - i) % step === 0);
+}
+
+/** An axis of times from zero on, or from `begin`: its marks are seconds, minutes, hours or days that people count in. */
+export function timeAxis(end, begin = 0) {
+  const interval = COUNTED_S.find((step) => (end - begin) / step <= MARKS - 1);
+  return { type: "value", min: begin, interval, axisLabel: { formatter: (value) => (value ? seconds(value) : "0 s") } };
+}
+
+/** An axis for times of which none is zero: logarithmic where they lie far apart, with marks that people count in. */
+export function timesAxis(values) {
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  if (most < DECADES * least) {
+    const interval = COUNTED_S.find((step) => (most - (most > 2 * least ? 0 : least)) / step <= MARKS - 1);
+    const begin = most > 2 * least ? 0 : Math.max(0, Math.floor(least / interval) * interval - (least % interval ? 0 : interval));
+    return { ...timeAxis(most, begin), max: Math.ceil(most / interval) * interval, interval };
+  }
+  const [min, max] = [least / 1.3, most * 1.3];
+  const marks = fewMarks(COUNTED_S, min, max);
+  return { type: "log", min, max, axisTick: { customValues: marks }, splitLine: { show: false }, axisLabel: { customValues: marks, formatter: seconds } };
+}
+
+/** An axis for numbers of which none is zero: logarithmic where they lie far apart. */
+export const numbersAxis = (values, text) => ({ type: Math.max(...values) > DECADES * Math.min(...values) ? "log" : "value", axisLabel: { formatter: text } });
 
 /** Draw all charts again, in the colours that hold now; those that are gone are let go. */
 export function redraw() {

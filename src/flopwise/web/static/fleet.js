@@ -5,6 +5,7 @@ import { questionPage } from "./asked.js";
 import { el, fill, fresh, table, tiles, band } from "./dom.js";
 import { fleetForm } from "./fleet_form.js";
 import * as format from "./format.js";
+import { figure, linkOrigins, provenance } from "./origins.js";
 
 const FILE = "fleet.yaml";
 /** How long after the last key the form follows the text. */
@@ -84,20 +85,22 @@ function drawFleet(found, place, question) {
   place.append(
     ...missing.map((w) => el("div", { class: "infeasible", role: "alert" }, el("h2", {}, `Nothing runs ${w.name}`), el("ul", {}, w.reasons.map((r) => el("li", {}, r))))),
     el("section", { class: "card", "aria-label": "The bill" }, el("h2", {}, found.verdict), tiles([
-      ["A month", format.usd(expected), cost.low === null ? null : `80 % interval: ${format.usd(cost.low)} to ${format.usd(cost.high)}`, band(cost.low, expected, cost.high)],
+      ["A month", format.usd(expected), cost.low === null ? null : `80 % interval: ${format.usd(cost.low)} to ${format.usd(cost.high)}`, band(cost.low, expected, cost.high), cost.expected === null ? "bill of a month" : "expected bill"],
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
     ]), found.optimality && el("p", { class: "note" }, found.optimality), download(question)),
     el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
       { title: "workload", cell: (a) => a.workload }, { title: "environment", minor: true, cell: (a) => a.environment }, { title: "runs on", cell: bought },
-      { title: "bought", minor: true, cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => format.usd(a.usd_per_month) },
+      { title: "bought", minor: true, cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => figure(`${a.workload || "nothing"}: ${a.count} x ${a.provider} ${a.instance}, ${a.region}, ${a.purchase}`, format.usd(a.usd_per_month)) },
     ], found.allocation)),
     whatIf(found, expected),
     el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
-    listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => format.usd(s.usd_per_month), true], ["how", (s) => s.how]]),
-    listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => format.percent(r.probability, 0), true], ["impact", (r) => format.percent(r.impact, 0), true], ["kind", (r) => r.kind], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
+    listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => figure(`saving by ${s.what}, ${s.workload}`, format.usd(s.usd_per_month)), true], ["how", (s) => s.how]]),
+    listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${r.kind}, ${r.workload || "the fleet"}`, format.percent(r.probability, 0)), true], ["impact", (r) => format.percent(r.impact, 0), true], ["kind", (r) => r.kind], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
     listed("Assumed", found.assumptions, [["", (text) => text]]),
+    found.provenance ? provenance(() => Promise.resolve(found.provenance)) : "",
   );
+  if (found.provenance) linkOrigins(place, () => Promise.resolve(found.provenance));
 }
 
 /** What the month would cost if something else happened: one at a time, switched on. */
@@ -114,7 +117,7 @@ function whatIf(found, expected) {
     el("div", { class: "tabs noprint", role: "radiogroup", "aria-label": "What if" }, choice(null, "as planned", true), found.whatif.map((one) => choice(one, one.name, false))), told,
     el("details", {}, el("summary", {}, "All of them"), table("What else could happen", [
       { title: "what", cell: (w) => w.name }, { title: "possible", cell: (w) => (w.feasible ? "yes" : "no") },
-      { title: "a month", number: true, cell: (w) => (w.usd_per_month === null ? "-" : format.usd(w.usd_per_month)) },
+      { title: "a month", number: true, cell: (w) => (w.usd_per_month === null ? "-" : figure(`bill if ${w.name}`, format.usd(w.usd_per_month))) },
       { title: "change", number: true, cell: (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd)}`) }, { title: "why", cell: (w) => w.text },
     ], found.whatif)));
 }
@@ -128,13 +131,13 @@ function listed(title, rows, columns) {
 function withPictures(files) {
   const page = files["report.html"];
   const report = new DOMParser().parseFromString(page.slice(page.indexOf("<body>")), "text/html"); // without its styles
-  return { ...JSON.parse(files["assessment.json"]), pictures: [...report.querySelectorAll("figure")] };
+  return { ...JSON.parse(files["assessment.json"]), provenance: JSON.parse(files["provenance.json"] ?? "null"), pictures: [...report.querySelectorAll("figure")] };
 }
 
 /** The assessment; of one in which not all can run, too. */
 async function assess(noun, question, how) {
   try {
-    return withPictures(await job(noun, question, { ...how, accept: FILES_TYPE }));
+    return withPictures(await job(noun, { ...question, explain: true }, { ...how, accept: FILES_TYPE }));
   } catch (problem) {
     if (problem.details?.files?.["assessment.json"]) problem.details.document = withPictures(problem.details.files);
     throw problem;

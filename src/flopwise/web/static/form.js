@@ -109,15 +109,19 @@ export const times = (low, high) => ({
   },
 });
 
+/** The field of an option, from its declaration; `label` instead of its key. */
+export function declared(key, schema, label = key.replaceAll("_", " ")) {
+  const field = { key, label, hint: schema.description, list: schema.type === "array", placeholder: schema["x-takes"] ?? "" };
+  const names = schema.enum ?? schema.items?.enum;
+  if (schema.type === "boolean") field.choices = [["", schema.default ? "yes, as usual" : "as usual"], ["true", "yes"], ["false", "no"]];
+  else if (names && !field.list) field.choices = [["", "as usual"], ...names.map((name) => [name, name])];
+  return field;
+}
+
 /** Every other option of a noun, from its declaration, with a field to search them. */
-export function others(declared, without, state, change) {
-  const fields = Object.entries(declared).filter(([key]) => !without.has(key) && key !== "files").map(([key, schema]) => {
-    const field = { key, label: key.replaceAll("_", " "), hint: schema.description, list: schema.type === "array", placeholder: schema["x-takes"] ?? "" };
-    const names = schema.enum ?? schema.items?.enum;
-    if (schema.type === "boolean") field.choices = [["", schema.default ? "yes, as usual" : "as usual"], ["true", "yes"], ["false", "no"]];
-    else if (names && !field.list) field.choices = [["", "as usual"], ...names.map((name) => [name, name])];
-    return { text: `${key} ${schema.description}`.toLowerCase(), element: input(field, state, change), said: key in state };
-  });
+export function others(schemas, without, state, change) {
+  const fields = Object.entries(schemas).filter(([key]) => !without.has(key) && key !== "files")
+    .map(([key, schema]) => ({ text: `${key} ${schema.description}`.toLowerCase(), element: input(declared(key, schema), state, change), said: key in state }));
   const id = fresh("find");
   const search = el("input", {
     type: "search", id, oninput: () => {

@@ -83,7 +83,10 @@ export function figure(name, value) {
   if (name.endsWith("bytes")) return bytes(value);
   if (name.endsWith("flops")) return flops(value);
   if (name.endsWith("joules")) return joules(value);
-  if (name === "seconds" || name.endsWith("_s")) return seconds(value);
+  if (name.endsWith("_w")) return rate(value, "W");
+  if (name.endsWith("_hz")) return rate(value, "Hz");
+  if (name.endsWith("_c")) return `${plain(value)} °C`;
+  if (name === "seconds" || name.endsWith("_s")) return value ? seconds(value) : "0 s";
   return plain(value);
 }
 

@@ -1,6 +1,6 @@
 // The schedule of a pipeline: which stage works on which micro-batch when, as 1F1B orders them.
 
-import { chart, palette } from "./charts.js";
+import { chart, palette, timeAxis } from "./charts.js";
 import { el, table } from "./dom.js";
 import * as format from "./format.js";
 
@@ -63,7 +63,7 @@ export function schedule(found) {
   return el("section", { class: "card" }, el("h2", {}, `Pipeline of ${pp} stages`),
     chart(`Forward and backward passes of each stage over time; the table holds when each stage works`, () => ({
       tooltip: { formatter: ({ data }) => `stage ${data.value[0]}, micro-batch ${data.value[3]}, ${data.value[4] ? "backward" : "forward"}\n${format.seconds(data.value[1])} to ${format.seconds(data.value[2])}` },
-      xAxis: { type: "value", max: whole, axisLabel: { formatter: (value) => (value ? format.seconds(value) : "0 s") } },
+      xAxis: { ...timeAxis(whole), max: whole },
       yAxis: { type: "category", inverse: true, data: Array.from({ length: pp }, (_, stage) => `stage ${stage}`) },
       series: [{
         type: "custom", encode: { x: [1, 2], y: 0 },

@@ -6,7 +6,8 @@ import { band, el, failed, fill, fresh, painted, skeleton, statusLine, table, ti
 import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers } from "./planned.js";
-import { detail, link } from "./chosen.js";
+import { detail } from "./chosen.js";
+import { figure, linkOrigins, ofPlan } from "./origins.js";
 
 const TASKS = [["serve", "Real-time"], ["batch", "Batch"], ["finetune", "Fine-tune"], ["pretrain", "Pre-train"], ["encode", "Embeddings"]];
 const SESSION = ["turns", "think", "tool_share", "tool_pause", "kv_stores"];
@@ -207,14 +208,14 @@ export async function show(main) {
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
         el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
-      rows.length ? ranked(rows, plan, pick, select) : null,
+      rows.length ? ranked(rows, plan, pick, select, (row) => () => ofPlan(plan, row, question.files)) : null,
       before ?? below);
     return () => {
       before?.replaceWith(below);
       fill(below, el("div", { class: "cards" }, front(plan, select), levers(plan)), place, ruledOut(plan, question), assumed(plan));
       if (!rows.length) return;
       select(rows[pick - 1] ?? rows[0]);
-      link(results.querySelector("[aria-label='The answer']"), rows[0], plan, question);
+      linkOrigins(results.querySelector("[aria-label='The answer']"), () => ofPlan(plan, rows[0], question.files));
     };
   }
 
@@ -243,6 +244,9 @@ const EXAMPLES = [
 const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
 const likely = (row) => (Object.keys(row.meets).length ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
+/** The names that figures of a row have in its provenance. */
+const takes = (plan) => ({ finetune: "run time", pretrain: "run time", batch: "time of the batch" })[plan.task] ?? "whole request of the plan";
+const chance = (row) => (Object.keys(row.meets).length > 1 ? "chance of every target" : `chance of ${Object.keys(row.meets)[0]}`);
 const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
 const ends = (row, name, text) => {
   const [low, high] = [row[`${name}_low`], row[`${name}_high`]];
@@ -257,32 +261,32 @@ const at = (plan, name) => {
 function headline(best, plan, meets) {
   const figures = [
     [meets ? `Best by ${plan.objective}` : "Nearest miss", `${best.num_instances} x ${best.instance}`, `${best.provider}, ${best.region}: ${best.num_gpus} x ${best.gpu}`],
-    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), service(plan) ? "cost per hour" : "cost"],
+    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), "cost of the plan"],
   ];
   if (service(plan)) {
-    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft"), null, "TTFT"], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot"), null, "TPOT"]);
+    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot"), null, "TPOT of the plan"]);
   }
-  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), service(plan) ? "whole request" : "run time"], ["Meets its targets", likely(best)]);
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", likely(best), null, null, chance(best)]);
   return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
 const COLUMNS = [
   { key: "rank", title: "#", number: true, minor: true, of: (c) => c.rank, text: (c) => String(c.rank) },
   { key: "instance", title: "instance", kind: "name", of: (c) => c.instance, text: (c) => `${c.num_instances} x ${c.instance}${c.purchase === "on_demand" ? "" : ` ${c.purchase}`}`, note: (c) => `${c.provider}, ${c.region}` },
-  { key: "gpu", title: "GPUs", kind: "name", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
+  { key: "gpu", title: "GPUs", of: (c) => c.gpu, text: (c) => `${c.num_gpus} x ${c.gpu}` },
   { key: "layout", title: "layout", kind: "words", minor: true, of: (c) => format.layout(c.layout) },
-  { key: "memory", title: "memory", number: true, minor: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB` },
-  { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s) },
-  { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s) },
-  { key: "time", title: "time", number: true, only: (p) => p.task !== "serve", of: (c) => c.seconds, text: (c) => format.seconds(c.seconds) },
-  { key: "hourly", title: "USD/h", number: true, minor: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour) },
-  { key: "cost", title: "cost", number: true, of: (c) => c.cost_usd, text: (c) => format.usd(c.cost_usd) },
-  { key: "meets", title: "meets", number: true, of: (c) => (Object.keys(c.meets).length ? -Math.min(...Object.values(c.meets)) : 0), text: likely },
+  { key: "memory", title: "memory", number: true, minor: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB`, origin: () => "memory per GPU" },
+  { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s), origin: () => "TTFT of the plan" },
+  { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s), origin: () => "TPOT of the plan" },
+  { key: "time", title: "time", number: true, only: (p) => p.task !== "serve", of: (c) => c.seconds, text: (c) => format.seconds(c.seconds), origin: (_, plan) => takes(plan) },
+  { key: "hourly", title: "USD/h", number: true, minor: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour), origin: () => "price of all machines" },
+  { key: "cost", title: "cost", number: true, of: (c) => c.cost_usd, text: (c) => format.usd(c.cost_usd), origin: () => "cost of the plan" },
+  { key: "meets", title: "meets", number: true, of: (c) => (Object.keys(c.meets).length ? -Math.min(...Object.values(c.meets)) : 0), text: likely, origin: (c) => (Object.keys(c.meets).length ? chance(c) : null) },
 ];
 const FIRST = 10;
 
-/** The ranked table: sorted by any column, filtered by any text, ten rows at first. */
-function ranked(rows, plan, pick, select) {
+/** The ranked table: sorted by any column, filtered by any text, ten rows at first; `origins(row)` asks for its provenance. */
+function ranked(rows, plan, pick, select, origins = null) {
   let sort = { key: "rank", up: true };
   let all = false;
   const place = el("div");
@@ -307,10 +311,12 @@ function ranked(rows, plan, pick, select) {
         ...columns.map((c) => ({
           number: c.number, minor: c.minor, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
           title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
-          kind: c.kind, cell: (row) => [text(c, row), c.note && el("small", {}, c.note(row))],
+          kind: c.kind, cell: (row) => [origins && c.origin?.(row, plan) ? figure(c.origin(row, plan), text(c, row)) : text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === before && "chosen" })),
       found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
+    const lines = place.querySelectorAll("tr[data-rank]");
+    if (origins) shown.forEach((row, i) => linkOrigins(lines[i], origins(row), { beside: true }));
   }
   draw();
   return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, "Ranked plans"), search), place);

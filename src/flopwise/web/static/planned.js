@@ -1,6 +1,6 @@
 // What a whole plan is drawn with: the front of cost and time, and what single changes do.
 
-import { chart, palette } from "./charts.js";
+import { chart, palette, timesAxis } from "./charts.js";
 import { el, table } from "./dom.js";
 import * as format from "./format.js";
 
@@ -22,7 +22,7 @@ export function front(plan, select) {
     chart(`${title}: ${all.length} plans and the cheapest at each time; the table of plans holds the same figures`, () => ({
       legend: {},
       tooltip: { formatter: (p) => told(p.data.row) },
-      xAxis: { type: "log", name: target ? AXES[target] ?? target : "time", axisLabel: { formatter: format.seconds } },
+      xAxis: { ...timesAxis([...all, ...lower].map((one) => one.value[0])), name: target ? AXES[target] ?? target : "time" },
       yAxis: { type: "log", axisLabel: { formatter: (v) => `$${format.count(v).replace(" ", "")}` } },
       series: [
         { name: "cheapest at each time", type: "line", data: lower, symbolSize: 7, lineStyle: { width: 2 } },

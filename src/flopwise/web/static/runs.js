@@ -1,12 +1,21 @@
 // Runs: what was recorded, each beside what was expected of it; one that goes on is read again every few seconds.
 
 import { ask } from "./api.js";
-import { chart, palette } from "./charts.js";
+import { chart, palette, timeAxis, timesAxis } from "./charts.js";
 import { band, el, failed, fill, fresh, table, tiles } from "./dom.js";
 import { fromAddress, toAddress } from "./form.js";
 import * as format from "./format.js";
 
 const AGAIN_MS = 5000;
+/** Metrics as people call them. */
+const TITLES = {
+  step_s: "Time of a step", data_wait_s: "Wait for data", communication_s: "Messages that nothing hides", tokens_per_s: "Tokens/s", samples_per_s: "Samples/s", tokens: "Tokens", loss: "Loss", eval_loss: "Loss on held-out data",
+  learning_rate: "Learning rate", grad_norm: "Norm of gradients", loss_scale: "Scale of the loss", mfu_frac: "MFU", model_flops_per_s: "Model FLOP/s", plan_deviation_frac: "Longer than expected", peak_memory_bytes: "Memory at its peak",
+  reserved_memory_bytes: "Memory reserved", used_memory_bytes: "Memory in use", energy_joules: "Energy", cost_usd: "Cost", elapsed_s: "Time recorded", eta_s: "Time until it ends", utilization_frac: "Device busy", tensor_active_frac: "Tensor units busy",
+  memory_active_frac: "Memory interface busy", temperature_c: "Temperature", power_w: "Power", sm_clock_hz: "Clock", pcie_bytes_per_s: "PCIe traffic", nvlink_bytes_per_s: "NVLink traffic", ttft_s: "TTFT", itl_s: "Between two tokens", e2e_s: "Whole request",
+  ttfb_s: "Time to the first byte", chunks: "Pieces of an answer", failed_requests: "Failed requests", preemptions: "Preemptions", requests_per_s: "Requests/s", requests_running: "Requests that run", requests_waiting: "Requests that wait", cache_frac: "KV cache in use",
+};
+const called = (metric) => TITLES[metric] ?? metric.replaceAll("_", " ");
 const at = (moment) => (moment === null ? "-" : new Date(moment * 1000).toLocaleString());
 const taken = (value) => (value ? format.seconds(value) : "0 s");
 const known = (value, text) => (value === null || value === undefined ? "-" : text(value));
@@ -96,15 +105,37 @@ function draw(place, run) {
     run.expected ? el("section", { class: "card" }, el("h2", {}, "What was expected"), el("p", { class: "note" }, `By flopwise ${run.expected.version}, of this question:`), el("pre", {}, JSON.stringify(run.expected.question, null, 1))) : null);
 }
 
+const SIDES = [["expected", "expected_s", 7], ["measured", "measured_s", 0]];
+const APART = 100; // times: bars of terms that lie further apart show one of them alone
+const apart = (rows) => {
+  const known = rows.flatMap((term) => SIDES.map(([, key]) => term[key])).filter((value) => value > 0);
+  return known.length > 1 && Math.max(...known) > APART * Math.min(...known);
+};
+const LABEL = "Time of each term, expected and measured; the table holds the same figures";
+const names = (rows) => ({ type: "category", data: rows.map((term) => term.name), axisLabel: { interval: 0 } });
+
+function bars(rows) {
+  const most = Math.max(...rows.flatMap((term) => SIDES.map(([, key]) => term[key] ?? 0)));
+  return chart(LABEL, () => ({
+    legend: {}, tooltip: { formatter: (p) => `${p.name}, ${p.seriesName}: ${taken(p.value)}` }, xAxis: timeAxis(most), yAxis: names(rows),
+    series: SIDES.map(([name, key, hue]) => ({ name, type: "bar", data: rows.map((term) => term[key]), itemStyle: { color: palette()[hue] } })),
+  }));
+}
+
+/** Terms that lie decades apart, as points: the length of a bar says nothing on a logarithmic axis. */
+function dots(rows) {
+  const known = rows.flatMap((term) => SIDES.map(([, key]) => term[key])).filter((value) => value > 0);
+  return chart(LABEL, () => ({
+    legend: {}, tooltip: { formatter: (p) => `${rows[p.value[1]].name}, ${p.seriesName}: ${taken(p.value[0])}` }, xAxis: timesAxis(known), yAxis: { ...names(rows), splitLine: { show: true } },
+    series: SIDES.map(([name, key, hue]) => ({ name, type: "scatter", symbolSize: 11, data: rows.map((term, i) => [term[key], i]).filter(([value]) => value > 0), itemStyle: { color: palette()[hue] } })),
+  }));
+}
+
 function terms(run) {
   if (!run.terms.length) return null;
   const rows = [...run.terms].reverse();
   return el("section", { class: "card" }, el("h2", {}, "Where the time goes"),
-    chart("Seconds of each term, expected and measured; the table holds the same figures", () => ({
-      legend: {}, tooltip: { formatter: (p) => `${p.name}, ${p.seriesName}: ${format.seconds(p.value)}` },
-      xAxis: { type: "value", splitNumber: 4, axisLabel: { formatter: taken } }, yAxis: { type: "category", data: rows.map((term) => term.name) },
-      series: [["expected", "expected_s", 7], ["measured", "measured_s", 0]].map(([name, key, hue]) => ({ name, type: "bar", data: rows.map((term) => term[key]), itemStyle: { color: palette()[hue] } })),
-    })),
+    apart(rows) ? dots(rows) : bars(rows),
     table("Terms", [
       { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },
       { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "longer by", number: true, cell: (t) => taken(t.difference_s) },
@@ -115,12 +146,13 @@ function terms(run) {
 function line(run, metric, points) {
   const planned = run.figures.find((figure) => figure.metric === metric && figure.expected !== null);
   const text = (value) => format.figure(metric, value);
+  const across = ["serve", "encode", "batch"].includes(run.task) ? "request" : "step";
   const marks = planned && { silent: true, symbol: "none", label: { formatter: "expected" }, data: [{ yAxis: planned.expected }] };
   const area = planned && planned.low !== null && { silent: true, itemStyle: { opacity: 0.12 }, data: [[{ yAxis: planned.low }, { yAxis: planned.high }]] };
-  return el("section", { class: "card" }, el("h2", {}, `${metric} over the run`),
-    chart(`${metric} over the run; its median stands in the table`, () => ({
-      tooltip: { trigger: "axis", formatter: ([p]) => `${format.plain(p.value[0])}: ${text(p.value[1])}` },
-      xAxis: { type: "value", min: "dataMin", max: "dataMax" }, yAxis: { type: "value", scale: true, axisLabel: { formatter: text } },
+  return el("section", { class: "card" }, el("h2", {}, `${called(metric)} over the run`),
+    chart(`${called(metric)} over the run; its median stands in the table`, () => ({
+      tooltip: { trigger: "axis", formatter: ([p]) => `${across} ${format.plain(p.value[0])}: ${text(p.value[1])}` },
+      xAxis: { type: "value", min: "dataMin", max: "dataMax", name: across }, yAxis: { type: "value", scale: true, axisLabel: { formatter: text } },
       series: [{ type: "line", showSymbol: false, data: points, markLine: marks || undefined, markArea: area || undefined }],
     })));
 }
@@ -129,7 +161,7 @@ function figures(run) {
   const text = (figure, value) => known(value, (held) => format.figure(figure.metric, held));
   if (!run.figures.length) return null;
   return el("section", { class: "card" }, el("h2", {}, "Measured beside expected"), table("Figures with their 80 % interval", [
-    { title: "metric", cell: (f) => f.metric }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
+    { title: "figure", cell: (f) => called(f.metric) }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
     { title: "expected", number: true, cell: (f) => text(f, f.expected) },
     { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [`${text(f, f.low)} to ${text(f, f.high)}`, f.measured === null ? null : band(f.low, f.measured, f.high)]) },
     { title: "off by", number: true, cell: (f) => known(f.difference, (held) => `${held > 0 ? "+" : ""}${format.percent(held)}`) },

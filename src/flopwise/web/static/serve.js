@@ -1,11 +1,12 @@
 // Serve: what users of a service see: the curve of latency against throughput, and requests through replicas.
 
 import { ask, facts, job } from "./api.js";
-import { chart } from "./charts.js";
+import { chart, numbersAxis, timeAxis, timesAxis } from "./charts.js";
 import { el, fill, table, tiles } from "./dom.js";
 import { counts, times } from "./form.js";
 import * as format from "./format.js";
 import { questionPage } from "./asked.js";
+import { figure, linkOrigins, ofEstimate } from "./origins.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
 const scales = (state) => Boolean(state.autoscale);
@@ -37,10 +38,10 @@ export function show(main) {
     run: async (noun, question, how) => {
       const asked = { ...question };
       for (const field of FIELDS) if (field.when && !field.when(asked)) delete asked[field.key];
-      const [run, curve] = await Promise.all([job(noun, asked, how), latencyCurve(asked, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
+      const [run, curve] = await Promise.all([job(noun, { ...asked, explain: true }, how), latencyCurve(asked, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
       return { run, curve };
     },
-    draw: (found, place) => drawRun(found.run ?? found, found.curve ?? null, place),
+    draw: (found, place, question) => drawRun(found.run ?? found, found.curve ?? null, place, question),
   });
 }
 
@@ -65,32 +66,32 @@ function traceField(state, change, files, drawForm) {
 const OF_SERVE = ["model", "gpu", "tp", "pp", "ep", "dp", "weights", "kv_dtype", "engine", "input", "output"];
 
 /** The sweep of `flopwise serve --sweep concurrency`, for the same deployment. */
-function latencyCurve(question, how) {
-  const own = Object.fromEntries(Object.entries(question).filter(([key, value]) => OF_SERVE.includes(key) && !(["input", "output"].includes(key) && !/^\d+k?$/.test(value))));
-  return ask("serve", { ...own, sweep: "concurrency" }, how);
+const latencyCurve = (question, how) => ask("serve", { ...ownQuestion(question), sweep: "concurrency" }, how);
+
+/** What a simulation's question says of one replica and its requests, as far as an estimate takes it. */
+function ownQuestion(question) {
+  return Object.fromEntries(Object.entries(question).filter(([key, value]) => OF_SERVE.includes(key) && !(["input", "output"].includes(key) && !/^\d+k?$/.test(value))));
 }
 
-function drawRun(run, curve, place) {
+function drawRun(run, curve, place, question) {
   const line = run.timeline;
   const percent = (share) => (share === null || share === undefined ? null : format.percent(share));
   const points = (curve?.points ?? []).filter((p) => p.fits);
   fill(place,
     el("section", { class: "card", "aria-label": "The run" }, el("h2", {}, run.verdict), tiles([
-      ["Answered", format.fixed(run.completed, 0), run.dropped ? `${format.fixed(run.dropped, 0)} dropped` : "none dropped"],
-      ["TTFT p95", run.ttft_s.p95 === null ? null : format.seconds(run.ttft_s.p95)], ["TPOT p95", run.tpot_s.p95 === null ? null : format.seconds(run.tpot_s.p95)],
-      ["Within all targets", percent(run.goodput_frac)], ["Busy", percent(run.utilisation_frac)], ["Cache at most", percent(run.kv_peak_frac)],
-      ["Replica-hours", format.plain(run.replica_hours)], ["Cost", run.cost_usd === null ? null : format.usd(run.cost_usd)],
+      ["Answered", format.fixed(run.completed, 0), run.dropped ? `${format.fixed(run.dropped, 0)} dropped` : "none dropped", null, "answered"],
+      ["TTFT p95", run.ttft_s.p95 === null ? null : format.seconds(run.ttft_s.p95), null, null, "TTFT p95"], ["TPOT p95", run.tpot_s.p95 === null ? null : format.seconds(run.tpot_s.p95), null, null, "TPOT p95"],
+      ["Within all targets", percent(run.goodput_frac), null, null, "within all targets"], ["Busy", percent(run.utilisation_frac), null, null, "busy"], ["Cache at most", percent(run.kv_peak_frac), null, null, "cache at most"],
+      ["Replica-hours", format.plain(run.replica_hours), null, null, "replica-hours"], ["Cost", run.cost_usd === null ? null : format.usd(run.cost_usd), null, null, "cost of the run"],
     ])),
     el("section", { class: "card" }, el("h2", {}, "Percentiles"), table("As simulated", [
       { title: "", cell: ([, name]) => name },
-      ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key]) => (run[key][p] === null ? "-" : format.seconds(run[key][p])) })),
+      ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key, name]) => (run[key][p] === null ? "-" : figure(`${name} ${p}`, format.seconds(run[key][p]))) })),
     ], Object.entries(TITLES))),
-    el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(run) : null, points.length > 1 ? throughput(points) : null),
+    el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(run) : null, points.length > 1 ? throughput(points, question) : null),
     run.assumptions?.length ? el("section", { class: "card" }, el("h2", {}, "Assumed"), el("ul", {}, run.assumptions.map((text) => el("li", {}, text)))) : null);
+  linkOrigins(place, () => Promise.resolve(run.provenance ?? []));
 }
-
-/** Distances of the marks of a time axis. */
-const STEPS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800];
 
 /** Requests, cache and replicas over the time of the run, each in its own picture. */
 function timeline(run) {
@@ -99,7 +100,7 @@ function timeline(run) {
   const over = (title, note, series) => el("section", { class: "card" }, el("h2", {}, title),
     chart(`${title} over the time of the run`, () => ({
       legend: series.length > 1 ? {} : undefined, tooltip: { trigger: "axis", valueFormatter: (v) => format.plain(v) },
-      xAxis: { type: "value", max: line.time_s.at(-1), interval: STEPS_S.find((step) => line.time_s.at(-1) / step <= 6), name: "time", axisLabel: { formatter: format.seconds } }, yAxis: { type: "value", minInterval: 1 },
+      xAxis: { ...timeAxis(line.time_s.at(-1)), max: line.time_s.at(-1), name: "time" }, yAxis: { type: "value", minInterval: 1 },
       series: series.map(([key, name, step]) => ({ name, type: "line", symbol: "none", step: step ? "end" : false, areaStyle: { opacity: 0.15 }, data: drawn(key) })),
     })), el("p", { class: "note" }, note));
   const several = line.replicas && new Set(line.replicas).size > 1;
@@ -110,16 +111,18 @@ function timeline(run) {
   ];
 }
 
-function throughput(points) {
+function throughput(points, question) {
   const rows = points.filter((p) => p.tpot_s > 0);
-  return el("section", { class: "card" }, el("h2", {}, "Latency against throughput"),
+  const made = el("section", { class: "card" }, el("h2", {}, "Latency against throughput"),
     chart("Time of a token against output tokens a second; the table holds the same figures", () => ({
       tooltip: { formatter: (p) => `${format.plain(p.value[0])} output tokens/s\n${format.seconds(p.value[1])} a token` },
-      xAxis: { type: "value", name: "output tokens/s", splitNumber: 4 }, yAxis: { type: "value", axisLabel: { formatter: format.seconds } },
+      xAxis: { ...numbersAxis(rows.map((p) => p.tokens_per_s), format.count), name: "output tokens/s", splitNumber: 4 }, yAxis: timesAxis(rows.map((p) => p.tpot_s)),
       series: [{ type: "line", symbolSize: 8, data: rows.map((p) => [p.tokens_per_s, p.tpot_s]) }],
     })),
     table("One replica", [
-      { title: "at once", number: true, cell: (p) => format.plain(p.value) }, { title: "TTFT", number: true, cell: (p) => format.seconds(p.ttft_s) },
-      { title: "TPOT", number: true, cell: (p) => format.seconds(p.tpot_s) }, { title: "output tokens/s", number: true, cell: (p) => format.plain(p.tokens_per_s) },
+      { title: "at once", number: true, cell: (p) => format.plain(p.value) }, { title: "TTFT", number: true, cell: (p) => figure("TTFT", format.seconds(p.ttft_s)) },
+      { title: "TPOT", number: true, cell: (p) => figure("TPOT", format.seconds(p.tpot_s)) }, { title: "output tokens/s", number: true, cell: (p) => figure("throughput", format.plain(p.tokens_per_s)) },
     ], rows));
+  made.querySelectorAll("tbody tr").forEach((line, i) => linkOrigins(line, () => ofEstimate("serve", { ...ownQuestion(question), concurrency: rows[i].value })));
+  return made;
 }

@@ -1,0 +1,102 @@
+"""Where the figures of an assessment come from: the bill by its machines, their prices, hours and what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from flopwise.origin import COUNTED, total
+from flopwise.provenance import Figure, fact, setting, term
+
+if TYPE_CHECKING:
+    from flopwise.fleet.assessment import Allotment, Assessment
+    from flopwise.search.answer import Plan
+
+BILL = "bill of a month"
+_SAME = 1e-6
+"""Relative difference up to which two ways to a figure agree."""
+
+
+class AssessmentFigureTree:
+    """The tree behind an assessment; `plans`: of each workload, which hold the sources of prices."""
+
+    def __init__(self, found: Assessment, plans: Mapping[str, Plan]) -> None:
+        """Of this assessment."""
+        self.found, self.plans = found, plans
+
+    def tree(self) -> Figure:
+        """The root over the bill, what is drawn, savings, what-ifs and risks."""
+        return _tree(self.found, self.plans)
+
+
+def _tree(found: Assessment, plans: Mapping[str, Plan]) -> Figure:
+    cost = found.usd_per_month
+    rows = [_allotment(one, plans) for one in found.allocation]
+    besides = [
+        term(f"{name} of a month", usd, "USD", f"{COUNTED}: bytes of each workload x the provider's price")
+        for name, usd in (("storage", cost.storage), ("traffic", cost.traffic)) if usd
+    ]  # fmt: skip
+    bill = total(BILL, "USD", [*rows, *besides])
+    if abs(cost.total - float(bill.value or 0.0)) > _SAME * abs(cost.total):
+        formula = f"{COUNTED}: these parts, and commitments that nothing uses"
+        bill = term(BILL, cost.total, "USD", formula, *rows, *besides)
+    figures = [bill, *_drawn(found, bill), *_changes(found, bill)]
+    return Figure("assessment", found.name, "", "the figures below", "", tuple(figures))
+
+
+def allotment_name(one: Allotment) -> str:
+    """What a row of the allocation is called in the tree."""
+    return f"{one.workload or 'nothing'}: {one.count} x {one.provider} {one.instance}, {one.region}, {one.purchase}"
+
+
+def _allotment(one: Allotment, plans: Mapping[str, Plan]) -> Figure:
+    """The bill of one set-up."""
+    name = allotment_name(one)
+    if one.usd_per_hour is None:
+        return term(name, one.usd_per_month, "USD", f"{COUNTED}: tokens of a month x the price of each")
+    place = one.provider, one.instance, one.region, one.purchase
+    offers = plans[one.workload].plans if one.workload in plans else []
+    source = next((c.price_source for c in offers if (c.provider, c.instance, c.region, c.purchase) == place), "")
+    what = f"price of {one.provider} {one.instance}, {one.purchase.replace('_', ' ')}"
+    price = (
+        fact(
+            what, one.usd_per_hour, "USD/h", source=source or "data/instances.csv", date=one.price_date,
+            note=one.price_note,
+        )
+        if one.price_date else setting(what, one.usd_per_hour, "USD/h")
+    )  # fmt: skip
+    count, hours = Figure("machines", one.count, kind="chosen"), setting("hours of a month", one.hours_per_month, "h")
+    formula = f"{count.name} x {price.name} x {hours.name}"
+    if abs(one.usd_per_month - one.count * one.usd_per_hour * one.hours_per_month) > _SAME * one.usd_per_month:
+        formula = f"{COUNTED}: {formula}, with rework after interruptions, discounts and what a commitment costs idle"
+    return term(name, one.usd_per_month, "USD", formula, count, price, hours)
+
+
+def _drawn(found: Assessment, bill: Figure) -> Iterator[Figure]:
+    """What drawn months say of the bill."""
+    cost, drawn = found.usd_per_month, found.scenarios
+    if drawn is None or cost.expected is None:
+        return
+    inputs = bill, setting("drawn months", drawn.runs), setting("seed", drawn.seed)
+    what = "drawn months of demand, prices and interruptions"
+    yield term("expected bill", cost.expected, "USD", f"{COUNTED}: mean of {what}", *inputs)
+    for name, value, share in (("low", cost.low, "10th"), ("high", cost.high, "90th")):
+        yield term(f"expected bill, {name}", value, "USD", f"{COUNTED}: {share} percentile of {what}", *inputs)
+
+
+def _changes(found: Assessment, bill: Figure) -> Iterator[Figure]:
+    """Savings, what would be if, and risks."""
+    for saving in found.savings:
+        name = f"saving by {saving.what}, {saving.workload}"
+        yield term(name, saving.usd_per_month, "USD", f"{COUNTED}: {saving.how}", bill)
+    for other in found.whatif:
+        if other.usd_per_month is not None:
+            formula = f"{COUNTED}: the fleet planned again; {other.text}"
+            yield term(f"bill if {other.name}", other.usd_per_month, "USD", formula, bill)
+    for risk in found.risks:
+        yield term(
+            f"risk of {risk.kind}, {risk.workload or 'the fleet'}",
+            risk.probability,
+            "frac",
+            f"{COUNTED}: {risk.evidence}",
+        )

@@ -1,0 +1,206 @@
+"""Where the figures of a plan come from, beside those of the estimate of its layout alone: price, bill, odds, load.
+
+The estimate of a service is that of one of its replicas, on average; its plan tells percentiles, a month and the odds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from flopwise.origin import COUNTED, chip_fact
+from flopwise.provenance import Figure, fact, setting, term, walk
+from flopwise.search.spec import TRAINING
+from flopwise.units import HOUR_S, HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from flopwise.facts.accelerators import Accelerator
+    from flopwise.search.answer import Candidate, Plan
+    from flopwise.search.workload import Resolved
+
+ODDS = "error model"
+"""Formulas of odds begin so."""
+LATENCIES = {"ttft": ("TTFT", "ttft_s"), "tpot": ("TPOT", "tpot_s"), "latency": ("whole request", "e2e_s")}
+_SAME = 1e-6
+"""Relative difference up to which two ways to a figure agree."""
+
+
+def plan_figures(
+    answer: Plan, chosen: Candidate, workload: Resolved, chip: Accelerator, alone: Figure,
+) -> Figure:  # fmt: skip
+    """The tree `alone`, of the estimate of a candidate's layout, with the figures that the plan adds.
+
+    `chip`: its device. Latencies are told at a percentile, of users in step as means.
+    """
+    from flopwise.search.deployments import latency_percentiles  # noqa: PLC0415 - half is enough
+
+    arrives = answer.task not in TRAINING and workload.requests_per_s is not None
+    percentiles = latency_percentiles(workload) if arrives else {}
+    capacity = chip_fact(chip, "hbm_bytes", "B")
+    made = _PlanFigures(answer, chosen, workload, capacity, {one.name: one for one in walk(alone)}, percentiles)
+    return Figure(
+        alone.name, alone.value, alone.unit, alone.formula, alone.source, (*made.figures(), *alone.inputs),
+        f"{alone.note}; {ODDS}: errors are two-sided lognormal through the measured ends of the 80 % interval",
+        kind=alone.kind,
+    )  # fmt: skip
+
+
+class _PlanFigures:
+    """The figures of one candidate; `known`: those of the estimate of its layout, by name."""
+
+    def __init__(
+        self, answer: Plan, chosen: Candidate, workload: Resolved, capacity: Figure, known: Mapping[str, Figure],
+        percentiles: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self.chosen, self.workload, self.capacity = chosen, workload, capacity
+        self.known, self.percentiles = known, percentiles
+        self.trains, self.batch = answer.task in TRAINING, answer.task == "batch"
+        self.hourly = self._hourly()
+
+    def figures(self) -> list[Figure]:
+        """All of them."""
+        served = {} if self.trains else dict(self._load())
+        cost = self._cost(served)
+        values = self._values(served, cost)
+        return [*served.values(), *self._rates(served, cost), cost, *self._odds(values), self.hourly]
+
+    def _hourly(self) -> Figure:
+        one = self.chosen
+        bought, each = one.purchase.replace("_", " "), one.usd_per_hour / one.num_instances
+        name = f"price of {one.provider} {one.instance}, {bought}"
+        price = (
+            fact(name, each, "USD/h", source=one.price_source, date=one.price_date, note=one.price_note)
+            if one.price_source else setting(name, each, "USD/h")
+        )  # fmt: skip
+        count = Figure("instances", one.num_instances, kind="chosen")
+        return term("price of all machines", one.usd_per_hour, "USD/h", f"{name} x instances", price, count)
+
+    def _load(self) -> Iterator[tuple[str, Figure]]:
+        """Latencies as the plan tells them, and what the machines carry, by the names of a plan's figures."""
+        chosen, held = self.chosen, self.chosen.figures
+        for target, (name, key) in LATENCIES.items():
+            value = held.get(key)
+            if value is not None:
+                at = self.percentiles.get(target, "mean")
+                formula = f"queue model: at {at} of requests, under the arrivals of a replica"
+                alone = self.known.get(name, self.known["TTFT"])  # what answers in one pass has one latency
+                yield key, term(f"{name} of the plan", value, "s", formula, alone)
+        full = held.get("requests_per_s_capacity")
+        if full is None:
+            return
+        count = int(chosen.layout.get("replicas", 1))
+        batch = Figure("sequences at once", chosen.layout.get("max_batch"), kind="chosen")
+        formula = "queue model: sequences at once / time of a request among so many"
+        known = [self.known[name] for name in ("mean step", "cache budget per GPU") if name in self.known]
+        one = term("requests/s of a replica", full / count, "1/s", formula, batch, *known)
+        replicas = Figure("replicas", count, kind="chosen")
+        most = term("requests/s it sustains", full, "1/s", f"{one.name} x replicas", one, replicas)
+        yield "requests_per_s_capacity", most
+        busy, rate = held.get("busy_frac"), self.workload.requests_per_s
+        if busy is None:
+            return
+        if rate is None or not _same(busy, rate / full):
+            yield "busy_frac", term("busy", busy, "frac", f"{COUNTED}: requests wait all the time", most)
+            return
+        arriving = setting("requests/s at the peak", rate, "1/s")
+        yield "busy_frac", term("busy", busy, "frac", f"{arriving.name} / {most.name}", arriving, most)
+
+    def _time(self, served: Mapping[str, Figure]) -> Figure:
+        """What `seconds` is: a run, a batch, or a request."""
+        seconds = self.chosen.seconds
+        if self.trains:
+            return self.known.get("run time", setting("run time", seconds, "s"))
+        if not self.batch:
+            return served.get("e2e_s", served.get("ttft_s", setting("whole request", seconds, "s")))
+        requests, rate = setting("requests", self.workload.requests), served["requests_per_s_capacity"]
+        formula, inputs = f"{requests.name} / {rate.name}", (requests, rate)
+        if not _same(seconds, (self.workload.requests or 0.0) / float(rate.value or 1.0)):
+            formula = f"queue model: {formula}, as long as the run was simulated or its lengths are drawn"
+        return term("time of the batch", seconds, "s", formula, *inputs)
+
+    def _cost(self, served: Mapping[str, Figure]) -> Figure:
+        """The bill of a month, or of a run with its start."""
+        one, hourly = self.chosen, self.hourly
+        if self.trains or self.batch:
+            start, time = setting("start", one.start_s, "s"), self._time(served)
+            start = term(start.name, one.start_s, "s", f"{COUNTED}: machines that boot, image, weights, compilation")
+            plain = one.paid_s / HOUR_S * one.usd_per_hour
+            formula = f"({start.name} + {time.name}) / {HOUR_S:g} x {hourly.name}"
+            if not _same(one.cost_usd, plain):
+                formula = f"{COUNTED}: {formula}, rounded as the provider bills"
+            return term("cost of the plan", one.cost_usd, "USD", formula, start, time, hourly)
+        month = setting("hours of a month", HOURS_PER_MONTH, "h")
+        formula = f"{hourly.name} x {HOURS_PER_MONTH:g}"
+        if not _same(one.cost_usd, one.usd_per_hour * HOURS_PER_MONTH):
+            formula = f"{COUNTED}: {formula}, with what else the month pays (stores of caches, hours of a fleet)"
+            return term("cost of the plan", one.cost_usd, "USD", formula, hourly, month)
+        return term("cost of the plan", one.cost_usd, "USD", formula, hourly)
+
+    def _rates(self, served: Mapping[str, Figure], cost: Figure) -> Iterator[Figure]:
+        """Tokens a second, what they cost, energy, and what sessions find in caches."""
+        held = self.chosen.figures
+        tokens, usd = held.get("output_tokens_per_s"), held.get("usd_per_million_tokens")
+        paid = [self.hourly]
+        if tokens:
+            formula = "queue model: requests answered a second x output tokens"
+            inputs = [served[key] for key in ("requests_per_s_capacity",) if key in served]
+            paid.append(term("output tokens/s of the plan", tokens, "tokens/s", formula, *inputs))
+            yield paid[-1]
+        if usd is not None:
+            formula = f"{COUNTED}: {self.hourly.name} over the tokens of an hour, with stores of caches"
+            if tokens and _same(usd, self.chosen.usd_per_hour / (tokens * HOUR_S) * 1e6):
+                formula = f"{self.hourly.name} / ({paid[-1].name} x {HOUR_S:g}) x 1e6"
+            yield term("cost per million tokens of the plan", usd, "USD", formula, *paid)
+        if (usd := held.get("usd_per_session")) is not None:
+            yield term("cost per session", usd, "USD", f"{COUNTED}: {cost.name} / sessions of a month", cost)
+        if (found := held.get("prompt_found_frac")) is not None:
+            yield term("share of prompts found in caches", found, "frac", "queue model: Che's approximation of a cache")
+        joules = self.chosen.energy_joules
+        if joules is not None and not self.trains:
+            formula = "power model: devices by what their time goes to, host and cooling, over the time that is paid"
+            yield term("energy of the plan", joules, "J", formula, *[served[k] for k in ("busy_frac",) if k in served])
+
+    def _values(self, served: Mapping[str, Figure], cost: Figure) -> dict[str, tuple[Figure, Figure, tuple[str, ...]]]:
+        """By target: the figure that is held against it, its limit, and the figures whose measured errors it has."""
+        workload, known = self.workload, self.known
+        rate: tuple[str, ...] = ("throughput per GPU" if self.trains else "throughput",)
+        held: dict[str, tuple[Figure | None, float | None, tuple[str, ...]]] = {
+            "deadline": (self._time(served), workload.deadline_s, rate),
+            "budget": (cost, workload.budget_usd, rate),
+            "throughput": (known.get("throughput"), workload.tokens_per_s, rate),
+        }
+        for target, (name, key) in LATENCIES.items():
+            limit, errors = getattr(workload, target), ("TTFT", "TPOT") if target == "latency" else (name,)
+            held[target] = (served.get(key), None if limit is None else limit.seconds, errors)
+        found: dict[str, tuple[Figure, Figure, tuple[str, ...]]] = {
+            target: (figure, setting(f"limit of {target}", limit, figure.unit), error)
+            for target, (figure, limit, error) in held.items()
+            if figure is not None and limit is not None
+        }
+        return found | {"memory": (known["memory per GPU"], self.capacity, ("memory per GPU",))}
+
+    def _odds(self, values: Mapping[str, tuple[Figure, Figure, tuple[str, ...]]]) -> Iterator[Figure]:
+        """The chance that each target is met, and that all are, as the ranking takes it: the least of them."""
+        found = []
+        for target, chance in self.chosen.meets.items():
+            inputs: list[Figure] = []
+            if target in values:
+                figure, limit, errors = values[target]
+                inputs = [figure, limit]
+                ends = [self.known.get(f"{error}, {word}") for error in errors for word in ("low", "high")]
+                inputs += [below for end in ends if end is not None for below in end.inputs if "measured" in below.name]
+            run = self.chosen.simulated is not None and target in LATENCIES
+            what = "its simulated percentile" if run else "what is estimated"
+            formula = f"{ODDS}: probability that measured / predicted times {what} keeps to the limit"
+            note = f"errors rest on {self.chosen.evidence}" if self.chosen.evidence else ""
+            found.append(term(f"chance of {target}", chance, "frac", formula, *inputs, note=note))
+        yield from found
+        if len(found) > 1:
+            least = min(float(one.value or 0.0) for one in found)
+            formula = f"min({', '.join(one.name for one in found)})"
+            yield term("chance of every target", least, "frac", formula, *found)
+
+
+def _same(one: float, other: float) -> bool:
+    """Whether two ways to a figure agree."""
+    return abs(one - other) <= _SAME * max(abs(one), abs(other))

@@ -1,0 +1,165 @@
+// Estimate: one question about given machines, as `flopwise train`, `serve`, `memory`, `fit` and `roofline` answer it.
+
+import { facts } from "./api.js";
+import { questionPage } from "./asked.js";
+import { chart, numbersAxis } from "./charts.js";
+import { el, table, tiles } from "./dom.js";
+import { OPERATIONS, intervals, memory, roofline, time } from "./estimated.js";
+import { counts, declared, times } from "./form.js";
+import * as format from "./format.js";
+import { linkOrigins, ofEstimate, provenance } from "./origins.js";
+import { schedule } from "./pipeline.js";
+
+const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
+/** What is asked: its name on the page, the fields that stand first, and what stands in them where nobody says. */
+const QUESTIONS = {
+  train: { title: "Training", first: "model gpu gpus tokens seq global_batch micro_batch dp tp pp zero recompute lora qlora", start: { model: "Llama-3.1-8B", gpu: "h100", gpus: "8", tokens: "1B" } },
+  serve: { title: "Serving", first: "model gpu gpus rate concurrency input output weights kv_dtype tp max_batch", start: { model: "Llama-3.1-8B", gpu: "l40s", rate: "2" } },
+  memory: { title: "Memory", first: "model gpu task seq micro_batch dp tp pp lora qlora weights concurrency context", start: { model: "Llama-3.1-8B", gpu: "h100", task: "serve" } },
+  fit: { title: "What fits", first: "model gpu context output formats kv_dtype", start: { model: "Llama-3.1-8B", gpu: "l40s" } },
+  roofline: { title: "Roofline", first: "model flops bytes gpu gpus batch seq dtype training", start: { model: "Llama-3.1-8B", gpu: "l40s" } },
+};
+const LABELS = {
+  model: "Model", gpu: "GPU", gpus: "GPUs", tokens: "Tokens of the run", seq: "Tokens of a sequence", global_batch: "Sequences of a step", micro_batch: "Sequences of a micro-batch", rate: "Requests a second", concurrency: "Sequences at once",
+  input: "Tokens of a prompt", output: "Tokens of an answer", weights: "Weights", context: "Tokens of a request", formats: "Formats of weights", flops: "FLOP", bytes: "Bytes moved", dtype: "Number format", batch: "Samples of a pass",
+};
+const RANGES = { gpus: counts(1, 16384), tokens: counts(1e6, 2e13), seq: counts(256, 131072), global_batch: counts(8, 16384), rate: counts(0.1, 1000), concurrency: counts(1, 4096), input: counts(32, 131072), output: counts(16, 16384), context: counts(1024, 1048576), deadline: times(600, 86400 * 365) };
+/** Figures of an answer in the order in which they are read: the key, what it is called, and its name in the provenance. */
+const FIGURES = [
+  ["step_s", "A step", "step time"], ["tokens_per_s", "tokens/s", "throughput"], ["tokens_per_s_per_gpu", "tokens/s per GPU", "throughput per GPU"], ["mfu_frac", "MFU", "MFU"], ["hfu_frac", "HFU", "HFU"],
+  ["run.seconds", "The run takes", "run time"], ["run.cost_usd", "The run costs", "cost"], ["run.energy_joules", "Energy", "energy"], ["run.gpu_hours", "GPU-hours", "GPU-hours"], ["run.goodput_frac", "Goodput", "goodput"],
+  ["ttft_s", "TTFT, on average", "TTFT"], ["tpot_s", "TPOT, on average", "TPOT"], ["e2e_s", "Whole request", "whole request"], ["output_tokens_per_s", "output tokens/s", "throughput"], ["requests_per_s", "requests/s", "requests per second"],
+  ["utilisation_frac", "Used"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
+  ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Left of it", "margin"], ["fits_probability", "Chance to fit"], ["max_concurrency", "Sequences at most"], ["kv_capacity_tokens", "Tokens in the cache at most"],
+  ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "At datasheet rates"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
+  ["bandwidth_frac", "Of the bandwidth"], ["samples_per_s", "Samples/s"], ["cost_usd", "Cost"], ["energy_joules", "Energy"],
+];
+const EXPLAINED = ["train", "serve", "memory"]; // questions whose answers say where their figures come from
+let drawing = new AbortController();
+
+export function show(main) {
+  const given = new URLSearchParams(location.search);
+  const noun = QUESTIONS[given.get("question")] ? given.get("question") : "train";
+  const { title, first, start } = QUESTIONS[noun];
+  const links = el("nav", { "aria-label": "Questions" }, el("div", { class: "tabs" }, Object.entries(QUESTIONS).map(([key, one]) =>
+    el("a", { class: "tab", href: `/estimate?question=${key}`, "aria-current": key === noun ? "true" : null }, one.title))));
+  return questionPage(main, {
+    title: `Estimate: ${title.toLowerCase()}`, noun, start, kept: { question: noun }, before: () => links,
+    fields: (schemas) => first.split(" ").filter((key) => schemas[key]).map((key) => ({
+      ...declared(key, schemas[key], LABELS[key]), ...(key === "model" && { hint: "A name of the catalog, a hub id, or a size such as 7B." }), ...(["n", "flop", "bytes", "dtype"].includes(schemas[key]["x-takes"]) && { placeholder: "" }), ...(RANGES[key] && { range: RANGES[key] }), ...(key === "model" && { suggestions: () => names("models") }), ...(key === "gpu" && { suggestions: () => names("gpus") }),
+    })),
+    needs: (state) => state.model || (noun === "roofline" && state.flops),
+    empty: [el("h2", {}, "What is estimated?"), el("p", {}, "Name a model, and the machines that it runs on: nothing is searched, the layout is yours, or the fastest that fits.")],
+    draw: (found, place, asked) => drawEstimate(noun, found, place, asked),
+  });
+}
+
+const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
+
+/** The command line that asks the same. */
+function line(noun, { files, ...asked }) {
+  const words = Object.entries(asked).filter(([key]) => key !== "model").flatMap(([key, value]) => {
+    const name = `--${key.replaceAll("_", "-")}`;
+    if (value === "true" || value === true) return [name];
+    if (value === "false" || value === false) return [name.replace("--", "--no-")];
+    return [value].flat().flatMap((one) => [name, quoted(String(one))]);
+  });
+  return ["flopwise", noun, ...(asked.model ? [quoted(asked.model)] : []), ...words].join(" ");
+}
+
+const at = (found, path) => path.split(".").reduce((held, key) => held?.[key], found);
+
+async function drawEstimate(noun, found, place, asked) {
+  drawing.abort();
+  const { signal } = (drawing = new AbortController());
+  if (!found) return;
+  const whole = noun === "memory" ? { memory: found, ...found } : found;
+  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) ? origin : null]);
+  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole), found.breakdown?.length ? time(found) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, underLoad(found.under_load));
+  const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
+  if (roof) cards.append(roof);
+  place.append(
+    el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), tiles(shown), settings({ ...found.settings, ...found.memory?.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, asked))),
+    noun === "fit" ? formats(found.formats) : "", cards, remedies(whole.memory?.remedies), quick(found.quick ?? found.memory?.quick),
+    listed("Assumed", [...new Set([...(found.assumptions ?? []), ...(noun === "memory" ? [] : found.memory?.assumptions ?? []), ...(found.run?.notes ?? [])])]),
+    EXPLAINED.includes(noun) ? provenance(() => ofEstimate(noun, asked)) : "");
+  if (EXPLAINED.includes(noun)) linkOrigins(place, () => ofEstimate(noun, asked));
+  if (!roof) return;
+  const gpu = await facts("gpus", { name: found.gpu }).catch(() => null);
+  if (signal.aborted) return;
+  if (!gpu || !found.gpu) roof.remove();
+  else if (noun === "roofline") onePoint(roof, found, gpu);
+  else await roofline(roof, noun, { ...asked, ...laidOut(found) }, gpu, {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
+}
+
+/** What the answer chose where the question is silent, as far as a pass depends on it. */
+function laidOut(found) {
+  const { tp, ep, micro_batch: size } = found.layout ?? {};
+  const each = { ...(tp > 1 && { tp }), ...(ep > 1 && { ep }), ...(size && { micro_batch: size }), ...(found.seq_len && { seq: found.seq_len }) };
+  return found.concurrency ? { ...each, max_batch: Math.max(1, Math.round(found.concurrency)) } : each;
+}
+
+function settings(held, laidOut) {
+  const rows = Object.entries(held);
+  if (laidOut) rows.push(["chosen as", laidOut]);
+  return rows.length ? el("p", { class: "note" }, rows.map(([name, text]) => `${name}: ${text}`).join("; ")) : null;
+}
+
+function underLoad(load) {
+  if (!load) return null;
+  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), table(`${format.percent(load.utilisation_frac)} of what it sustains`, [
+    { title: "of requests", cell: (p) => p }, { title: "TTFT", number: true, cell: (p) => format.seconds(load.ttft_s[p]) },
+    ...(load.tpot_s ? [{ title: "TPOT", number: true, cell: (p) => format.seconds(load.tpot_s[p]) }] : []),
+  ], Object.keys(load.ttft_s)));
+}
+
+const known = (value, text) => (value === null || value === undefined ? "-" : text(value));
+
+function formats(rows) {
+  return el("section", { class: "card" }, el("h2", {}, "Which format fits"), table("With as many requests as memory holds", [
+    { title: "weights", cell: (r) => r.weights }, { title: "fits", cell: (r) => (r.fits ? `yes, ${format.percent(r.fits_probability, 0)} likely` : "no") }, { title: "memory", number: true, cell: (r) => known(r.total_bytes, format.gib) },
+    { title: "longest context", number: true, minor: true, cell: (r) => known(r.longest_context, (n) => format.fixed(n, 0)) }, { title: "requests", number: true, cell: (r) => known(r.most_requests, (n) => format.fixed(n, 0)) },
+    { title: "tokens/s", number: true, cell: (r) => known(r.tokens_per_s, format.plain) }, { title: "80 % interval", number: true, minor: true, cell: (r) => (known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
+    { title: "TTFT", number: true, minor: true, cell: (r) => known(r.ttft_s, format.seconds) }, { title: "TPOT", number: true, minor: true, cell: (r) => known(r.tpot_s, format.seconds) },
+    { title: "per M output tokens", number: true, cell: (r) => known(r.usd_per_million_output_tokens, format.usd) }, { title: "quality", minor: true, cell: (r) => known(r.quality, (text) => (typeof text === "string" ? text : Object.values(text).join(", "))) },
+  ], rows));
+}
+
+function remedies(rows) {
+  if (!rows?.length) return "";
+  return el("section", { class: "card" }, el("h2", {}, "What would make it fit"), table("Changes, each alone", [
+    { title: "change", cell: (r) => r.change }, { title: "memory", number: true, cell: (r) => known(r.total_bytes ?? r.bytes, format.gib) }, { title: "fits", cell: (r) => known(r.fits, (fits) => (fits ? "yes" : "no")) },
+  ], rows));
+}
+
+function quick(rows) {
+  if (!rows?.length) return "";
+  const unit = (r, value) => known(value, (held) => format.withUnit(held, r.unit));
+  return el("section", { class: "card" }, el("h2", {}, "Beside the rule of thumb"), table("Formulas of people, and the estimate", [
+    { title: "figure", cell: (r) => r.name }, { title: "formula", cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => unit(r, r.value) },
+    { title: "estimate", number: true, cell: (r) => unit(r, r.estimate) }, { title: "off by", number: true, cell: (r) => known(r.error, format.percent) },
+  ], rows));
+}
+
+function listed(title, texts) {
+  return texts.length ? el("section", { class: "card" }, el("h2", {}, title), el("ul", {}, texts.map((text) => el("li", {}, text)))) : "";
+}
+
+/** The work as one point under the roof of its devices together. */
+function onePoint(place, found, gpu) {
+  const [peak, moved] = [gpu.peak?.[found.dtype] * found.num_gpus, gpu.hbm_bytes_per_s * found.num_gpus];
+  const x = found.intensity_flops_per_byte;
+  const title = el("h2", {}, `Roofline of ${found.num_gpus > 1 ? `${found.num_gpus} x ` : ""}${gpu.name}`);
+  if (!(peak > 0 && moved > 0 && x > 0)) {
+    place.replaceChildren(title, el("p", { class: "note" }, x > 0 ? `Of ${gpu.name} the peak of ${found.dtype} or the bandwidth is not known.` : "Work without FLOP, or without bytes, has no place on it."));
+    return;
+  }
+  const ridge = peak / moved;
+  const xs = [Math.min(x, ridge) / 8, ridge, Math.max(x, ridge) * 8];
+  const reached = found.flops / found.seconds;
+  place.replaceChildren(title, chart("Rate of the work against its FLOP per byte, under the roof of the devices; the tiles hold the same figures", () => ({
+    legend: {}, tooltip: { formatter: (p) => (p.seriesType === "scatter" ? `${format.rate(reached, "FLOP/s")} at ${format.fixed(x, 1)} FLOP/byte` : "") },
+    xAxis: { ...numbersAxis(xs, format.count), name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
+    series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: found.what, type: "scatter", symbolSize: 13, data: [[x, reached]] }],
+  })), el("p", { class: "note" }, `${found.what}: bound by ${found.bound}.`));
+}

@@ -1,0 +1,119 @@
+// The cards of one estimate: intervals, memory, time, roofline.
+
+import { ask } from "./api.js";
+import { chart, partNames, stack, stacks } from "./charts.js";
+import { band, el, fill, table } from "./dom.js";
+import * as format from "./format.js";
+import { figure } from "./origins.js";
+
+const swatch = (index) => el("i", { class: `swatch s${index % 8}${index < 8 ? "" : " again"}`, "aria-hidden": "true" });
+
+export const OPERATIONS = "Timing each operation …";
+/** Figures with their 80 % intervals: what they are called, their names in the answer and in its provenance. */
+const INTERVALS = [
+  ["throughput per GPU", "tokens_per_s_per_gpu", "throughput per GPU", (found) => [found.low, found.high]], ["time of the run", "seconds", "run time"], ["cost of the run", "cost_usd", "cost"],
+  ["energy of the run", "energy_joules", "energy"], ["TTFT, on average", "ttft_s", "TTFT"], ["TPOT, on average", "tpot_s", "TPOT"], ["whole request, on average", "e2e_s", "whole request"],
+  ["output tokens/s", "output_tokens_per_s", "throughput"], ["memory per GPU", "per_gpu_bytes", "memory per GPU", (found) => [found.memory?.low_bytes, found.memory?.high_bytes]],
+];
+
+/** What the estimate knows with its 80 % interval, each as a band. */
+export function intervals(found) {
+  const all = { ...found, ...found.run, per_gpu_bytes: found.memory?.per_gpu_bytes };
+  const known = INTERVALS.map(([title, name, origin, ends]) => [title, name, origin, all[name], ...(ends ? ends(found) : [all[`${name}_low`], all[`${name}_high`]])])
+    .filter(([, , , value, low, high]) => Number.isFinite(value) && Number.isFinite(low) && high > low);
+  if (!known.length) return null;
+  const text = (name, value) => (name === "per_gpu_bytes" ? format.gib(value) : format.figure(name, value));
+  return el("section", { class: "card" }, el("h2", {}, "How sure it is"), table("Estimates with their 80 % intervals", [
+    { title: "figure", cell: ([title]) => title }, { title: "estimate", number: true, cell: ([, name, origin, value]) => figure(origin, text(name, value)) },
+    { title: "80 % interval", cell: ([, name, , value, low, high]) => [`${text(name, low)} to ${text(name, high)}`, band(low, value, high)] },
+  ], known), found.interval?.evidence && el("p", { class: "note" }, `They rest on ${found.interval.evidence}.`));
+}
+
+export function memory(found) {
+  const held = found.memory;
+  const sized = (items) => items.map((item) => ({ name: item.name, value: item.bytes })).filter((part) => part.value > 0);
+  const one = held.worst_rank === "every rank" ? "each GPU" : `the fullest GPU${held.worst_rank ? ` (${held.worst_rank})` : ""}`;
+  const bars = held.stages?.length ? held.stages.map((stage) => ({ name: stage.name.replace("pipeline ", ""), parts: sized(stage.items) })) : [{ name: one, parts: sized(held.items) }];
+  const parts = partNames(bars);
+  const several = bars.length > 1;
+  const fullest = held.worst_rank?.replace("pipeline ", ""); // whose items the provenance holds
+  const of = (bar, name) => bar.parts.find((part) => part.name === name)?.value;
+  const whole = `${format.gib(held.per_gpu_bytes)} (80 % interval: ${format.gib(held.low_bytes)} to ${format.gib(held.high_bytes)})${held.capacity_bytes ? ` of ${format.gib(held.capacity_bytes)}` : ""}`;
+  return el("section", { class: "card" }, el("h2", {}, several ? "Memory of the GPUs of each pipeline stage" : `Memory of ${one}`),
+    stacks(`Memory by item, ${format.gib(held.per_gpu_bytes)} in all${several ? ` on ${held.worst_rank}` : ""}; the table holds the same figures`, bars.map((bar) => ({ ...bar, name: several ? bar.name : "" })), format.gib,
+      held.capacity_bytes && { name: `capacity ${format.gib(held.capacity_bytes)}`, value: held.capacity_bytes }, 2 ** 30),
+    table(several ? `Fullest, on ${held.worst_rank}: ${whole}` : whole, [
+      { title: "item", cell: (name) => [swatch(parts.indexOf(name)), name] },
+      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? figure(!several || bar.name === fullest ? name : null, format.gib(of(bar, name))) : "-") })),
+    ], parts),
+    several && found.layout.pp > bars.length ? el("p", { class: "note" }, `Of ${found.layout.pp} stages; those between the first and the last are alike.`) : null);
+}
+
+export function time(found) {
+  const parts = found.breakdown.filter((part) => part.seconds > 0).map((part) => ({ name: part.name.replaceAll("_", " "), value: part.seconds }));
+  const whole = parts.reduce((sum, part) => sum + part.value, 0);
+  return el("section", { class: "card" }, el("h2", {}, "Time of a step"),
+    stack(`Time of a step by cause, bound by ${found.bound}; the table holds the same figures`, parts, format.seconds),
+    table(`${format.seconds(whole)}, bound by ${found.bound}`, [
+      { title: "part", cell: (p) => [swatch(parts.indexOf(p)), p.name] }, { title: "time", number: true, cell: (p) => figure(p.name, format.seconds(p.value)) },
+      { title: "share", number: true, cell: (p) => format.percent(p.value / whole) },
+    ], parts));
+}
+
+const OF_PASS = ["model", "tp", "ep", "precision", "stack", "attention", "weights", "kv_dtype", "engine"];
+
+/** Each operation of a pass, as `flopwise explain` times it, under the roof of the GPU. */
+export async function roofline(place, noun, own, gpu, files, signal) {
+  const title = el("h2", {}, `Roofline of ${gpu.name}`);
+  const serves = noun === "serve";
+  const length = serves ? Math.round((Number(own.input) || 1024) + (Number(own.output) || 256) / 2) : own.seq ?? 4096;
+  const asked = { ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
+  let found;
+  try {
+    found = await ask("explain", asked, { signal });
+  } catch (problem) {
+    if (problem.name === "AbortError") throw problem;
+    fill(place, title, el("p", { class: "note" }, `The operations are not timed: ${problem.message}`));
+    return;
+  }
+  const peak = gpu.peak?.[found.dtype] ?? gpu.peak?.bf16;
+  const all = found.operations.filter((one) => one.seconds > 0).map((one) => ({ ...one, x: one.bytes ? one.flops / one.bytes : 0, y: one.flops / one.seconds, whole: `${one.name}${one.forward ? "" : ", backward"}` }));
+  const rows = all.filter((one) => one.x > 0);
+  if (!rows.length || !peak || !gpu.hbm_bytes_per_s) {
+    fill(place, title, el("p", { class: "note" }, `Of ${gpu.name} the peak of ${found.dtype} or the bandwidth is not known.`));
+    return;
+  }
+  const ridge = peak / gpu.hbm_bytes_per_s;
+  const xs = [Math.min(...rows.map((r) => r.x), ridge / 4), ridge, Math.max(...rows.map((r) => r.x), ridge * 4)];
+  const points = (bound) => rows.filter((r) => (r.bound === "memory") === (bound === "memory")).map((r) => ({ name: r.whole, value: [r.x, r.y], row: r }));
+  const pass = [found.settings.pass, found.settings.recipe].filter(Boolean).join(", ");
+  fill(place, title,
+    chart("Rate of each operation against its FLOP per byte, under the roof of the GPU; the table holds the same figures", () => ({
+      legend: {}, tooltip: { formatter: (p) => (p.data.row ? `${p.name}\n${format.rate(p.data.row.y, "FLOP/s")} at ${format.fixed(p.data.row.x, 1)} FLOP/byte\n${format.percent(p.data.row.share_frac)} of the pass` : "") },
+      xAxis: { type: "log", name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
+      series: [
+        { name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((x) => [x, Math.min(peak, x * gpu.hbm_bytes_per_s)]) },
+        { name: "memory-bound", type: "scatter", symbolSize: 11, data: points("memory") },
+        { name: "compute-bound", type: "scatter", symbolSize: 11, data: points("compute") },
+      ],
+    })),
+    el("p", { class: "note" }, `${pass}: ${format.seconds(found.pass_s)}, ${format.percent(found.memory_bound_frac)} of it bound by memory. As flopwise explain prints it.`),
+    withoutFlop(all.filter((one) => !rows.includes(one))),
+    el("details", {}, el("summary", {}, `${all.length} operations`), table("Operations", [
+      { title: "operation", cell: (r) => r.whole }, { title: "times", number: true, cell: (r) => r.layers }, { title: "each", number: true, cell: (r) => format.seconds(r.seconds) },
+      { title: "share", number: true, cell: (r) => format.percent(r.share_frac) }, { title: "FLOP/byte", number: true, cell: (r) => (r.x ? format.fixed(r.x, 1) : "-") },
+      { title: "rate", number: true, cell: (r) => (r.y ? format.rate(r.y, "FLOP/s") : "-") }, { title: "bound by", cell: (r) => r.bound },
+    ], all)));
+}
+
+const NAMED = 4; // of the operations that have no place on the chart, the longest are named
+
+/** Operations that count no FLOP move bytes only: a logarithmic axis has no place for them, so they stand below it. */
+function withoutFlop(rows) {
+  if (!rows.length) return null;
+  const longest = [...rows].sort((a, b) => b.share_frac - a.share_frac);
+  const named = longest.slice(0, NAMED).map((one) => `${one.whole} ${format.seconds(one.seconds)}${one.layers > 1 ? ` x ${format.fixed(one.layers, 0)}` : ""}`);
+  const share = rows.reduce((sum, one) => sum + one.share_frac, 0);
+  return el("p", { class: "note" }, `Not on the chart, since they only move bytes (no FLOP is counted for them): ${named.join("; ")}${rows.length > NAMED ? `; and ${rows.length - NAMED} more, which the table holds` : ""}. Together ${format.percent(share)} of the pass.`);
+}
+

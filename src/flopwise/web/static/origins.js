@@ -1,0 +1,90 @@
+// Where a figure comes from: its formula and what it is made of, facts with source and date, down to what nobody computed.
+
+import { ask } from "./api.js";
+import { el, fill } from "./dom.js";
+import * as format from "./format.js";
+
+const words = (one) => [one.name, one.value === undefined ? "" : `: ${format.withUnit(one.value, one.unit)}`, one.formula ? el("span", { class: "from" }, ` = ${one.formula}`) : "",
+  el("span", { class: "from" }, [one.kind && one.kind !== "derived" ? ` [${one.kind}]` : "", one.source ? ` ${one.source}` : "", one.date ? `, ${one.date}` : "", one.note ? ` (${one.note})` : ""].join(""))];
+
+/** A figure with what it is made of; each level opens. */
+function node(one, open) {
+  if (!one.inputs?.length) return el("p", {}, words(one));
+  const made = el("details", { open }, el("summary", {}, words(one)));
+  const unfold = () => { if (made.open && made.children.length === 1) made.append(...one.inputs.map((inner) => node(inner, false))); };
+  made.addEventListener("toggle", unfold);
+  if (open) made.append(...one.inputs.map((inner) => node(inner, false)));
+  return made;
+}
+
+const asked = { key: "", figures: null };
+/** The provenance that a question answers, which is asked when somebody wants to see it, since its tree is long. */
+function answered(key, question) {
+  if (asked.key !== key) {
+    Object.assign(asked, { key, figures: question().then((found) => [found.provenance].flat()) });
+    asked.figures.catch(() => { asked.key = ""; });
+  }
+  return asked.figures;
+}
+
+/** Of an estimate, by the options that it was asked with. */
+export const ofEstimate = (noun, own, files = {}) => answered(JSON.stringify([noun, own]), () => ask(noun, { ...own, explain: true, ...files }));
+
+/** Of a row of a plan, of whatever rank: the plan with this row alone is sent, and nothing is searched again. */
+export function ofPlan(plan, row, files = {}) {
+  const only = { ...plan, plans: [{ ...row, rank: 1 }], misses: [], front: [], fronts: {}, levers: [], ruled_out: [], demoted: [], target_costs: [], if_you_port: [] };
+  return answered(JSON.stringify(only), () => ask("plan", { from: "plan.json", explain: true, files: { ...files, "plan.json": only } }));
+}
+
+/** The figure of that name (or of that name for each of something) nearest to the root; null where there is none. */
+function named(figures, name) {
+  for (let level = figures, depth = 0; level.length && depth < 6; level = level.flatMap((one) => one.inputs ?? []), depth += 1) {
+    const one = level.find((figure) => figure.name === name) ?? level.find((figure) => figure.name.startsWith(`${name} per`));
+    if (one) return one;
+  }
+  return null;
+}
+
+/** Fill `place` with what `figures()` are made of: all, or the one of that name. */
+async function showOrigins(place, figures, name = null) {
+  fill(place, el("p", { class: "status busy" }, "Looking up where it comes from …"));
+  try {
+    const all = await figures();
+    const some = name === null ? all : [named(all, name)].filter(Boolean);
+    fill(place, some.length ? some.map((one) => node(one, true)) : el("p", {}, "The estimate holds nothing more about it."));
+  } catch (problem) {
+    fill(place, el("p", { class: "error" }, problem.message));
+  }
+}
+
+/** The provenance of all figures, folded until somebody opens it. */
+export function provenance(figures) {
+  const place = el("div", {});
+  const section = el("details", { ontoggle: () => { if (section.open && !place.children.length) showOrigins(place, figures); } }, el("summary", {}, "Formulas, facts with source and date, assumptions"), place);
+  return el("section", { class: "card tree" }, el("h2", {}, "Where the figures come from"), section);
+}
+
+/** A dialog that says where the figure of that name comes from. */
+function openOrigin(name, figures) {
+  const inside = el("div", {});
+  const dialog = el("dialog", { class: "card tree", "aria-label": `Where ${name} comes from` },
+    el("div", { class: "row" }, el("h2", {}, name), el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), inside);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  document.body.append(dialog);
+  dialog.showModal();
+  showOrigins(inside, figures, name);
+}
+
+/**
+ * Figures within `place` that have a name in a provenance become buttons that show it. `beside`: of a table whose
+ * figures stand below with a button each; the keyboard is led to those alone.
+ */
+export function linkOrigins(place, figures, { beside = false } = {}) {
+  for (const shown of place?.querySelectorAll("[data-origin]:not(:has(button))") ?? []) {
+    fill(shown, el("button", { type: "button", class: "origin", "aria-haspopup": "dialog", title: "Where it comes from", tabindex: beside ? "-1" : null, onclick: () => openOrigin(shown.dataset.origin, figures) }, shown.textContent));
+  }
+}
+
+/** A figure whose provenance has a name. */
+export const figure = (name, text) => el("span", { "data-origin": name }, text);
