@@ -199,7 +199,7 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
     Where requests arrive at a rate, what they see is read from the curves of many replicas at once.
     """
     columns: dict[int, dict[str, Any]] = {}
-    arriving: dict[str, list[tuple[int, ReplicaQuestion, SizedReplicas]]] = defaultdict(list)
+    arriving: dict[tuple[str, int], list[tuple[int, ReplicaQuestion, SizedReplicas]]] = defaultdict(list)
     for place, (asked, sized) in enumerate(answers):
         if not isinstance(sized, SizedReplicas):
             continue
@@ -208,7 +208,8 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
         elif asked.workload.requests_per_s is None:
             columns[place] = _closed_columns(sized, sized.steady, asked)
         else:
-            arriving[sized.job.engine.name].append((place, asked, sized))
+            started = sized.job.software  # its budget of a step goes by the device
+            arriving[started.name, started.prefill_tokens].append((place, asked, sized))
     for group in arriving.values():
         first = group[0][1].workload  # techniques, and what caches hold of sessions, differ from device to device
         alike = not first.techniques.any and first.sessions is None
