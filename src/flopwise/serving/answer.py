@@ -388,25 +388,28 @@ def _session_run(
     if request.rate is None:
         raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
     assert sessions.turns is not None
-    asked = SessionTraffic(
+    arrivals = SessionTraffic(
         turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share or 0.0,
         tool_pause_s=sessions.tool_pause or 0.0, input_tokens=request.input_tokens or job.input_tokens,
         output_tokens=request.output_tokens or job.output_tokens, kv_stores=sessions.kv_stores,
     )  # fmt: skip
-    traffic = asked.traffic(request.rate)
+    traffic = arrivals.traffic(request.rate)
     traffic.check()
     return SessionRun.of(job, traffic, sessions.kv_stores, replicas, facts, on_compile)
 
 
 def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
     """What is said of sessions that come faster than they are answered; None where the replicas keep up."""
-    asked, answered = sessions_per_s * run.report.turns_per_session, run.estimate.requests_per_s * replicas
-    if asked <= answered * (1.0 + 1e-9):
+    arriving_per_s, answered_per_s = (
+        sessions_per_s * run.report.turns_per_session,
+        run.estimate.requests_per_s * replicas,
+    )
+    if arriving_per_s <= answered_per_s * (1.0 + 1e-9):
         return None
     endless = dict.fromkeys(PERCENTILES, math.inf)
     return UnderLoad(
-        requests_per_s=asked, utilisation_frac=asked / answered,
-        replicas_needed=math.ceil(replicas * asked / answered), ttft_s=endless, tpot_s=endless,
+        requests_per_s=arriving_per_s, utilisation_frac=arriving_per_s / answered_per_s,
+        replicas_needed=math.ceil(replicas * arriving_per_s / answered_per_s), ttft_s=endless, tpot_s=endless,
     )  # fmt: skip
 
 
@@ -418,8 +421,8 @@ def _session_text(job: ServeJob, request: RequestSpec, sessions: SessionsSpec) -
 
 def _session_settings(report: SessionReport) -> Iterator[tuple[str, str]]:
     """Where histories came from, and what a session costs."""
-    held = {"the device": report.device_frac, **report.store_fracs, "computed": report.computed_frac}
-    yield "prompts", ", ".join(f"{format_percent(share)} {name}" for name, share in held.items())
+    shares = {"the device": report.device_frac, **report.store_fracs, "computed": report.computed_frac}
+    yield "prompts", ", ".join(f"{format_percent(share)} {name}" for name, share in shares.items())
     if report.usd_per_session is not None:
         yield "session", f"{format_cost(report.usd_per_session)} each"
 

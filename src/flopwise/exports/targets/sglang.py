@@ -72,8 +72,9 @@ def command(deployment: Deployment) -> Command:
     args += ["--device", "cpu"] if deployment.accelerator.kind == "cpu" else []
     args += ["--enable-metrics", "--host", "0.0.0.0"]  # noqa: S104 - a container's own
     made = Command(
-        args=(*args, "--port", str(PORT)), env={"SGLANG_TIMEOUT_KEEP_ALIVE": IDLE_S}, secret_env=from_hub(source.id), image=image(deployment), port=PORT,
-        health_path="/health", metrics_path="/metrics", assumptions=(*source.notes, *notes),
+        args=(*args, "--port", str(PORT)), env={"SGLANG_TIMEOUT_KEEP_ALIVE": IDLE_S},
+        secret_env=from_hub(source.id), image=image(deployment), port=PORT, health_path="/health",
+        metrics_path="/metrics", assumptions=(*source.notes, *notes),
     )  # fmt: skip
     if deployment.task == "batch":
         return with_batch_client(deployment, made)
