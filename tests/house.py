@@ -186,9 +186,14 @@ def odd_variables() -> list[str]:
     rows = []
     for path in MODULES:
         for node in ast.walk(tree(path)):
-            stored = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
-            name = (node.id if isinstance(node, ast.Name) else node.attr) if stored else getattr(node, "arg", None)
-            if isinstance(name, str) and name.strip("_") in SPOKEN and not isinstance(node, ast.keyword):
+            name = ""
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name = node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.attr
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            if name.strip("_") in SPOKEN:
                 rows.append(f"{place(path)} {name}")
     return sorted(set(rows))
 
