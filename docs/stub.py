@@ -58,9 +58,9 @@ def _function(function: Callable[..., Any], imports: dict[str, set[str]]) -> str
         if one.kind is one.KEYWORD_ONLY and not starred:
             texts, starred = [*texts, "*"], True
         _find(str(one.annotation), sources, imports)
-        unsaid = "" if one.default is one.empty else " = ..."
+        default = "" if one.default is one.empty else " = ..."
         stars = "*" if one.kind is one.VAR_POSITIONAL else ""
-        texts.append(f"{stars}{one.name}: {one.annotation}{unsaid}")
+        texts.append(f"{stars}{one.name}: {one.annotation}{default}")
     if function.specs:  # type: ignore[attr-defined]
         texts.append(f"**specs: {' | '.join(spec.__name__ for spec in function.specs)}")  # type: ignore[attr-defined]
     for spec in function.specs:  # type: ignore[attr-defined]

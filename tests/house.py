@@ -22,6 +22,8 @@ BARE = {
     "meant", "read", "seen", "beside", "around", "again", "still", "apart", "here", "there",
 }  # fmt: skip
 """Irregular participles, and adverbs."""
+SPOKEN = {"told", "said", "unsaid", "held", "asked"}
+"""Names of variables that say nothing about the value."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -179,6 +181,23 @@ def odd_names() -> list[str]:
     return [word for word in words if word in BARE or re.fullmatch(r"[a-z]{3,}ed", word)]
 
 
+def odd_variables() -> list[str]:
+    """Variables, parameters and fields named by what somebody did with them, and not by what they are."""
+    rows = []
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            name = ""
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name = node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.attr
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            if name.strip("_") in SPOKEN:
+                rows.append(f"{place(path)} {name}")
+    return sorted(set(rows))
+
+
 def long_rooms() -> list[str]:
     """Files and functions that deserve a second look."""
     files = {place(p): len(p.read_text(encoding="utf-8").splitlines()) for p in MODULES}
@@ -210,6 +229,7 @@ def main() -> None:
         ("private names imported elsewhere", borrowed_privates()),
         ("modules that pass through", pass_through_modules()),
         ("functions named by a participle or adverb", odd_names()),
+        ("variables named by a participle", odd_variables()),
         (f"files over {LONG_FILE} lines, functions over {LONG_FUNCTION}: look twice", long_rooms()),
     ):
         print(f"{title}: {len(rows)}")

@@ -77,6 +77,10 @@ def test_functions_are_named_by_what_they_return_or_do() -> None:
     assert house.odd_names() == []
 
 
+def test_variables_are_named_by_what_they_are() -> None:
+    assert house.odd_variables() == []
+
+
 def test_formulas_say_their_source_and_what_they_assume() -> None:
     formulas = [path for path in MODULES if place(path).split("/")[0] in {"ops", "cost"}]
     assert {place(path): names for path in formulas if (names := list(silent(tree(path).body)))} == {}

@@ -97,7 +97,7 @@ def measured_rows(
         far = distance(prediction, facts, unseen or {})
         if far is not None:
             assert prediction.band is not None
-            parts = (prediction.band.asked or prediction.band.name).split(".")
+            parts = (prediction.band.exact_name or prediction.band.name).split(".")
             above = tuple(".".join(parts[:count]) for count in range(1, len(parts) + 1))
             found.append(
                 Measured(facts.resolve(row["gpu"]).accelerator, row.get("publisher") or row["study"], far, above, row)

@@ -80,7 +80,7 @@ def points_of(scored: Sequence[Case]) -> list[Point]:
             ratio = 1.0 / (1.0 + unseen[case.key])
         if band is not None and ratio is not None:
             inverse = case.prediction.unit.startswith("tokens") and ".tpot" in band.name  # one stream: 1 / TPOT
-            sign, name = -1 if inverse else 1, band.asked or band.name
+            sign, name = -1 if inverse else 1, band.exact_name or band.name
             far = sign * math.log(ratio)
             far -= min(max(far, math.log(band.reach[0])), math.log(band.reach[1]))
             if case.kind == "memory":

@@ -48,7 +48,7 @@ def _mixture(case: Case) -> str:
     total, active = number(case.row, "params"), number(case.row, "active_params")
     if case.kind == "serving":
         band = case.prediction.band
-        asked = (band.asked or band.name) if band else ""
+        asked = (band.exact_name or band.name) if band else ""
         return "mixture" if asked.endswith(".moe") else "dense" if asked.endswith(".dense") else "not told apart"
     return "mixture" if total and active and active < MIXTURE_SHARE * total else "dense"
 
@@ -58,7 +58,11 @@ def _load(case: Case) -> str:
     if case.prediction.quantity != "ttft_s":
         return "any"
     band = case.prediction.band
-    return "requests wait for memory" if band and "queued" in (band.asked or band.name) else "memory holds all requests"
+    return (
+        "requests wait for memory"
+        if band and "queued" in (band.exact_name or band.name)
+        else "memory holds all requests"
+    )
 
 
 UNSEEN = {

@@ -36,10 +36,10 @@ def takes(
         spelled = {**_spellings(fields, {p.name for p in named}), **(spellings or {})}
 
         @wraps(function)
-        def call(*args: P.args, **said: P.kwargs) -> R:
+        def call(*args: P.args, **keywords: P.kwargs) -> R:
             known, values = {*fields, *shown.parameters}, dict[str, Any]()
-            for name, value in said.items():
-                field = _field(name, spelled, known, said)
+            for name, value in keywords.items():
+                field = _field(name, spelled, known, keywords)
                 is_alias = field != name and name not in spelled
                 values[field] = _of_alias(name, value, one=fields.get(field)) if is_alias else value
             for name in own.keys() & values.keys():
@@ -78,10 +78,10 @@ def _spellings(fields: Mapping[str, Option], taken: set[str]) -> dict[str, str]:
     return found
 
 
-def _field(name: str, spelled: Mapping[str, str], known: set[str], said: Mapping[str, Any]) -> str:
+def _field(name: str, spelled: Mapping[str, str], known: set[str], keywords: Mapping[str, Any]) -> str:
     """The field that a keyword means: itself, or the one whose flag has this name."""
     field = name if name in known else spelled.get(name) or _alias(name, spelled, known)
-    if field != name and field in said:
+    if field != name and field in keywords:
         raise SpecError(f"{name} and {field} are the same argument; give one of them")
     return field
 
@@ -107,8 +107,8 @@ def _parameter(name: str, specs: tuple[type, ...]) -> Parameter:
     spec: Any = next(spec for spec in specs if name in options_of(spec))
     default = defaults_of(spec)[name]
     kind = spec.__dataclass_fields__[name].type
-    unsaid = Parameter.empty if default is NEEDED else default
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=unsaid, annotation=_annotation(kind, options_of(spec)[name]))
+    unset = Parameter.empty if default is NEEDED else default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=unset, annotation=_annotation(kind, options_of(spec)[name]))
 
 
 def _annotation(kind: Any, one: Option) -> str:

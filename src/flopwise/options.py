@@ -458,7 +458,7 @@ def by_name(kind: ValueKind) -> ValueKind:
     """A mapping from names to values of a kind."""
 
     def parse(value: object, what: str) -> dict[str, Any]:
-        return {_key(name, what): kind.parse(held, f"{what}.{name}") for name, held in _mapping(value, what).items()}
+        return {_key(name, what): kind.parse(entry, f"{what}.{name}") for name, entry in _mapping(value, what).items()}
 
     schema = {"type": "object", "additionalProperties": dict(kind.schema)}
     return ValueKind("", parse, f"{kind.words} by name", schema)

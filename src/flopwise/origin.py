@@ -42,8 +42,8 @@ def number(value: object) -> float:
 
 def total(name: str, unit: str, parts: Iterable[Figure], *, note: str = "") -> Figure:
     """The sum of `parts`."""
-    held = tuple(parts)
-    return term(name, sum(float(p.value or 0.0) for p in held), unit, SUM, *held, note=note)
+    addends = tuple(parts)
+    return term(name, sum(float(p.value or 0.0) for p in addends), unit, SUM, *addends, note=note)
 
 
 class Ledger:
@@ -198,8 +198,8 @@ class Device:
     def message(self, name: str, seconds: float, nbytes: float, ranks: int, kind: str, *further: Figure) -> Figure:
         """Seconds of one message of `nbytes` over `ranks` devices; `kind` says which."""
         size = term("message", nbytes, "B", f"{COUNTED}: elements x bytes each")
-        held = (size, setting("ranks", ranks), *self.links(ranks), *further)
-        return term(name, seconds, "s", f"message model: {kind}", *held)
+        inputs = (size, setting("ranks", ranks), *self.links(ranks), *further)
+        return term(name, seconds, "s", f"message model: {kind}", *inputs)
 
 
 def estimate_of(name: str, figures: Iterable[Figure]) -> Figure:
@@ -220,10 +220,10 @@ _CHIP_FIELDS = {
 
 def chip_fact(chip: Accelerator, field: str, unit: str, value: float | None = None) -> Figure:
     """One field of an accelerator's row, or `value` of it."""
-    held = value if value is not None else getattr(chip, field)
+    known_value = value if value is not None else getattr(chip, field)
     return fact(
         f"{chip.name} {_CHIP_FIELDS.get(field, field)}",
-        held,
+        known_value,
         unit,
         source=chip.source,
         date=chip.date,

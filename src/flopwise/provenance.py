@@ -110,9 +110,11 @@ def setting(name: str, value: float | str | None, unit: str = "") -> Figure:
     return Figure(name, value, unit, kind="given")
 
 
-def unsaid_kinds(settings: Mapping[str, Collection[str]], said: Collection[str], kind: Kind) -> dict[str, Kind]:
+def implied_kinds(
+    settings: Mapping[str, Collection[str]], stated_options: Collection[str], kind: Kind
+) -> dict[str, Kind]:
     """The `kind` of each of `settings`, options by the names of their figures, of whose options none is said."""
-    return {name: kind for name, options in settings.items() if not set(options).intersection(said)}
+    return {name: kind for name, options in settings.items() if not set(options).intersection(stated_options)}
 
 
 def with_kinds(figure: Figure, kinds: Mapping[str, Kind]) -> Figure:

@@ -302,6 +302,11 @@ def format_interval(low: float, high: float, text: Callable[[float], str]) -> st
     return f"(80 % interval: {text(low)} to {text(high)})"
 
 
+def format_arrivals(per_s: float, noun: str = "request") -> str:
+    """A rate with its unit: `1 request/s`, `2.5 requests/s`."""
+    return f"{per_s:g} {noun}{'' if per_s == 1 else 's'}/s"
+
+
 def format_cost(value: float | None) -> str | None:
     """US dollars, or nothing where they are not known; small amounts to three digits."""
     if value is None:

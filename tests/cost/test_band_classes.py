@@ -12,9 +12,9 @@ from named import FACTS
 
 def test_a_class_without_a_band_takes_the_one_above_and_remembers_what_was_asked() -> None:
     band = error_band("kernels.gemm.no-such-class", FACTS.calibration)
-    assert (band.name, band.asked) == ("kernels.gemm", "kernels.gemm.no-such-class")
+    assert (band.name, band.exact_name) == ("kernels.gemm", "kernels.gemm.no-such-class")
     wide = band.wider(2.0, "a guess")
-    assert (wide.asked, wide.spread) == (band.asked, 2.0)
+    assert (wide.exact_name, wide.spread) == (band.exact_name, 2.0)
     assert wide.low < band.low < band.median < band.high < wide.high
     with pytest.raises(MissingFactError, match="astrology"):
         error_band("astrology", FACTS.calibration)

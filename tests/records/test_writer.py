@@ -333,14 +333,14 @@ def test_a_batch_whose_answer_was_lost_is_not_written_twice(where: str, monkeypa
 
 
 def test_what_waits_is_bounded_thinned_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOST_HELD", 1000)
+    monkeypatch.setattr(writing, "MOST_QUEUED", 1000)
     monkeypatch.setattr(writing, "MOST_EVENTS", 10)
     blocker = tmp_path / "away"
     blocker.write_text("x")
     writer = Writer(blocker / "runs.db", run := run_named("long outage"), interval_s=0.01)
     for step in range(50_000):
         writer.add(float(step), {"loss": float(step)}, step=step)
-        assert len(writer._held) <= 1000
+        assert len(writer._queue) <= 1000
     for number in range(30):
         writer.event("note", str(number))
     blocker.unlink()
@@ -358,7 +358,7 @@ def test_what_waits_is_bounded_thinned_and_said(tmp_path: Path, monkeypatch: pyt
 
 
 def test_kinds_of_values_that_alternate_are_thinned_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOST_HELD", 1000)
+    monkeypatch.setattr(writing, "MOST_QUEUED", 1000)
     blocker = tmp_path / "away"
     blocker.write_text("x")
     writer = Writer(blocker / "runs.db", run := run_named("two kinds"), interval_s=0.01)
@@ -375,11 +375,11 @@ def test_kinds_of_values_that_alternate_are_thinned_alike(tmp_path: Path, monkey
 
 
 def test_values_of_which_no_two_are_of_a_kind_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOST_HELD", 100)
+    monkeypatch.setattr(writing, "MOST_QUEUED", 100)
     writer = Writer(tmp_path, run_named("odd"), interval_s=0.01)
     for step in range(1000):
         writer.add(float(step), {"loss": 1.0}, device=str(step))
-        assert len(writer._held) <= 100
+        assert len(writer._queue) <= 100
     writer.end(timeout_s=0.0)
 
 

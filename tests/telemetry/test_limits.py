@@ -207,7 +207,7 @@ def test_a_budget_is_kept_while_nothing_can_be_read(tmp_path: Path) -> None:
     late = watcher.look()
     assert {change.limit.name for change in late.changes} == {"SourceLost", "BudgetSpent"}
     assert late.spend.total_usd == 101.0
-    assert any("is spent: running" in text for text in late.said)
+    assert any("is spent: running" in text for text in late.messages)
     reap(watcher)
     clock[0] = 150.0
     assert watcher.look().changes == (), "once an episode"

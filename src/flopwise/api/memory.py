@@ -53,7 +53,7 @@ def memory(
         True serve
     """
     from flopwise.changes.memory import with_remedies
-    from flopwise.provenance import unsaid_kinds
+    from flopwise.provenance import implied_kinds
 
     if task is None:
         task = "serve" if concurrency or context or _of_serving(options) else "train"
@@ -89,12 +89,12 @@ def memory(
     if task == "train":
         from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
 
-        said, settings = [*changed_options(data), *changed_options(spec)], LAYOUT_SETTINGS | SETTINGS
+        option_names, settings = [*changed_options(data), *changed_options(spec)], LAYOUT_SETTINGS | SETTINGS
     else:
         from flopwise.serving.explain import SETTINGS as settings  # noqa: N811 - of the other task
 
-        said = changed_options(deployment)
-    kinds = unsaid_kinds(settings, said, "default")
+        option_names = changed_options(deployment)
+    kinds = implied_kinds(settings, option_names, "default")
     return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
 
 
@@ -125,7 +125,7 @@ def _training(
 
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
-    seq_len, unsaid = data.seq_len(model, tunes=spec.tunes), spec.unsaid
+    seq_len, open_settings = data.seq_len(model, tunes=spec.tunes), spec.open_settings
     layout = spec.layout(model, gpus)
     in_a_step = _sequences_of_a_step(data, seq_len, int(layout.dp) * int(layout.micro_batch), grad_accum)
     spec = spec if chip is None else spec.on(chip, facts)
@@ -133,7 +133,9 @@ def _training(
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
-    answer = memory_answer(model, recipe, layout, chip, facts, seq_given=data.seq is not None, unsaid=unsaid)
+    answer = memory_answer(
+        model, recipe, layout, chip, facts, seq_given=data.seq is not None, open_settings=open_settings
+    )
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
     return replace(answer, assumptions=(*notes, *lacking, *answer.assumptions))
 

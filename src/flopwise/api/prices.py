@@ -103,7 +103,7 @@ def list_prices() -> list[ImportedFile]:
 
     Examples:
         >>> import flopwise
-        >>> [held.name for held in flopwise.list_prices()]
+        >>> [prices.name for prices in flopwise.list_prices()]
         [...]
     """
     from flopwise.price_import.imports import imported_files

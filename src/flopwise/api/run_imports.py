@@ -56,14 +56,14 @@ def import_runs(
         raise SpecError("no file to import; give one that a tool has exported")
     names = {name for spec in (ImportSpec, MachineSpec, SourceSpec) for name in defaults_of(spec)}
     about = {name: value for name, value in options.items() if name in names}
-    said, machines, source = take(about, ImportSpec, MachineSpec, SourceSpec)
+    about_spec, machines, source = take(about, ImportSpec, MachineSpec, SourceSpec)
     gpus, machines = gpus or machines.counted, replace(machines, counted=None)
     rest = {name: value for name, value in options.items() if name not in names and value is not None}
 
     def planned_run(one: FoundRun) -> PlannedRun:
-        return _planned_run(one, said, machines, source, gpus, _settings(one, rest))
+        return _planned_run(one, about_spec, machines, source, gpus, _settings(one, rest))
 
-    return import_files([Path(file) for file in files], said, gpus, planned_run, store)
+    return import_files([Path(file) for file in files], about_spec, gpus, planned_run, store)
 
 
 def _settings(one: FoundRun, rest: Mapping[str, Any]) -> dict[str, object]:
@@ -79,15 +79,15 @@ def _settings(one: FoundRun, rest: Mapping[str, Any]) -> dict[str, object]:
             kind, other = ("serving", "training") if one.raw.task == "serve" else ("training", "serving")
             raise OptionError(name, f"of {other}; {one.path} holds a run of {kind}")
     specs = take(rest, *mine)
-    said = {name: getattr(spec, name) for spec in specs for name in changed_options(spec)}
+    options = {name: getattr(spec, name) for spec in specs for name in changed_options(spec)}
     found = dict(one.raw.settings)
-    if {"concurrency", "rate"} & said.keys():
+    if {"concurrency", "rate"} & options.keys():
         found = {name: value for name, value in found.items() if name not in {"concurrency", "rate"}}
-    return found | said
+    return found | options
 
 
 def _planned_run(
-    one: FoundRun, said: ImportSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    one: FoundRun, spec: ImportSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
     settings: dict[str, object],
 ) -> PlannedRun:  # fmt: skip
     """What is said and expected of a run; why nothing is, in its notes.
@@ -97,17 +97,20 @@ def _planned_run(
     """
     from flopwise.records.imports.imported import PlannedRun
 
-    model, gpu = said.model or one.raw.model, machines.gpu or machines.instance
-    asked = {name: getattr(machines, name) for name in changed_options(machines) if name != "gpu"}
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in {**settings, **asked}.items()}
+    model, gpu = spec.model or one.raw.model, machines.gpu or machines.instance
+    machine_options = {name: getattr(machines, name) for name in changed_options(machines) if name != "gpu"}
+    plain = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in {**settings, **machine_options}.items()
+    }
     alone = PlannedRun(gpu=gpu, gpus=gpus or one.raw.gpus, settings=plain)
-    missing = [name for name, held in (("model", model), ("gpu", gpu)) if held is None]
+    missing = [name for name, fact in (("model", model), ("gpu", gpu)) if fact is None]
     if model is None or missing:
         return replace(alone, notes=(f"nothing is expected of the run without {' and '.join(missing)}",))
     try:
         usd, expected = _expectation(one, model, machines, source, alone.gpus, settings)
     except FlopwiseError as failure:
-        if said.model is not None:
+        if spec.model is not None:
             raise
         return replace(alone, notes=(f"nothing is expected of the run: {failure}",))
     unstated = one.raw.task == "train" and not {"global_batch", "global_batch_tokens"} & settings.keys()
@@ -122,11 +125,11 @@ def _expectation(
     """(USD an hour of all accelerators, what is expected of a run of these settings)."""
     from flopwise.search.reproduce import SERVE, TRAIN, command_line
 
-    asked = {name: getattr(spec, name) for spec in (machines, source) for name in changed_options(spec)}
+    options = {name: getattr(spec, name) for spec in (machines, source) for name in changed_options(spec)}
     verb, specs = ("serve", SERVE) if one.raw.task == "serve" else ("train", TRAIN)
     known = {name for spec in specs for name in defaults_of(spec)}
     line = command_line(
-        verb, model, {n: v for n, v in {**asked, **settings, "gpus": gpus}.items() if n in known}, specs
+        verb, model, {n: v for n, v in {**options, **settings, "gpus": gpus}.items() if n in known}, specs
     )
     if verb == "serve":
         from flopwise.api.serve import serve

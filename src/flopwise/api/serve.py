@@ -54,7 +54,7 @@ def serve(
         True
     """
     from flopwise.changes.memory import with_remedies
-    from flopwise.provenance import unsaid_kinds
+    from flopwise.provenance import implied_kinds
     from flopwise.serving.answer import ServeAnswer
     from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.explain import SETTINGS
@@ -71,8 +71,8 @@ def serve(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
         sessions=sessions, simulate=simulate, on_compile=on_compile,
     )  # fmt: skip
-    said = [name for part in (request, deployment, techniques) for name in changed_options(part)]
-    kinds = unsaid_kinds(SETTINGS, said if gpus is None else [*said, "gpus"], "default")
+    option_names = [name for part in (request, deployment, techniques) for name in changed_options(part)]
+    kinds = implied_kinds(SETTINGS, option_names if gpus is None else [*option_names, "gpus"], "default")
     return replace(answer, memory=with_remedies(answer.memory), kinds=kinds)
 
 

@@ -66,7 +66,7 @@ def train_layers(
         SpecError, InfeasibleError: as `train`.
     """
     from flopwise.changes.memory import with_remedies
-    from flopwise.provenance import unsaid_kinds
+    from flopwise.provenance import implied_kinds
     from flopwise.training.answer import train_answer
     from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on, stack_notes
@@ -91,14 +91,14 @@ def train_layers(
         model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
     )
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
-    unsaid = spec.unsaid if spec.says_layout else spec.unsaid & {"stack"}
+    open_settings = spec.open_settings if spec.says_layout else spec.open_settings & {"stack"}
     if not (machines.network or machines.names_offer):
-        unsaid |= {"network"}
-    answer = train_answer(job, facts, laid_out, notes, data.epochs, unsaid)
+        open_settings |= {"network"}
+    answer = train_answer(job, facts, laid_out, notes, data.epochs, open_settings)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
-    said = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
-    kinds = unsaid_kinds(LAYOUT_SETTINGS, said, "default" if spec.says_layout else "chosen")
-    kinds |= unsaid_kinds(SETTINGS, said, "default")
+    options = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
+    kinds = implied_kinds(LAYOUT_SETTINGS, options, "default" if spec.says_layout else "chosen")
+    kinds |= implied_kinds(SETTINGS, options, "default")
     return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd, kinds=kinds)
 
 

@@ -211,8 +211,8 @@ def _memory_compiled(row: Row) -> str:
     stated, notes = _lower(row, "torch_compile"), _lower(row, "notes")
     if row.get("stack") or stated in {"false", "no", "0"}:
         return ""
-    told = "compile" in notes.replace("nocompile", "") and "eager" not in notes
-    return "yes" if told or stated in {"true", "yes", "1"} else ""
+    compiles = "compile" in notes.replace("nocompile", "") and "eager" not in notes
+    return "yes" if compiles or stated in {"true", "yes", "1"} else ""
 
 
 def _offload(row: Row) -> str:

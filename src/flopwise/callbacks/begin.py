@@ -59,12 +59,12 @@ def _expectation_of(spec: RecordingSpec, source: SourceSpec, question: Any) -> E
     from flopwise.search.reproduce import TRAIN, command_line  # noqa: PLC0415
     from flopwise.training.spec import ReadsSpec  # noqa: PLC0415
 
-    asked = dict(question)
-    if "model" not in asked:
+    options = dict(question)
+    if "model" not in options:
         raise SpecError("question: the model is missing; as in question={'model': 'Llama-3.1-8B', 'gpu': 'h100'}")
-    model, specs = asked.pop("model"), (*TRAIN, ReadsSpec)
-    answer = train(model, **{"facts": source.facts, **asked})
-    values = {name: getattr(part, name) for part in take(asked, *specs) for name in changed_options(part)}
-    said = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    model, specs = options.pop("model"), (*TRAIN, ReadsSpec)
+    answer = train(model, **{"facts": source.facts, **options})
+    values = {name: getattr(part, name) for part in take(options, *specs) for name in changed_options(part)}
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
     name = model if isinstance(model, str) else model.name
-    return ExpectedTraining.of_answer(answer, command_line("train", name, values, specs), said)
+    return ExpectedTraining.of_answer(answer, command_line("train", name, values, specs), settings)

@@ -511,9 +511,9 @@ class TrainingRecorder:
         value, low, high = ends
         off = not low <= seconds <= high
         if off != self._off_plan:
-            told = f"a step takes {format_seconds(seconds)}, expected {format_seconds(low)} to {format_seconds(high)}"
+            text = f"a step takes {format_seconds(seconds)}, expected {format_seconds(low)} to {format_seconds(high)}"
             wait = f"; {format_percent(wait_s / seconds)} of it waits for data" if wait_s > 0.05 * seconds else ""
-            self.event("off_plan" if off else "on_plan", told + wait)
+            self.event("off_plan" if off else "on_plan", text + wait)
         self._off_plan = off
         return seconds / value - 1.0
 

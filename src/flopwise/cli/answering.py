@@ -102,11 +102,11 @@ class FileGuard:
             raise PermissionError(1, "the web server starts no programs", str(arguments[0]))
         if event != "open" or not isinstance(arguments[0], str | bytes):
             return
-        asked = os.fsdecode(arguments[0])
-        path = os.path.realpath(asked)
+        file = os.fsdecode(arguments[0])
+        path = os.path.realpath(file)
         places = (self._folder, *self._places, *self._also)
         if not any(path == place or path.startswith(f"{place}/") for place in places):
-            raise PermissionError(1, "the server does not read its own files; send the file with the question", asked)
+            raise PermissionError(1, "the server does not read its own files; send the file with the question", file)
 
 
 def main(source: BinaryIO, sink: BinaryIO, places: Sequence[str]) -> None:

@@ -231,12 +231,12 @@ class QuestionCommand(click.Command):
     def _settings(self, ctx: click.Context) -> dict[str, tuple[Any, str]]:
         """What files of settings say of the command's options, by their parameters, with the file that says it."""
         above = ctx.parent.command.name if ctx.parent else None
-        said = read_settings(SET_COMMANDS).of(next((n for n in (self.name, above) if n in SET_COMMANDS), ""))
+        settings = read_settings(SET_COMMANDS).of(next((n for n in (self.name, above) if n in SET_COMMANDS), ""))
         found: dict[str, tuple[Any, str]] = {}
-        if not said:
+        if not settings:
             return found
         for param in self.params:
-            setting = said.get(max(param.opts, key=len).removeprefix("--")) if isinstance(param, Flag) else None
+            setting = settings.get(max(param.opts, key=len).removeprefix("--")) if isinstance(param, Flag) else None
             if setting is None or not isinstance(param, Flag) or param.name is None:
                 continue
             value, kind = setting.value, param.declared.kind
@@ -339,7 +339,7 @@ def _use_currency(ctx: click.Context, param: click.Parameter, value: str | None)
     ctx.with_resource(amounts_in(value))
 
 
-def form_asked() -> str | None:
+def output_form() -> str | None:
     """The form of `FORMS` that the running command line asks for; None: text."""
     form: str | None = click.get_current_context().meta.get("flopwise.form")
     return form
@@ -443,7 +443,7 @@ def answer(
     lines that go deeper, by what they answer. `main`: the key of the document whose rows are the main table; None: its
     plain figures are.
     """
-    context, form = click.get_current_context(), form_asked()
+    context, form = click.get_current_context(), output_form()
     clear()
     _say_settings(context)
     if isinstance(value, Result):
@@ -478,8 +478,8 @@ def answer(
 def command_line(*words: str) -> str:
     """The command line that asks `words` (`explain`, `train`) with the arguments of the running command."""
     forms = {f"--{form}" for form in FORMS}
-    said = [arg for arg in click.get_current_context().meta["flopwise.args"] if arg not in forms]
-    return shlex.join(["flopwise", *words, *said])
+    arguments = [arg for arg in click.get_current_context().meta["flopwise.args"] if arg not in forms]
+    return shlex.join(["flopwise", *words, *arguments])
 
 
 def say_age(notes: Sequence[str]) -> None:

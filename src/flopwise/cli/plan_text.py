@@ -169,8 +169,8 @@ def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
 
 def _percentile(plan: Plan, target: str) -> str:
     """The percentile that a latency of a plan is held at."""
-    asked = plan.workload.get("targets", {}).get(target)
-    return next(iter(asked)) if isinstance(asked, dict) else "p95"
+    bound = plan.workload.get("targets", {}).get(target)
+    return next(iter(bound)) if isinstance(bound, dict) else "p95"
 
 
 def _note(c: Candidate, today: date | None = None) -> str:

@@ -123,10 +123,10 @@ def _tables(path: Path, commands: Sequence[str]) -> Iterator[tuple[str, dict[str
 
     data = read_limited(path, MOST_BYTES, too_large="not a file of settings")
     try:
-        said = tomllib.loads(data.decode("utf-8"))
+        document = tomllib.loads(data.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SpecError(f"{path}: not TOML: {' '.join(str(error).split())}") from None
-    for table, values in said.items():
+    for table, values in document.items():
         if not isinstance(values, dict):
             raise SpecError(f"{path}: {table[:60]} stands outside of a table; write it below [{GENERAL}]")
         if table not in (GENERAL, *commands):

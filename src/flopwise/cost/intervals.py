@@ -32,7 +32,7 @@ class ErrorBand(ErrorQuantiles):
     """The measured quantiles of a class of prediction, for one prediction: as wide as measured, or wider."""
 
     spread: float = 1.0  # how often wider than measured, for cases far from those measured
-    asked: str = ""  # the class that was asked for, where this is one above it
+    exact_name: str = ""  # the class that was asked for, where this is one above it
     family: str = ""  # of the devices that it is asked for
     family_rows: int | None = None  # rows that were measured on those; None: not a matter of devices
     reach: tuple[float, float] = (1.0, 1.0)  # of inputs that nobody stated: the estimate at their ends over its own
@@ -217,7 +217,7 @@ def _nearest_errors(name: str, calibration: Calibration, whose: str = "") -> Err
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         if errors := calibration.errors.get(".".join(parts[:count]) + whose):
-            return ErrorBand(**{each.name: getattr(errors, each.name) for each in fields(errors)}, asked=name)
+            return ErrorBand(**{each.name: getattr(errors, each.name) for each in fields(errors)}, exact_name=name)
     return None
 
 

@@ -231,14 +231,14 @@ def _product(
     rates: Rates, way: _Way, m: Ints, n: Ints, k: Ints, touched: Floats, slower: Floats = 1.0
 ) -> tuple[Floats, Floats, Floats]:
     """Seconds of computing `touched` products, m rows in all; bytes of their k x n weights, and of the rows."""
-    held = np.maximum(touched, 1.0)
-    each, at_once = m / held, np.minimum(held, rates.value.get(STREAMS, math.inf))
-    compute_s = _tiled_s(rates, each, n, k, at_once, way.tail, way.rate, way.packed) * (held / at_once) * slower
+    matrices = np.maximum(touched, 1.0)
+    each, at_once = m / matrices, np.minimum(matrices, rates.value.get(STREAMS, math.inf))
+    compute_s = _tiled_s(rates, each, n, k, at_once, way.tail, way.rate, way.packed) * (matrices / at_once) * slower
     p = way.precision
     if not p.quantised:
-        compute_s = np.minimum(compute_s, held * _vector_s(rates, each, n, k, unpacked=way.unpacked))
+        compute_s = np.minimum(compute_s, matrices * _vector_s(rates, each, n, k, unpacked=way.unpacked))
     act_in = m * k * (p.act_bits / 8 if p.quantised else way.act_bytes)
-    weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * held, way.tail)
+    weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * matrices, way.tail)
     return compute_s, weights, act_in + m * n * way.act_bytes
 
 

@@ -31,27 +31,27 @@ MANY_NODES = 256
 """Beyond so many nodes a node's requests are as good as independent draws."""
 
 
-def lru_hit_frac(held_frac: Floats, nodes: Floats = 1.0) -> Floats:
+def lru_hit_frac(cached_frac: Floats, nodes: Floats = 1.0) -> Floats:
     """Share of reads that least-recently-used caches serve when `nodes` share all records in a new order each epoch.
 
     A node gets a record again in k epochs with probability (1 - a) a^(k - 1), a = 1 - 1 / nodes. Having read it at u of
     one epoch and at v of the other, it has left (a + u / nodes) (a + (1 - v) / nodes) a^(k - 1) of the records unread
-    since; the record is still held when that exceeds 1 - `held_frac`. For one node the sum is c + (1 - c) ln(1 - c),
+    since; the record is still held when that exceeds 1 - `cached_frac`. For one node the sum is c + (1 - c) ln(1 - c),
     far below c; for many it tends to c. Broadcasts.
 
     Source: derived, by the reuse distance of Mattson et al. 1970 (doi:10.1147/sj.92.0078); a simulation in the tests.
     Assumes: records of one size; the steady state; the page cache evicts in order of last use.
     """
-    held, count = np.broadcast_arrays(np.clip(held_frac, 0.0, 1.0), np.asarray(nodes, dtype=float))
+    shares, count = np.broadcast_arrays(np.clip(cached_frac, 0.0, 1.0), np.asarray(nodes, dtype=float))
     again = 1.0 - 1.0 / count
-    found, reach = np.where(count > MANY_NODES, held, 0.0), np.ones(held.shape)
-    running = (count <= MANY_NODES) & (held < 1.0)
+    found, reach = np.where(count > MANY_NODES, shares, 0.0), np.ones(shares.shape)
+    running = (count <= MANY_NODES) & (shares < 1.0)
     while running.any():
-        threshold = np.where(running, (1.0 - held) / np.where(reach > 0, reach, 1.0), 2.0)
+        threshold = np.where(running, (1.0 - shares) / np.where(reach > 0, reach, 1.0), 2.0)
         found = found + np.where(running, (1.0 - again) * reach * _product_above(again, threshold), 0.0)
         reach = reach * again
-        running = running & (reach > 1.0 - held)
-    return np.where(held >= 1.0, 1.0, found)
+        running = running & (reach > 1.0 - shares)
+    return np.where(shares >= 1.0, 1.0, found)
 
 
 def _product_above(least: Floats, threshold: Floats) -> Floats:
@@ -75,12 +75,12 @@ def hit_frac(cache_bytes: Floats, dataset_bytes: Floats, nodes: Floats, *, shuff
     Assumes: as `lru_hit_frac`.
     """
     if shuffle == "global":
-        held = np.minimum(1.0, cache_bytes / dataset_bytes)
-        return held if policy == "pinned" else lru_hit_frac(held, nodes)
-    held = np.minimum(1.0, cache_bytes * nodes / dataset_bytes)
+        cached_frac = np.minimum(1.0, cache_bytes / dataset_bytes)
+        return cached_frac if policy == "pinned" else lru_hit_frac(cached_frac, nodes)
+    cached_frac = np.minimum(1.0, cache_bytes * nodes / dataset_bytes)
     if policy == "pinned":
-        return held
-    return np.where(held >= 1, 1.0, 0.0) if shuffle == "none" else lru_hit_frac(held)
+        return cached_frac
+    return np.where(cached_frac >= 1, 1.0, 0.0) if shuffle == "none" else lru_hit_frac(cached_frac)
 
 
 def kept_up_frac(delivered_bytes_per_s: Floats, needed_bytes_per_s: Floats) -> Floats:

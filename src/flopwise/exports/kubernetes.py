@@ -90,8 +90,8 @@ def placement(deployment: Deployment) -> Object:
     """nodeSelector, affinity and tolerations of pods that take the plan's machines."""
     spot = deployment.candidate.purchase == "spot"
     marks = [row for row in node_records(deployment, "label") if row.purchase == "spot"]
-    asked = [{"key": row.key, "operator": "In" if spot else "NotIn", "values": [row.value]} for row in marks]
-    terms = [{"matchExpressions": [one]} for one in asked] if spot else [{"matchExpressions": asked}]
+    expressions = [{"key": row.key, "operator": "In" if spot else "NotIn", "values": [row.value]} for row in marks]
+    terms = [{"matchExpressions": [one]} for one in expressions] if spot else [{"matchExpressions": expressions}]
     rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
     taints = [row for row in node_records(deployment, "toleration") if spot or row.purchase == ANY]
     tolerations = [
@@ -99,7 +99,11 @@ def placement(deployment: Deployment) -> Object:
          "effect": row.effect}
         for row in taints
     ]  # fmt: skip
-    found = {"nodeSelector": node_labels(deployment), "affinity": rule if asked else {}, "tolerations": tolerations}
+    found = {
+        "nodeSelector": node_labels(deployment),
+        "affinity": rule if expressions else {},
+        "tolerations": tolerations,
+    }
     return {name: value for name, value in found.items() if value}
 
 
@@ -131,8 +135,8 @@ def allocatable(deployment: Deployment) -> tuple[float, float] | None:
         return None
     kept = _in_bands(cpus, ((1, 0.06), (1, 0.01), (2, 0.005), (math.inf, 0.0025)))
     bands = ((4 * GIB, 0.25), (4 * GIB, 0.2), (8 * GIB, 0.1), (112 * GIB, 0.06), (math.inf, 0.02))
-    held = _in_bands(memory, bands) + 100 * MIB
-    return cpus - kept - min(SYSTEM_CPUS, cpus / 4), memory - held - min(SYSTEM_BYTES, memory / 8)
+    reserved_bytes = _in_bands(memory, bands) + 100 * MIB
+    return cpus - kept - min(SYSTEM_CPUS, cpus / 4), memory - reserved_bytes - min(SYSTEM_BYTES, memory / 8)
 
 
 def _in_bands(amount: float, bands: Sequence[tuple[float, float]]) -> float:
@@ -254,11 +258,11 @@ def _file_keys(command: Command) -> dict[str, str]:
 def _folders(deployment: Deployment) -> dict[str, str]:
     """Folders that a deployment reads or writes, by what they are for: none of those that are hub ids or URIs."""
     trains = deployment.serving is None
-    asked = {"weights": deployment.model_id}
+    paths = {"weights": deployment.model_id}
     if trains or deployment.task == "batch":
-        asked |= {"data": deployment.value("data"), "output": deployment.value("output")}
+        paths |= {"data": deployment.value("data"), "output": deployment.value("output")}
     found: dict[str, str] = {}
-    for name, path in asked.items():
+    for name, path in paths.items():
         if path.startswith("/") and path not in found.values():
             found[name] = path
     return found

@@ -333,8 +333,8 @@ class Facts:
             try:
                 rows = OFFERS.overlay(rows, path, with_chip_name)
             except SpecError as fault:
-                told = f"These prices were imported: `flopwise prices remove {path.stem}`"
-                raise SpecError(f"{fault}. {told}") from None
+                remedy = f"These prices were imported: `flopwise prices remove {path.stem}`"
+                raise SpecError(f"{fault}. {remedy}") from None
         for own in self._own_files(OFFERS):
             rows = OFFERS.overlay(rows, own, with_chip_name)
         hosts = tuple(self.rows("offers.MARKETPLACES").values())

@@ -179,13 +179,13 @@ AZURE_PREFIX = "standard"
 
 
 @lru_cache(maxsize=100_000)
-def names_instance(asked: str, instance: str) -> bool:
-    """Whether `asked` means the instance type, in whatever case, or is a pattern of it such as `p5*`.
+def names_instance(pattern: str, instance: str) -> bool:
+    """Whether `pattern` means the instance type, in whatever case, or is a pattern of it such as `p5*`.
 
     Azure's sizes may be without `Standard_`; a host with accelerators may say those in any spelling and without their
     number where it is one: `n1-standard-8 + T4`, `n1-standard-8+1xV100`.
     """
-    wanted, name = asked.strip().lower(), instance.lower()
+    wanted, name = pattern.strip().lower(), instance.lower()
     if wanted == name or (PATTERN & set(wanted) and fnmatchcase(name, wanted)):
         return True
     if PATTERN & set(wanted):
@@ -213,13 +213,13 @@ def region_names(offers: Iterable[Offer]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(parts))
 
 
-def known_region(asked: str, names: Iterable[str]) -> bool:
-    """Whether `asked` is among `region_names`, or a pattern of some.
+def known_region(pattern: str, names: Iterable[str]) -> bool:
+    """Whether `pattern` is among `region_names`, or a pattern of some.
 
     A pattern of an offer (`us-*`) vouches for no name: it would for a misspelt one, too.
     """
-    asked = asked.lower()
-    return any(fnmatchcase(name, asked) if PATTERN & set(asked) else name == asked for name in names)
+    pattern = pattern.lower()
+    return any(fnmatchcase(name, pattern) if PATTERN & set(pattern) else name == pattern for name in names)
 
 
 PATTERN = frozenset("*?[")

@@ -112,13 +112,13 @@ def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
     job = replace(job, input_tokens=max(inputs, 1), output_tokens=max(outputs, 1))
     built = replica(job, context=inputs + outputs, max_tokens=longest)
     hits = requests.cached > 0
-    asked = trace(
+    request_trace = trace(
         requests.arrival_s, requests.prompt, requests.output, prefix=np.where(hits, 0, -1),
         prefix_tokens=np.minimum(requests.cached, requests.prompt),
     )  # fmt: skip
     limits = replace(built.limits, prefix_cache=bool(np.any(hits)))
     return simulate(
-        asked, built.cost, limits, replicas=built.schedulers, users=load.users, together=load.users is not None,
+        request_trace, built.cost, limits, replicas=built.schedulers, users=load.users, together=load.users is not None,
         samples=1,  # nobody reads the timeline, and a fit runs hundreds of loads
     )  # fmt: skip
 

@@ -349,10 +349,10 @@ def _cpu_parameters(probe: Probe, device: ProbedDevice, figures: _Figures) -> It
     if figures.operation_s is not None:
         for name in ("kernel_s", "attention_s", "grouped_s"):
             counted[name] = (figures.operation_s, seconds, "Fixed time of one operation.")
-    said = {"fitted_on": f"{device.name}, single operations", "source": SOURCE, "date": probe.date[:10]}
+    origin = {"fitted_on": f"{device.name}, single operations", "source": SOURCE, "date": probe.date[:10]}
     for name, (value, unit, meaning) in counted.items():
         rounded = float(f"{value:.4g}")
-        yield Parameter(name=name, scope=_scope(device), value=rounded, unit=unit, meaning=meaning, **said)
+        yield Parameter(name=name, scope=_scope(device), value=rounded, unit=unit, meaning=meaning, **origin)
 
 
 def _kernel_rows(probe: Probe, device: ProbedDevice, gpu: str) -> Iterator[Row]:

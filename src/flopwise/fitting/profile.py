@@ -169,7 +169,7 @@ def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, pl
         family = family_of(facts.accelerator(row.row.get("gpu", "")))
     except FlopwiseError:  # a weights file names no device
         family = ""
-    name = one.band.asked or one.band.name if one.band is not None else row.kind
+    name = one.band.exact_name or one.band.name if one.band is not None else row.kind
     parts = name.partition("@")[0].split(".")
     band = ".".join(parts[: 2 if parts[0] == "serving" else 1])
     group = row.row.get("model") or f"part {place % PARTS}"

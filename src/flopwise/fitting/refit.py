@@ -199,9 +199,9 @@ def candidates(facts: Facts, figures: Sequence[MeasuredFigure]) -> list[Constant
 def decidable(model: RowModel, start: Array) -> list[Constant]:
     """Of the candidates those of which the rows say at least as much as is known beforehand."""
     slopes = model.slopes(start)
-    told = (model.weights[:, None] * slopes**2).sum(axis=0)
+    information = (model.weights[:, None] * slopes**2).sum(axis=0)
     known = PULL / np.array([c.spread for c in model.constants]) ** 2
-    return [c for c, enough in zip(model.constants, told >= known, strict=True) if enough]
+    return [c for c, enough in zip(model.constants, information >= known, strict=True) if enough]
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,12 +376,12 @@ def workload_ports(fleet: SolvedFleet) -> list[Port]:
     """
     searches, rented, most = dict[bytes, Search](), dict[Hashable, Facts](), {id(one) for one in dearest(fleet.chosen)}
     chosen = (one for one in fleet.chosen if id(one) in most)
-    asked = [question for one in chosen if (question := _question(one, fleet, rented)) is not None]
-    for one in asked:
+    questions = [question for one in chosen if (question := _question(one, fleet, rented)) is not None]
+    for one in questions:
         ported = one.workload.with_limits(software=PORTED_SOFTWARE)
         searches.setdefault(one.key, Search(workload=ported, facts=one.facts))
     answers = run_searches(searches, lambda _done, _whole: None)
-    return [row for one in asked for row in _ports(one, answers[one.key].plan, fleet.facts)]
+    return [row for one in questions for row in _ports(one, answers[one.key].plan, fleet.facts)]
 
 
 def _question(chosen: ChosenWorkload, fleet: SolvedFleet, rented: dict[Hashable, Facts]) -> PortQuestion | None:
@@ -406,14 +406,14 @@ def _question(chosen: ChosenWorkload, fleet: SolvedFleet, rented: dict[Hashable,
     return PortQuestion(chosen, key, workload, rented[alike])
 
 
-def _ports(asked: PortQuestion, plan: Plan | None, facts: Facts) -> list[Port]:
+def _ports(question: PortQuestion, plan: Plan | None, facts: Facts) -> list[Port]:
     """The rows of one workload, from the plan of what it could run on after a port."""
-    by_key, chosen = {o.key: o for o in asked.facts.offers}, asked.chosen
+    by_key, chosen = {o.key: o for o in question.facts.offers}, question.chosen
     paid = _paid_usd(chosen)
     rows = []
     for software, candidate in cheapest_by_software([] if plan is None else plan.plans, facts):
         offer = by_key[candidate.provider, candidate.instance, candidate.region]
         option = monthly_option(chosen.planned.index, chosen.job, candidate, offer, facts)
         whole = msgspec.structs.replace(candidate, num_instances=option.instances)
-        rows.append(port(software, whole, asked.workload, facts, option.usd, paid, chosen.name))
+        rows.append(port(software, whole, question.workload, facts, option.usd, paid, chosen.name))
     return sorted(rows, key=lambda row: row.cost_usd)

@@ -242,9 +242,9 @@ def _shortcomings(part: ExistingPart, job: ResolvedJob) -> Iterator[str]:
     candidate, workload = part.candidate, job.workload
     if candidate is None or workload is None:
         return
-    capacity, asked = candidate.figures.get("requests_per_s_capacity"), workload.requests_per_s
-    if not job.ends and capacity is not None and asked is not None and capacity < part.share * asked:
-        yield f"{part}: can answer {capacity:,.3g} of {part.share * asked:,.3g} requests/s"
+    capacity, requests_per_s = candidate.figures.get("requests_per_s_capacity"), workload.requests_per_s
+    if not job.ends and capacity is not None and requests_per_s is not None and capacity < part.share * requests_per_s:
+        yield f"{part}: can answer {capacity:,.3g} of {part.share * requests_per_s:,.3g} requests/s"
     for name, odds in candidate.meets.items():
         if odds < workload.confidence:
             likely = f"{format_percent(odds, 0)} chance, {format_percent(workload.confidence, 0)} required"

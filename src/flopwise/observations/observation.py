@@ -160,10 +160,10 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
     grown, numbers = watched.histograms, watched.numbers
     for meaning in ("tpot", "itl", "ttft", "latency"):
         if meaning in grown and grown[meaning].count > 0:
-            held = grown[meaning]
-            at = {name: held.quantile(share) for name, share in SHARES.items()}
+            histogram = grown[meaning]
+            at = {name: histogram.quantile(share) for name, share in SHARES.items()}
             found[_HISTOGRAMS[meaning]] = ObservedLatency(
-                source=FROM_ENGINE, count=round(held.count), mean=held.mean,
+                source=FROM_ENGINE, count=round(histogram.count), mean=histogram.mean,
                 **{name: bound.value for name, bound in at.items() if bound},
                 low={name: bound.low for name, bound in at.items() if bound},
                 high={name: bound.high if math.isfinite(bound.high) else None for name, bound in at.items() if bound},
@@ -193,9 +193,9 @@ def _means(watched: Watched) -> dict[str, Any]:
             source=FROM_ENGINE, count=round(tokens), mean=seconds / tokens, **empty, low={}, high={}
         )  # fmt: skip
     for meaning, name in (("queue", "queue_s"), ("prefill", "prefill_s"), ("decode", "decode_s")):
-        held = watched.histograms.get(meaning)
-        if held is not None and held.count > 0:
-            found[name] = held.mean
+        histogram = watched.histograms.get(meaning)
+        if histogram is not None and histogram.count > 0:
+            found[name] = histogram.mean
     for meaning, name in (("waiting", "waiting"), ("running", "running"), ("cache", "cache_frac")):
         values = [r.numbers[meaning] for r in watched.readings if meaning in r.numbers]
         if values:
@@ -281,9 +281,9 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
     count = len(times)
     lengths = []
     for meaning, counter in (("prompt_lengths", "input_tokens"), ("output_lengths", "output_tokens")):
-        held = watched.histograms.get(meaning)
-        if held is not None and held.count > 0:
-            lengths.append(np.maximum(np.rint(held.draws(count, rng)), 1).astype(np.int64))
+        histogram = watched.histograms.get(meaning)
+        if histogram is not None and histogram.count > 0:
+            lengths.append(np.maximum(np.rint(histogram.draws(count, rng)), 1).astype(np.int64))
         elif watched.numbers.get(counter):
             lengths.append(np.full(count, max(round(watched.numbers[counter] / answered), 1), dtype=np.int64))
             notes.append(f"{counter.replace('_', ' ')} are the mean of all requests: the engine counts no lengths")

@@ -59,11 +59,11 @@ def growth(before: Reading, now: Reading, counters: frozenset[str]) -> Growth:
     An engine that has another start time, or a counter of which fell, has begun anew: all that it counts since then.
     A counter that was not there has counted nothing: some appear with their first event.
     """
-    held = {name: one.count for name, one in now.histograms.items()}
-    held |= {name: value for name, value in now.numbers.items() if name in counters}
+    counts = {name: one.count for name, one in now.histograms.items()}
+    counts |= {name: value for name, value in now.numbers.items() if name in counters}
     old = {**before.numbers, **{name: one.count for name, one in before.histograms.items()}}
     later = before.started_s is not None and now.started_s is not None and now.started_s > before.started_s + 1
-    restarted = later or any(value < old[name] for name, value in held.items() if name in old)
+    restarted = later or any(value < old[name] for name, value in counts.items() if name in old)
     known = Reading(before.at_s) if restarted else before
     return Growth(
         before.at_s, now.at_s, {n: now.numbers[n] - known.numbers.get(n, 0.0) for n in counters & {*now.numbers}},

@@ -54,8 +54,8 @@ class Watched:
             self.restarts += grown.restarted
             for name, value in grown.numbers.items():
                 self.numbers[name] = self.numbers.get(name, 0.0) + value
-            for name, held in grown.histograms.items():
-                self.histograms[name] = self.histograms[name].plus(held) if name in self.histograms else held
+            for name, histogram in grown.histograms.items():
+                self.histograms[name] = self.histograms[name].plus(histogram) if name in self.histograms else histogram
             self.growth.append(grown)
         self.readings.append(now)
 
@@ -82,19 +82,19 @@ def watch_engine(
     counters, begin, shown = counters_of(engine, facts), clock(), shown_address(address)
     watched = Watched(engine, shown, older_than=older_than(series, engine, facts))
     watched.add(reading(series, engine, begin, facts), counters)
-    wait_s, asked = max(interval_s, LEAST_INTERVAL_S), 0
+    wait_s, polls = max(interval_s, LEAST_INTERVAL_S), 0
     while (now := clock()) < begin + seconds:
-        asked += 1
-        sleep(max(min(begin + asked * wait_s, begin + seconds) - now, 0.0))
+        polls += 1
+        sleep(max(min(begin + polls * wait_s, begin + seconds) - now, 0.0))
         if progress is not None:
             progress(min(clock() - begin, seconds), seconds)
         try:
-            held = reading(page_series(page(address)), engine, clock(), facts)
+            latest = reading(page_series(page(address)), engine, clock(), facts)
         except (OSError, SpecError):
             watched.missed += 1
             continue
-        if held.numbers or held.histograms:
-            watched.add(held, counters)
+        if latest.numbers or latest.histograms:
+            watched.add(latest, counters)
         else:
             watched.missed += 1
     if len(watched.readings) < 2:

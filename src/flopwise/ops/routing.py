@@ -131,12 +131,14 @@ def busiest_rank(
         each = np.array([balanced_rank_load(experts, skew, int(size), redundant) for size in sizes])
         load = each[back].reshape(ranks.shape)
     mean = tokens * top_k / ranks * load
-    held = places / ranks
+    local_experts = places / ranks
     variance = mean * (1.0 - 1.0 / ranks) + (spread * mean) ** 2
-    copies = np.minimum(mean_maximum(mean, variance, ep), 1.0 * tokens * np.minimum(top_k, held))
+    copies = np.minimum(mean_maximum(mean, variance, ep), 1.0 * tokens * np.minimum(top_k, local_experts))
     touched = 1.0 - (1.0 - top_k / places) ** np.asarray(tokens)
-    most = np.minimum(mean_maximum(held * touched, held * touched * (1.0 - touched), ep), held)
-    return copies, np.maximum(np.minimum(most, copies), held * touched)
+    most = np.minimum(
+        mean_maximum(local_experts * touched, local_experts * touched * (1.0 - touched), ep), local_experts
+    )
+    return copies, np.maximum(np.minimum(most, copies), local_experts * touched)
 
 
 def dropped_frac(experts: int, skew: float, capacity: float, routed: Floats) -> Array:

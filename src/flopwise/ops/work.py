@@ -124,14 +124,15 @@ def expert_dims(item: Experts, split: Split) -> tuple[Ints, Ints, Ints]:
 
 @item_work.register
 def _(item: Experts, shape: Shape, split: Split) -> Work:
-    held, k, n = expert_dims(item, split)
+    local_experts, k, n = expert_dims(item, split)
     tokens = rows("tokens", shape, split)
     everyone = tokens * expert_token_share(split) * split.ep if split.ep_own_tokens else tokens
-    m = everyone * item.top_k * held / item.experts * split.expert_load
-    touched = touched_experts(item.experts, item.top_k, everyone, held) * split.touched_load
+    m = everyone * item.top_k * local_experts / item.experts * split.expert_load
+    touched = touched_experts(item.experts, item.top_k, everyone, local_experts) * split.touched_load
     flops = 2.0 * m * n * k
     return Work(
-        name=item.name, kind="grouped", flops=flops, causal_flops=flops, m=m, n=n, k=k, groups=held, touched=touched,
+        name=item.name, kind="grouped", flops=flops, causal_flops=flops, m=m, n=n, k=k, groups=local_experts,
+        touched=touched,
         weight_elems=touched * (1.0 * n * k + (n if item.bias else 0)), in_elems=m * k, out_elems=m * n,
     )  # fmt: skip
 
@@ -368,12 +369,12 @@ def seen_tokens(item: Attend, context: Ints, query: Ints = 1) -> Ints:
     return context if cap is None or item.cross else least(context, cap + query - 1)
 
 
-def touched_experts(experts: int, top_k: int, tokens: Floats, held: Ints) -> Floats:
-    """Distinct experts, of the `held` ones, that at least one of `tokens` tokens chose: expectation, uniform routing.
+def touched_experts(experts: int, top_k: int, tokens: Floats, local_experts: Ints) -> Floats:
+    """Expected number of `local_experts` that at least one of `tokens` tokens chose, with uniform routing.
 
-    held * (1 - (1 - k / E) ** tokens).
+    local_experts * (1 - (1 - k / E) ** tokens).
 
     Source: balls into bins, each token choosing k of E without repetition.
     Assumes: the router spreads tokens evenly; a skewed router touches fewer.
     """
-    return held * (1.0 - (1.0 - top_k / experts) ** tokens)
+    return local_experts * (1.0 - (1.0 - top_k / experts) ** tokens)

@@ -61,8 +61,8 @@ def cpu_name() -> str:
     info = _cpu_info()
     if platform.system() == "Darwin":
         with suppress(OSError):
-            asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "Apple"  # noqa: S603 - no word is a user's
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "Apple"  # noqa: S603 - no word is a user's
     return info.get("model name") or info.get("Model") or platform.processor() or platform.machine() or "CPU"
 
 

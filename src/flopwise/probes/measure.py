@@ -100,13 +100,13 @@ class ProbeRunner:
         self.notes += unmeasured.values()
         self._note_load(before, [one for several in found.values() for one in several])
         every = {backend.device.id: backend for backend in (*backends, machine)}
-        held = [backend for identity, backend in every.items() if found[identity]]
+        with_results = [backend for identity, backend in every.items() if found[identity]]
         return Probe(
             date=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"), host=socket.gethostname(),
             system=f"{platform.system()} {platform.release()}", flopwise=flopwise.__version__,
             versions=dict(machine.versions), backend=machine.library, quick=self.quick,
-            devices=tuple(backend.device for backend in held),
-            measurements=tuple(one for backend in held for one in found[backend.device.id]),
+            devices=tuple(backend.device for backend in with_results),
+            measurements=tuple(one for backend in with_results for one in found[backend.device.id]),
             seconds=self.clock() - began, notes=tuple(self.notes),
         )  # fmt: skip
 
@@ -184,7 +184,7 @@ class ProbeRunner:
             backend.wait()
         except Exception as fault:  # noqa: BLE001 - as above
             note = f"{backend.device.id} stopped answering ({_reason(fault)}): later figures are missing"
-            if not any(said.startswith(f"{backend.device.id} stopped") for said in self.notes):
+            if not any(line.startswith(f"{backend.device.id} stopped") for line in self.notes):
                 self.notes.append(note)
 
     def _note_load(self, before: Load, measured: Sequence[Measurement]) -> None:

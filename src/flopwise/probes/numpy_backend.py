@@ -138,8 +138,8 @@ class NumpyBackend:
 
 def _usual_threads() -> int:
     """Threads that the BLAS takes."""
-    said = next((value for name in POOL_VARIABLES if (value := os.environ.get(name, "")).isdecimal()), None)
-    return min(int(said), usable_threads()) if said and int(said) else usable_threads()
+    setting = next((value for name in POOL_VARIABLES if (value := os.environ.get(name, "")).isdecimal()), None)
+    return min(int(setting), usable_threads()) if setting and int(setting) else usable_threads()
 
 
 def _limit_threads(threads: int) -> object:

@@ -39,9 +39,9 @@ class Group:
 
     def from_first(self, words: list[Any]) -> list[Any]:
         """What the first process says, in every process."""
-        held = list(words)
-        self._dist.broadcast_object_list(held, src=0)
-        return held
+        objects = list(words)
+        self._dist.broadcast_object_list(objects, src=0)
+        return objects
 
     def operation(self, name: str, nbytes: int) -> Callable[[], Any]:
         """The message of `nbytes` in all."""
@@ -81,8 +81,8 @@ def main() -> None:
         (text,) = group.from_first([line])
         if not text:
             return
-        asked = json.loads(text) if text.strip() else None
-        samples = group.samples(asked["operation"], asked["bytes"], asked["seconds"]) if asked else []
+        request = json.loads(text) if text.strip() else None
+        samples = group.samples(request["operation"], request["bytes"], request["seconds"]) if request else []
         if rank == "0":
             sys.stdout.write(json.dumps(samples) + "\n")
             sys.stdout.flush()

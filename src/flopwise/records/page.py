@@ -137,9 +137,11 @@ OUTCOME_HEADS = ["metric", ">measured", ">noise", ">expected", ">interval", ">of
 
 
 def _figures(why: RunExplanation) -> Iterator[Block]:
-    held = [one for one in why.outcomes if one.measured is not None and one.expected is not None and one.expected.value]
+    outcomes = [
+        one for one in why.outcomes if one.measured is not None and one.expected is not None and one.expected.value
+    ]
     bars = []
-    for one in held:
+    for one in outcomes:
         assert one.measured is not None and one.expected is not None  # noqa: PT018 - of types
         ratio, low, high = (v / one.expected.value for v in (one.measured.value, one.expected.low, one.expected.high))
         bars.append(Bar(one.metric, ratio, format_percent(ratio, 0), low, high, f"{low:.0%} to {high:.0%}"))

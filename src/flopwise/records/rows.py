@@ -89,28 +89,29 @@ def _shared_cells(one: Measured) -> dict[str, object]:
     for name in ("model", "gpu"):
         if getattr(run, name) is None:
             raise SpecError(f"its {name} is not known")
-    said = {n: run.settings.get(n) for n in ("tp", "pp", "cp", "ep", "dp", "zero", "micro_batch", "global_batch")}
+    layout = {n: run.settings.get(n) for n in ("tp", "pp", "cp", "ep", "dp", "zero", "micro_batch", "global_batch")}
     return {
-        **said, "id": run.run_id[:12], "study": f"run {run.name}", "model": run.model, "gpu": run.gpu, "gpus": run.gpus,
+        **layout, "id": run.run_id[:12], "study": f"run {run.name}", "model": run.model, "gpu": run.gpu,
+        "gpus": run.gpus,
         "source": f"{run.source}: {run.name}",
     }  # fmt: skip
 
 
 def _recipe(one: Measured) -> dict[str, object]:
     """Cells on a training recipe."""
-    said = one.run.settings
-    adapts = "qlora" if said.get("qlora") else "lora" if said.get("lora") else None
-    targets = said.get("lora_targets")
+    settings = one.run.settings
+    adapts = "qlora" if settings.get("qlora") else "lora" if settings.get("lora") else None
+    targets = settings.get("lora_targets")
     listed = [str(t) for t in targets] if isinstance(targets, list | tuple) else []
-    zero = 3 if said.get("fsdp") else said.get("zero")
+    zero = 3 if settings.get("fsdp") else settings.get("zero")
     return {
-        "seq_len": said.get("seq"), "precision": said.get("precision"), "attention": said.get("attention"),
-        "recompute": said.get("recompute"), "software": said.get("stack"), "zero": zero, "method": adapts or "full",
-        "task": adapts or ("full-ft" if one.run.task == "finetune" else "pretrain"),
-        "lora_rank": said.get("lora") if adapts else None,
+        "seq_len": settings.get("seq"), "precision": settings.get("precision"), "attention": settings.get("attention"),
+        "recompute": settings.get("recompute"), "software": settings.get("stack"), "zero": zero,
+        "method": adapts or "full", "task": adapts or ("full-ft" if one.run.task == "finetune" else "pretrain"),
+        "lora_rank": settings.get("lora") if adapts else None,
         "lora_targets": (listed[0] if len(listed) == 1 and listed[0] in TARGET_SETS else " ".join(listed)) or None,
-        "interleave": said.get("interleave"), "optimizer": said.get("optimizer"),
-        "sequence_parallel": said.get("sequence_parallel"),
+        "interleave": settings.get("interleave"), "optimizer": settings.get("optimizer"),
+        "sequence_parallel": settings.get("sequence_parallel"),
     }  # fmt: skip
 
 
@@ -141,17 +142,18 @@ def _memory(one: Measured) -> dict[str, object]:
 def _serving(one: Measured) -> dict[str, object]:
     if one.trains:
         raise SpecError("a run of training")
-    said, rate = one.run.settings, one.run.settings.get("rate")
-    if rate is None and said.get("concurrency") is None:
+    settings, rate = one.run.settings, one.run.settings.get("rate")
+    if rate is None and settings.get("concurrency") is None:
         raise SpecError("neither its requests in flight (concurrency) nor their rate is known")
     figures = {"output_tokens_per_s": "tokens_per_s", "ttft_s": "ttft_s", "tpot_s": "itl_s"}
-    engine = str(said.get("engine") or "vllm")
+    engine = str(settings.get("engine") or "vllm")
     requests = one.levels.get("e2e_s") or one.levels.get("ttft_s")
     return _shared_cells(one) | {
         **{column: one.value(metric) for column, metric in figures.items()},
-        "engine": engine, "engine_version": one.run.software.get(engine), "weights": said.get("weights"),
-        "kv_dtype": said.get("kv_dtype"), "memory_frac": said.get("memory_fraction"),
-        "mode": "serving_concurrency" if rate is None else "serving_qps", "input_tokens": said.get("input_tokens"),
-        "output_tokens": said.get("output_tokens"), "concurrency": said.get("concurrency"), "arrivals_per_s": rate,
+        "engine": engine, "engine_version": one.run.software.get(engine), "weights": settings.get("weights"),
+        "kv_dtype": settings.get("kv_dtype"), "memory_frac": settings.get("memory_fraction"),
+        "mode": "serving_concurrency" if rate is None else "serving_qps", "input_tokens": settings.get("input_tokens"),
+        "output_tokens": settings.get("output_tokens"), "concurrency": settings.get("concurrency"),
+        "arrivals_per_s": rate,
         "requests": requests.count if requests is not None and requests.count > 1 else None,
     }  # fmt: skip

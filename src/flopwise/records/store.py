@@ -361,9 +361,14 @@ def _row(run: Run) -> dict[str, Any]:
     row = {field.name: getattr(run, field.name) for field in fields(run)}
     row = {name: _text(value) if isinstance(value, str) else value for name, value in row.items()}
     expected = None
-    if (held := run.expected) is not None:
-        figures = {metric: msgspec.to_builtins(figure) for metric, figure in held.figures.items()}
-        expected = {"figures": figures, "terms": dict(held.terms), "question": held.question, "version": held.version}
+    if (expectation := run.expected) is not None:
+        figures = {metric: msgspec.to_builtins(figure) for metric, figure in expectation.figures.items()}
+        expected = {
+            "figures": figures,
+            "terms": dict(expectation.terms),
+            "question": expectation.question,
+            "version": expectation.version,
+        }
     texts = {"software": dict(run.software), "settings": dict(run.settings), "expected": expected}
     return row | {name: None if value is None else _json(value) for name, value in texts.items()}
 
@@ -371,10 +376,10 @@ def _row(run: Run) -> dict[str, Any]:
 def _run(row: Mapping[str, Any]) -> Run:
     """A run of its row."""
     columns = {field.name: row[field.name] for field in fields(Run)}
-    held = {name: json.loads(columns[name] or "null") for name in _JSON_FIELDS}
-    if held["expected"] is not None:
-        held["expected"] = msgspec.convert(held["expected"], Expectation)
-    return Run(**(columns | held))
+    json_columns = {name: json.loads(columns[name] or "null") for name in _JSON_FIELDS}
+    if json_columns["expected"] is not None:
+        json_columns["expected"] = msgspec.convert(json_columns["expected"], Expectation)
+    return Run(**(columns | json_columns))
 
 
 def _json(value: Any) -> str:

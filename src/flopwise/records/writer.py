@@ -28,7 +28,7 @@ INTERVAL_S = 5.0
 """How often values are written; a process that is killed loses no more than this."""
 MOST_INTERVAL_S = 30.0
 """How long a store that fails is left alone at most."""
-MOST_HELD = 50_000
+MOST_QUEUED = 50_000
 """Calls of `add` that are kept while the store is away; then the older ones are thinned out."""
 MOST_EVENTS = 10_000
 BATCH = 10_000
@@ -67,7 +67,7 @@ class Writer:
         self._lock, self._due, self._idle = threading.Lock(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._store: Store | None = None
-        self._held = deque[Values]()
+        self._queue = deque[Values]()
         self._events = deque[Event]()
         self._batch: tuple[list[Sample], list[Event]] | None = None
         self._thinned = 0
@@ -93,8 +93,8 @@ class Writer:
             with self._lock:
                 if self._closed:
                     return
-                self._held.append((time_s, None if step is None else int(step), str(device), taken))
-                if len(self._held) > MOST_HELD:
+                self._queue.append((time_s, None if step is None else int(step), str(device), taken))
+                if len(self._queue) > MOST_QUEUED:
                     self._thin_out()
             if self._thread is None:
                 self._wake_up()
@@ -142,16 +142,16 @@ class Writer:
             self._ended = status, self.now() if at_s is None else at_s
         done = self.flush(timeout_s)
         if not done:
-            self._warn("lost", f"{len(self._held):,} values of run {self.run_id} are not written yet")
+            self._warn("lost", f"{len(self._queue):,} values of run {self.run_id} are not written yet")
         return done
 
     def _is_empty(self) -> bool:
-        return not (self._held or self._events or self._batch or self._ended)
+        return not (self._queue or self._events or self._batch or self._ended)
 
     def _thin_out(self) -> None:
         """Drop every second one of each kind in the older half: the further back, the fewer stay."""
-        half = len(self._held) // 2
-        older = [self._held.popleft() for _ in range(half)]
+        half = len(self._queue) // 2
+        older = [self._queue.popleft() for _ in range(half)]
         numbers = Counter[tuple[str, ...]]()
         kept = []
         for one in older:
@@ -161,7 +161,7 @@ class Writer:
             numbers[kind] += 1
         if len(kept) > 0.75 * half:  # hardly two are of a kind
             kept = kept[::2]
-        self._held.extendleft(reversed(kept))
+        self._queue.extendleft(reversed(kept))
         self._thinned += half - len(kept)
 
     def _wake_up(self) -> None:
@@ -177,11 +177,11 @@ class Writer:
         """Write all that is held, every few seconds, until the run has ended."""
         while True:
             wait_s = min(self._interval_s * 2 ** min(self._failures, 10), max(MOST_INTERVAL_S, self._interval_s))
-            asked = self._due.wait(wait_s if self._failures or not self._closed else 0.0)
+            due = self._due.wait(wait_s if self._failures or not self._closed else 0.0)
             self._due.clear()
             with _FORKS.lock:
                 self._write_all()
-            if asked:
+            if due:
                 self._idle.set()
             with self._lock:
                 if self._closed and self._is_empty():
@@ -190,7 +190,7 @@ class Writer:
 
     def _write_all(self) -> None:
         try:
-            left = len(self._held) + (BATCH if self._batch else 0)  # what is added meanwhile waits for the next time
+            left = len(self._queue) + (BATCH if self._batch else 0)  # what is added meanwhile waits for the next time
             while self._write_batch() and left > BATCH:
                 left -= BATCH
             if self._ended is not None:
@@ -199,7 +199,7 @@ class Writer:
         except UnknownNameError:
             with self._lock:
                 self._closed, self._batch, self._ended = True, None, None
-                self._held.clear()
+                self._queue.clear()
                 self._events.clear()
             self._warn("deleted", f"run {self.run_id} was deleted from the store: recording has stopped")
         except FlopwiseError as fault:
@@ -233,7 +233,7 @@ class Writer:
         store = self._open_store()
         if self._batch is None:
             with self._lock:
-                taken = [self._held.popleft() for _ in range(min(len(self._held), BATCH))]
+                taken = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
                 events = [self._events.popleft() for _ in range(len(self._events))]
                 thinned, self._thinned = self._thinned, 0
             if thinned:

@@ -224,8 +224,8 @@ def streams_svg(block: Streams) -> str:
         )
         parts.append(_label(column, middle, name, "over"))
     parts += [_label(column, 12, header, "tick") for column, header in enumerate(block.headers)]
-    told = "; ".join(f"{' to '.join(row.nodes)}, {row.text}" for row in block.rows)
-    return _svg(height, f"{block.title}: {told}", "".join(parts))
+    label = "; ".join(f"{' to '.join(row.nodes)}, {row.text}" for row in block.rows)
+    return _svg(height, f"{block.title}: {label}", "".join(parts))
 
 
 def _ribbons(rows: Sequence[Stream], places: Mapping[Node, tuple[float, float]]) -> Iterator[str]:

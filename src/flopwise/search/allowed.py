@@ -142,15 +142,15 @@ class AllowedDevices:
         forbidden |= {a.name: "gpus" for a in rows if limits.gpus and a.name not in named}
         forbidden |= {a.name: "vendors" for a in rows if limits.vendors and a.name not in of_vendors}
         forbidden |= dict.fromkeys(device_names(limits.exclude, facts), "exclude")
-        asked, said, marketplace = named | of_vendors, limits.software, limits.marketplace
+        devices, names, marketplace = named | of_vendors, limits.software, limits.marketplace
         if own is not None:
-            asked |= device_names(own.gpus, facts) | _of_vendors(own, facts)
-            said, marketplace = own.software or said, own.marketplace or marketplace
-        software: frozenset[str] | None = frozenset(said)
-        if ANY_SOFTWARE in said:
+            devices |= device_names(own.gpus, facts) | _of_vendors(own, facts)
+            names, marketplace = own.software or names, own.marketplace or marketplace
+        software: frozenset[str] | None = frozenset(names)
+        if ANY_SOFTWARE in names:
             software = None
-        elif not said:
-            software = USUAL_SOFTWARE | {needs for a in rows if a.name in asked and (needs := software_of(a))}
+        elif not names:
+            software = USUAL_SOFTWARE | {needs for a in rows if a.name in devices and (needs := software_of(a))}
         for device in rows:
             if software is not None and (needs := software_of(device)) is not None and needs not in software:
                 forbidden.setdefault(device.name, "software")

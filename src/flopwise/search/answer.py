@@ -228,6 +228,8 @@ RUNS = ("pretrain", "finetune", "batch")
 """Tasks that end; a service is paid by the month."""
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 """How targets of latency are called in text."""
+LIMITED = LATENCIES | {"max_gpus": "number of GPUs", "deadline": "time", "budget": "cost"}
+"""How the figures that targets and limits hold are called in text."""
 
 
 class OpenInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +294,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
         if not self.plans:
             target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
-            far = f", whose {LATENCIES.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
+            far = f", whose {LIMITED.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
             return f"No plan meets every target. The nearest is {machines}{far}."
         runs = self.task in RUNS
         cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"

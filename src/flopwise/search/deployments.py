@@ -188,8 +188,8 @@ def deployments(
     Raises:
         MissingFactError: the device lacks a rate that the format needs.
     """
-    asked = ReplicaQuestion.of(model, workload, node, weights, kv_dtype, least)
-    (found,) = deployments_together([(asked, sized_replicas(asked))])
+    question = ReplicaQuestion.of(model, workload, node, weights, kv_dtype, least)
+    (found,) = deployments_together([(question, sized_replicas(question))])
     return found
 
 
@@ -200,16 +200,16 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
     """
     columns: dict[int, dict[str, Any]] = {}
     arriving: dict[tuple[str, int], list[tuple[int, ReplicaQuestion, SizedReplicas]]] = defaultdict(list)
-    for place, (asked, sized) in enumerate(answers):
+    for place, (question, sized) in enumerate(answers):
         if not isinstance(sized, SizedReplicas):
             continue
         if sized.steady is None:
-            columns[place] = _one_pass_columns(sized, asked)
-        elif asked.workload.requests_per_s is None:
-            columns[place] = _closed_columns(sized, sized.steady, asked)
+            columns[place] = _one_pass_columns(sized, question)
+        elif question.workload.requests_per_s is None:
+            columns[place] = _closed_columns(sized, sized.steady, question)
         else:
             started = sized.job.software  # its budget of a step goes by the device
-            arriving[started.name, started.prefill_tokens].append((place, asked, sized))
+            arriving[started.name, started.prefill_tokens].append((place, question, sized))
     for group in arriving.values():
         first = group[0][1].workload  # techniques, and what caches hold of sessions, differ from device to device
         alike = not first.techniques.any and first.sessions is None
@@ -217,27 +217,29 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
             places, *members = zip(*group[start : start + (READ_TOGETHER if alike else 1)], strict=True)
             columns |= zip(places, _arriving_columns(*members), strict=True)
     found = list[Deployments | None]()
-    for place, (asked, sized) in enumerate(answers):
+    for place, (question, sized) in enumerate(answers):
         if isinstance(sized, SizedReplicas):
             degrees: dict[str, Any] = {name: getattr(sized.job.layout, name) for name in DEGREES}
-            bands = {} if asked.workload.techniques.any else sized.bands[asked.workload.requests_per_s is not None]
-            known = {**sized.known, **degrees, **columns[place], "start_s": _start_s(sized, asked), "bands": bands}
+            bands = (
+                {} if question.workload.techniques.any else sized.bands[question.workload.requests_per_s is not None]
+            )
+            known = {**sized.known, **degrees, **columns[place], "start_s": _start_s(sized, question), "bands": bands}
             found.append(Deployments(**known, num_layouts=sized.num_layouts, batch=sized.batch))
         else:
             found.append(sized)
     return found
 
 
-def _start_s(sized: SizedReplicas, asked: ReplicaQuestion) -> Floats:
+def _start_s(sized: SizedReplicas, question: ReplicaQuestion) -> Floats:
     """What a batch job pays before its first request; nothing of a service."""
-    return sized.start_s if asked.workload.task == "batch" else np.zeros(sized.batch.size)
+    return sized.start_s if question.workload.task == "batch" else np.zeros(sized.batch.size)
 
 
-def _least(sized: SizedReplicas, asked: ReplicaQuestion) -> float | Floats:
+def _least(sized: SizedReplicas, question: ReplicaQuestion) -> float | Floats:
     """Replicas at least, or those that a given number of instances holds."""
-    if asked.workload.instances is None:
-        return asked.least
-    return _replicas_on(asked.workload.instances, asked.node.count, np.asarray(sized.job.layout.num_gpus))
+    if question.workload.instances is None:
+        return question.least
+    return _replicas_on(question.workload.instances, question.node.count, np.asarray(sized.job.layout.num_gpus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,15 +333,15 @@ class KeptAnswers:
     def __init__(self, most: int) -> None:
         self.most, self.hits, self._answers = most, 0, OrderedDict[ReplicaQuestion, Answer]()
 
-    def __contains__(self, asked: ReplicaQuestion) -> bool:
-        return asked in self._answers
+    def __contains__(self, question: ReplicaQuestion) -> bool:
+        return question in self._answers
 
-    def __getitem__(self, asked: ReplicaQuestion) -> Answer:
-        return self._answers[asked]
+    def __getitem__(self, question: ReplicaQuestion) -> Answer:
+        return self._answers[question]
 
-    def __setitem__(self, asked: ReplicaQuestion, answer: Answer) -> None:
-        self._answers[asked] = answer
-        self._answers.move_to_end(asked)
+    def __setitem__(self, question: ReplicaQuestion, answer: Answer) -> None:
+        self._answers[question] = answer
+        self._answers.move_to_end(question)
         while len(self._answers) > self.most:
             self._answers.popitem(last=False)
 
@@ -352,17 +354,17 @@ class KeptAnswers:
 SIZED = KeptAnswers(KEPT_SIZED)
 
 
-def sized_replicas(asked: ReplicaQuestion) -> Answer:
+def sized_replicas(question: ReplicaQuestion) -> Answer:
     """What fits, and how fast it is in a closed loop at every batch; deployments without rows where nothing fits.
 
     The same for services that differ in their rate, their targets or their budget alone.
     """
-    if asked.is_kept and asked in SIZED:
-        return SIZED[asked]
-    sizing = _sizing(asked)
+    if question.is_kept and question in SIZED:
+        return SIZED[question]
+    sizing = _sizing(question)
     answer = _answer(sizing, _closed_loops([sizing])[0] if _generates(sizing) else None)
-    if asked.is_kept:
-        SIZED[asked] = answer
+    if question.is_kept:
+        SIZED[question] = answer
     return answer
 
 
@@ -372,27 +374,27 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
     groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
-    for asked in questions:
-        if asked.is_kept:
-            groups[asked.devices][asked] = None
+    for question in questions:
+        if question.is_kept:
+            groups[question.devices][question] = None
     known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
     for group in groups.values():
-        kept = {asked: SIZED[asked] for asked in group if asked in SIZED}
+        kept = {question: SIZED[question] for question in group if question in SIZED}
         SIZED.hits += len(kept)
         known |= kept
         try:
-            fresh.append({asked: _sizing(asked) for asked in group if asked not in kept})
+            fresh.append({question: _sizing(question) for question in group if question not in kept})
         except (MissingFactError, SpecError):
             continue
     loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
     for sizings in fresh:
-        for asked, sizing in sizings.items():
+        for question, sizing in sizings.items():
             if not _generates(sizing) or id(sizing) in loops:
-                known[asked] = _answer(sizing, loops.get(id(sizing)))
-    for asked, answer in known.items():
-        SIZED[asked] = answer
+                known[question] = _answer(sizing, loops.get(id(sizing)))
+    for question, answer in known.items():
+        SIZED[question] = answer
     _fill_full_steps([
-        [known[asked] for asked in group if asked in known and asked.workload.requests_per_s is not None]
+        [known[question] for question in group if question in known and question.workload.requests_per_s is not None]
         for group in groups.values()
     ])  # fmt: skip
     return known
@@ -481,9 +483,15 @@ def _formulas(jobs: Sequence[ServeJob]) -> tuple[object, ...]:
     return (first.rates.form, first.own_rates.form, request_work(jobs[0]), shared, spread, *plain)
 
 
-def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
+def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
     """What fits of a question's replicas, at every batch; deployments without rows where nothing does."""
-    workload, model, node, weights, kv_dtype = asked.workload, asked.model, asked.node, asked.weights, asked.kv_dtype
+    workload, model, node, weights, kv_dtype = (
+        question.workload,
+        question.model,
+        question.node,
+        question.weights,
+        question.kv_dtype,
+    )
     one_pass = answers_in_one_pass(model, workload)
     grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
     whole = np.asarray(grid.tp)
@@ -512,7 +520,7 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
     }
     job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
     job = replace(job, kv_dtype=job.kv_dtype if one_pass else kv_dtype)
-    least = asked.least
+    least = question.least
     if workload.instances is not None:
         least = _replicas_on(workload.instances, node.count, np.asarray(job.layout.num_gpus))
     prompt, batch = computed_prompt_tokens(workload), _even_batch(sizes.ravel(), degrees["dp"], workload, least)
@@ -524,7 +532,7 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
         "found_frac": np.zeros(sizes.size),
     }
     if workload.sessions is None:
-        return _Sizing(job, batch, fit.size, one_pass, known, asked.start)
+        return _Sizing(job, batch, fit.size, one_pass, known, question.start)
     tokens, token_bytes = _cache_rooms(memory, grid, fit, whole.shape)
     largest = {name: degree[-fit.size :] for name, degree in degrees.items()}
     fewest = least[-fit.size :] if isinstance(least, np.ndarray) and least.ndim else least
@@ -538,7 +546,7 @@ def _sizing(asked: ReplicaQuestion) -> _Sizing | Deployments | None:
     found, fetch_s = caches(workload, replicas)
     known["found_frac"] = np.broadcast_to(found, sizes.shape).ravel()
     job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
-    return _Sizing(job, batch, fit.size, one_pass, known, asked.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
+    return _Sizing(job, batch, fit.size, one_pass, known, question.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
 
 
 def _cache_rooms(
@@ -598,8 +606,8 @@ def _memory_bytes(
         rows = sequences if generates(model) else 0
         return np.asarray(prefill_workspace_bytes(model, np.minimum(chunk, sequences * context), rows, tp))
 
-    held: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
-    return held
+    resident_bytes: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
+    return resident_bytes
 
 
 def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
@@ -680,16 +688,16 @@ def _column(values: Iterable[Any], sized: Sequence[SizedReplicas]) -> Floats:
     return np.concatenate([np.broadcast_to(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
 
 
-def _arriving_columns(asked: Sequence[ReplicaQuestion], sized: Sequence[SizedReplicas]) -> list[dict[str, Any]]:
+def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[SizedReplicas]) -> list[dict[str, Any]]:
     """Latency and number of replicas of models that generate, where requests arrive at random; of each question.
 
     The queue model speaks of prompt tokens to compute and of steps; where drafts speculate, one step brings several.
     """
-    workload, job = asked[0].workload, sized[0].job
+    workload, job = questions[0].workload, sized[0].job
     assert workload.requests_per_s is not None
     outputs, each, all_of = workload.output_tokens, tokens_a_round(job), _together(tuple(sized))
     batch, ranks, capacity = all_of.batch, all_of.ranks, all_of.capacity
-    least = _column(map(_least, sized, asked), sized)
+    least = _column(map(_least, sized, questions), sized)
     replicas = _replicas(capacity, batch * ranks, workload, least, np.zeros(batch.size))
     arrivals = workload.requests_per_s / replicas / ranks
     there = all_of.curves.at(arrivals[all_of.gather])
@@ -721,13 +729,13 @@ def _arriving_columns(asked: Sequence[ReplicaQuestion], sized: Sequence[SizedRep
     return [{name: values[start:end] for name, values in columns.items()} for start, end in starts]
 
 
-def _closed_columns(sized: SizedReplicas, steady: Steady, asked: ReplicaQuestion) -> dict[str, Any]:
+def _closed_columns(sized: SizedReplicas, steady: Steady, question: ReplicaQuestion) -> dict[str, Any]:
     """Latency and number of replicas of models that generate, where users or a batch keep them full."""
-    workload, batch, ranks = asked.workload, sized.batch, np.asarray(sized.job.layout.dp)
+    workload, batch, ranks = question.workload, sized.batch, np.asarray(sized.job.layout.dp)
     outputs, each = workload.output_tokens, tokens_a_round(sized.job)
     capacity = np.asarray(steady.requests_per_s) * ranks
     sure = capacity * _sure_frac(sized.job, workload)
-    replicas = _replicas(sure, batch * ranks, workload, _least(sized, asked), _start_s(sized, asked))
+    replicas = _replicas(sure, batch * ranks, workload, _least(sized, question), _start_s(sized, question))
     ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
     busy = np.ones(batch.size)
     return {
@@ -795,17 +803,17 @@ def latency_percentiles(workload: Resolved) -> dict[str, str]:
     return {name: usual if t is None else t.percentile for name, t in targets.items()}
 
 
-def _one_pass_columns(sized: SizedReplicas, asked: ReplicaQuestion) -> dict[str, Any]:
+def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str, Any]:
     """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
 
     Source: `one_pass_latency_s`.
     """
-    workload, machine, batch = asked.workload, runner(sized.job), sized.batch
+    workload, machine, batch = question.workload, runner(sized.job), sized.batch
     step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), sized.job.layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
     sure = capacity * _sure_frac(sized.job, workload)
-    replicas = _replicas(sure, batch, workload, _least(sized, asked), _start_s(sized, asked))
+    replicas = _replicas(sure, batch, workload, _least(sized, question), _start_s(sized, question))
     if workload.requests_per_s is None:
         latency, busy = machine.engine.request_s + service, np.ones(batch.size)
         total = replicas * capacity

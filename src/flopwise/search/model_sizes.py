@@ -115,9 +115,10 @@ def _largest(memory: Mapping[float, float], most: float) -> float | None:
     points = sorted(memory.items())
     if points[0][1] > most:
         return None
-    for (size, held), (larger, needed) in pairwise(points):
-        if needed > most:
-            found = size * math.exp(math.log(most / held) / math.log(needed / held) * math.log(larger / size))
+    for (size, low_bytes), (larger, high_bytes) in pairwise(points):
+        if high_bytes > most:
+            share = math.log(most / low_bytes) / math.log(high_bytes / low_bytes)
+            found = size * math.exp(share * math.log(larger / size))
             unit = 10.0 ** (math.floor(math.log10(found)) - 1)
             return math.floor(found / unit * (1 + 1e-12)) * unit
     return points[-1][0]

@@ -17,7 +17,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.options import changed_options
-from flopwise.provenance import Figure, unsaid_kinds, with_kinds
+from flopwise.provenance import Figure, implied_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, OpenInput, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
@@ -148,8 +148,8 @@ def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts:
 
 def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Facts) -> list[OpenInput]:
     """What nobody stated of the first plan of a training run and the search does not choose: its stack."""
-    unsaid = workload.training.unsaid & {"stack"} if workload.task in TRAINING else frozenset[str]()
-    if not unsaid:
+    open_settings = workload.training.open_settings & {"stack"} if workload.task in TRAINING else frozenset[str]()
+    if not open_settings:
         return []
     from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
     from flopwise.training.alternatives import usual_stacks  # noqa: PLC0415 - half is enough
@@ -161,7 +161,7 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     place = first.provider, first.instance, first.region
     job = candidate_job(workload, model, facts, next(o for o in facts.offers if o.key == place), first)
     device = job.cluster.accelerator
-    others = other_jobs(job, unsaid, usual_stacks(job.layout, job.recipe, device, facts))
+    others = other_jobs(job, open_settings, usual_stacks(job.layout, job.recipe, device, facts))
     settings = {name: [(one.layout, one.recipe) for one in jobs] for name, jobs in others.items()}
     total = float(step_memory(model, job.recipe, job.layout, device_kind=device.kind).total_bytes)
     memory, _ = unstated_memory(model, total, settings, device.kind)
@@ -216,9 +216,9 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
 
         tree = train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
         tree = plan_figures(answer, chosen, workload, facts.accelerators[offer.accelerator], tree)
-        said = [name for part in (workload.data, workload.training) for name in changed_options(part)]
-        chosen_kinds = unsaid_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs per node": ()}, said, "chosen")
-        return with_kinds(tree, unsaid_kinds(of_training.SETTINGS, said, "default") | chosen_kinds)
+        options = [name for part in (workload.data, workload.training) for name in changed_options(part)]
+        chosen_kinds = implied_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs per node": ()}, options, "chosen")
+        return with_kinds(tree, implied_kinds(of_training.SETTINGS, options, "default") | chosen_kinds)
     from flopwise.search.replica import candidate_job as deployment  # noqa: PLC0415 - half is enough
     from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
     from flopwise.serving import explain as of_serving  # noqa: PLC0415 - half is enough
@@ -228,11 +228,13 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     measured, _ = with_lengths(workload, model)
     chip = facts.accelerators[offer.accelerator]
     tree = plan_figures(answer, chosen, measured, chip, tree)
-    said = [*changed_options(workload.limits), *changed_options(workload.techniques)]
-    said = [name for name in said if name != "gpus"]  # which devices, and not how many
-    said += answer.workload.get("traffic", {})
-    usual = unsaid_kinds(of_serving.SETTINGS, said, "default")
-    return with_kinds(tree, usual | unsaid_kinds({n: of_serving.SETTINGS.get(n, ()) for n in SERVED}, said, "chosen"))
+    options = [*changed_options(workload.limits), *changed_options(workload.techniques)]
+    options = [name for name in options if name != "gpus"]  # which devices, and not how many
+    options += answer.workload.get("traffic", {})
+    usual = implied_kinds(of_serving.SETTINGS, options, "default")
+    return with_kinds(
+        tree, usual | implied_kinds({n: of_serving.SETTINGS.get(n, ()) for n in SERVED}, options, "chosen")
+    )
 
 
 SHOWN = 10

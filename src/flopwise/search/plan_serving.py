@@ -67,12 +67,12 @@ def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
 
     `any`: the usual ones that the engine runs.
     """
-    asked = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
-    if ANY in asked:
+    format_names = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
+    if ANY in format_names:
         names = dict.fromkeys(usual_names(model.checkpoint_format))
         return [found for found in map(workload.facts.weight_format, names) if workload.engine.runs(found)]
-    if asked:
-        return [workload.facts.weight_format(name) for name in asked]
+    if format_names:
+        return [workload.facts.weight_format(name) for name in format_names]
     if model.checkpoint_format is not None:
         return [workload.facts.weight_format(model.checkpoint_format)]
     return [BF16] if answers_in_one_pass(model, workload) else [BF16, workload.facts.weight_format("fp8")]
@@ -85,11 +85,11 @@ def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, Cache
     q8_0).
     Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
     """
-    wanted, asked = formats(workload, model), workload.limits.kv_dtype
+    wanted, cache_name = formats(workload, model), workload.limits.kv_dtype
     narrow = "q8_0" if workload.engine.local else "fp8"
-    plain, eight = (workload.facts.cache_format(name) for name in (asked or defaults.CACHE, narrow))
+    plain, eight = (workload.facts.cache_format(name) for name in (cache_name or defaults.CACHE, narrow))
     found = [(weights, plain) for weights in wanted]
-    if asked is not None or answers_in_one_pass(model, workload):
+    if cache_name is not None or answers_in_one_pass(model, workload):
         return found
     return found + [(weights, eight) for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
 
@@ -337,13 +337,13 @@ def _options(
     """Every deployment on every node; nodes with the same devices are sized together."""
     groups: dict[tuple[object, ...], list[tuple[Resolved, NodeKind, WeightFormat, CacheFormat]]] = defaultdict(list)
     for node, (weights, kv_dtype) in _pairs_worth_a_look(workload, model, nodes, wanted, draft):
-        asked = _with_its_engine(workload, model, node.cluster.accelerator)
-        known = _format_there(asked, node, weights, kv_dtype, draft)
+        resolved = _with_its_engine(workload, model, node.cluster.accelerator)
+        known = _format_there(resolved, node, weights, kv_dtype, draft)
         if known is not None:
-            groups[node.cluster.rates.key].append((asked, node, known, kv_dtype))
-    asked_there = [ReplicaQuestion.of(model, *each) for group in groups.values() for each in group]
-    sized_there, answers, done = size_together(asked_there), list[tuple[ReplicaQuestion, Answer]](), set[int]()
-    for one in asked_there:
+            groups[node.cluster.rates.key].append((resolved, node, known, kv_dtype))
+    questions_there = [ReplicaQuestion.of(model, *each) for group in groups.values() for each in group]
+    sized_there, answers, done = size_together(questions_there), list[tuple[ReplicaQuestion, Answer]](), set[int]()
+    for one in questions_there:
         advance(len(done))
         done.add(id(one.node))
         sized = sized_there[one] if one in sized_there else _sized_there(one, draft)
@@ -391,9 +391,9 @@ def _format_there(
 ) -> WeightFormat | None:
     """A format as it runs on one node, one of 16 bits as what the device has; None, and counted, where it does not."""
     device, engine = node.cluster.accelerator, workload.engine
-    asked = workload.limits.weight_formats
-    unsaid = (not asked or ANY in asked) and workload.one_precision is None
-    if unsaid and weights == BF16 and not engine.runs(weights, device):
+    names = workload.limits.weight_formats
+    open_choice = (not names or ANY in names) and workload.one_precision is None
+    if open_choice and weights == BF16 and not engine.runs(weights, device):
         weights = workload.facts.weight_format(engine.plain_format(device))
     if engine.runs(weights) and not engine.runs(weights, device):
         reason = f"{engine.name} is not documented to run {weights.name} weights there"
@@ -408,17 +408,17 @@ def _format_there(
         return None
 
 
-def _sized_there(asked: ReplicaQuestion, draft: PlanDraft) -> Answer:
+def _sized_there(question: ReplicaQuestion, draft: PlanDraft) -> Answer:
     """Replicas on one node; None where none can be, counted where the device lacks a rate or cannot do a technique."""
     try:
-        return sized_replicas(asked)
+        return sized_replicas(question)
     except MissingFactError as error:
         draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
         return None
     except SpecError as error:
-        if not asked.workload.techniques.any:
+        if not question.workload.techniques.any:
             raise
-        draft.ruled_out.add("a technique is not supported there", 1, f"{asked.node.name}: {error}", unit="machines")
+        draft.ruled_out.add("a technique is not supported there", 1, f"{question.node.name}: {error}", unit="machines")
         return None
 
 

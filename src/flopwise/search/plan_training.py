@@ -172,8 +172,8 @@ def _device_notes(
     """What devices of `picks` make of the recipe that is asked for."""
     for pick in picks:
         here, device = pick.option.search.recipe, pick.option.node.cluster.accelerator
-        for asked in recipes(workload, model, facts.stack(here.stack.name), facts)[0]:
-            recipe, notes = recipe_on(asked, device)
+        for original in recipes(workload, model, facts.stack(here.stack.name), facts)[0]:
+            recipe, notes = recipe_on(original, device)
             yield from notes if recipe.precision == here.precision else ()
 
 
@@ -317,18 +317,18 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     Raises:
         InfeasibleError: nothing is left.
     """
-    asked, groups = workload.training.stack, dict[str, list[NodeKind]]()
+    stack_name, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
         software = workload.training.stack_on(device, facts)
         if software is None:
-            why = "no usual training stack is known" if asked is None else f"{asked} is not known"
+            why = "no usual training stack is known" if stack_name is None else f"{stack_name} is not known"
             draft.ruled_out.add(f"{why} to run there", len(node.priced), device.name, unit="offers")
         else:
             groups.setdefault(software.name, []).append(node)
     if not groups:
         raise nothing_left(draft.ruled_out)
-    if asked is None:
+    if stack_name is None:
         groups = {
             name: groups[name] for name in workload.training.usual_stacks if name in groups
         }  # the usual one first
@@ -349,8 +349,8 @@ def _options(
     draft.assumptions += dict.fromkeys(text for _, _, notes in work for text in notes)
     pairs = [pair for software, allowed, _ in work for pair in _by_recipe(allowed, groups[software])]
     steps, before = sum(len(nodes) for _, _, nodes in pairs), 0
-    best = dict.fromkeys((asked for asked, _, _ in pairs), float("inf"))
-    for asked, recipe, nodes in pairs:
+    best = dict.fromkeys((precision for precision, _, _ in pairs), float("inf"))
+    for precision, recipe, nodes in pairs:
         schedule, shard = workload.training.schedule, workload.training.shard
         kept = _kept_layouts(model, recipe, workload.max_gpus, workload.min_gpus, schedule, shard)
         if alone and kept.nbytes > MOST_KEPT_BYTES:
@@ -364,7 +364,7 @@ def _options(
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             if advance is not None:
                 advance(before + done, steps)
-            if floor_usd > dearest * best[asked]:
+            if floor_usd > dearest * best[precision]:
                 reason = f"costs over {dearest:g} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
@@ -376,7 +376,7 @@ def _options(
                     _count_unfit(job, node, times, draft)
                 if times.rows.size:
                     found = training_options(workload, node, chosen, times, facts)
-                    best[asked] = min(best[asked], float(found[0].cost_usd.min()))
+                    best[precision] = min(best[precision], float(found[0].cost_usd.min()))
                     options += found
         before += len(nodes)
     return options
@@ -423,13 +423,13 @@ def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tup
     """(precision asked for, recipe as devices can run it, their nodes); what two recipes come down to is there once."""
     found: dict[tuple[object, ...], tuple[str, Recipe, list[NodeKind]]] = {}
     seen = set[tuple[object, ...]]()
-    for asked in allowed:
+    for original in allowed:
         for node in nodes:
-            recipe, _ = recipe_on(asked, node.cluster.accelerator)
+            recipe, _ = recipe_on(original, node.cluster.accelerator)
             key = (recipe.precision, recipe.attention, recipe.master_weights, recipe.stack.attention_kernel)
             if (id(node), *key) not in seen:
                 seen.add((id(node), *key))
-                found.setdefault((asked.precision, *key), (asked.precision, recipe, []))[2].append(node)
+                found.setdefault((original.precision, *key), (original.precision, recipe, []))[2].append(node)
     return list(found.values())
 
 

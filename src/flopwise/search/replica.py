@@ -94,8 +94,8 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     built = offer_cluster(workload, facts, offer, chosen.purchase)
     arrivals = None if workload.requests_per_s is None else workload.requests_per_s / document["replicas"]
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
-    asked = with_lengths(with_facts(workload, facts), model)[0]
-    job = replica_job(asked, model, built, facts.weight_format(document["weights"]), layout)
+    resolved = with_lengths(with_facts(workload, facts), model)[0]
+    job = replica_job(resolved, model, built, facts.weight_format(document["weights"]), layout)
     if found := chosen.figures.get("prompt_found_frac"):  # histories of sessions
         job = replace(job, techniques=replace(job.techniques, hit_frac=found))
     return replace(

@@ -44,18 +44,18 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     Of a service that is given a rate its percentiles under load are the plan's, as estimated; of a batch its simulated
     means and throughput (as estimated, where lengths come from a trace), of sessions their simulated means and cost.
     """
-    said = _values(source) | _machines(workload, chosen, facts)
+    values = _values(source) | _machines(workload, chosen, facts)
     if workload.task in TRAINING:
-        return command_line("train", workload.model, said | _training(workload, chosen), TRAIN)
+        return command_line("train", workload.model, values | _training(workload, chosen), TRAIN)
     extra = ["--encode"] if workload.task == "encode" and generates(model) else []
-    return command_line("serve", workload.model, said | _service(workload, chosen), SERVE, extra)
+    return command_line("serve", workload.model, values | _service(workload, chosen), SERVE, extra)
 
 
 def command_line(
-    verb: str, model: str, said: Mapping[str, Any], specs: tuple[type, ...], extra: list[str] | None = None
+    verb: str, model: str, values: Mapping[str, Any], specs: tuple[type, ...], extra: list[str] | None = None
 ) -> str:
-    """The command `verb` with the options `said`, as `specs` declare them, in base units; defaults are left out."""
-    words, left = ["flopwise", verb, model], dict(said)
+    """The command `verb` with the options `values`, as `specs` declare them, in base units; defaults are left out."""
+    words, left = ["flopwise", verb, model], dict(values)
     for spec in specs:
         defaults = defaults_of(spec)
         for name, declared in options_of(spec).items():
@@ -88,12 +88,12 @@ def _machines(workload: Resolved, chosen: Candidate, facts: Facts) -> dict[str, 
 
 def _training(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
     """Data, recipe, layout and conditions of a training plan."""
-    said = _values(workload.data) | _values(workload.training) | _values(workload.conditions)
+    values = _values(workload.data) | _values(workload.training) | _values(workload.conditions)
     layout = dict(_layout(chosen.layout))
     layout["seq"] = layout.pop("seq_len")
     for name in ("global_batch_tokens", *(["finetune"] if workload.training.adapts else [])):
-        said.pop(name, None)
-    return said | layout
+        values.pop(name, None)
+    return values | layout
 
 
 def _layout(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -76,11 +76,11 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
 
 def stated_conditions(workload: Resolved) -> Conditions:
     """How often a run is saved and how fast, and how ranks vary, as the workload says; else the default."""
-    said = workload.conditions
-    if not changed_options(said):
+    spec = workload.conditions
+    if not changed_options(spec):
         return DEFAULT_CONDITIONS
-    found = said.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
-    return Conditions(reliability=found, jitter_frac=said.jitter_frac)
+    found = spec.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
+    return Conditions(reliability=found, jitter_frac=spec.jitter_frac)
 
 
 def conditions(

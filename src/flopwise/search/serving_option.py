@@ -253,11 +253,11 @@ def serving_options(
             kv_dtype=kv_dtype, shared=shared,
         )
         for priced in bought
-        for hourly in (instances * _held_by_host(priced, host_bytes) * priced.usd_per_hour,)
+        for hourly in (instances * _infinite_beyond_host(priced, host_bytes) * priced.usd_per_hour,)
     ]  # fmt: skip
 
 
-def _held_by_host(priced: Priced, host_bytes: Floats) -> Floats:
+def _infinite_beyond_host(priced: Priced, host_bytes: Floats) -> Floats:
     """1 for what the machine's own memory can hold, infinity for the rest; 1 where its size is not known."""
     room = priced.offer.ram_bytes
     return np.where(host_bytes <= (np.inf if room is None else room), 1.0, np.inf)

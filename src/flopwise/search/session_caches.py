@@ -54,7 +54,10 @@ class LayoutCaches:
         stores = [kv_stores(workload, job.cluster.rates, int(devices)) for devices in np.ravel(job.layout.num_gpus)]
         tiers = list(zip(*stores, strict=True))
         token_bytes = self.token_bytes
-        held = [self.tokens, *(np.array([one.capacity_bytes for one in tier]) / ranks / token_bytes for tier in tiers)]
+        capacities = [
+            self.tokens,
+            *(np.array([one.capacity_bytes for one in tier]) / ranks / token_bytes for tier in tiers),
+        ]
         both = ServingLayout(**{name: np.tile(np.asarray(getattr(job.layout, name)), 2) for name in DEGREES})
         found: Floats = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0)
         running = np.asarray(batch) / 2.0
@@ -66,7 +69,7 @@ class LayoutCaches:
             answer_s = loop.ttft_s + (workload.output_tokens - 1) * loop.tpot_s / tokens_a_round(job)
             turns_per_s = workload.requests_per_s / replicas(full_per_s * ranks) / ranks
             _, service_s = np.split(answer_s, 2)
-            parts = Found.of(sessions, turns_per_s, service_s, held, workload.engine.block_tokens)
+            parts = Found.of(sessions, turns_per_s, service_s, capacities, workload.engine.block_tokens)
             found = (found + parts.whole_frac) / 2.0
             running = (running + np.clip(turns_per_s * service_s, 1.0, batch)) / 2.0  # Little's law
         fetch_s = np.zeros(ranks.shape)

@@ -91,20 +91,20 @@ class Pipelines(NamedTuple):
     zero: int = 3
 
     @staticmethod
-    def of(software: TrainingStack, asked: str | None) -> Pipelines:
+    def of(software: TrainingStack, schedule: str | None) -> Pipelines:
         """The schedules that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
         Raises:
             SpecError: there is no such schedule.
         """
-        if asked is None:
+        if schedule is None:
             codes = sorted({schedule_code(name) for name in software.schedules})
             quicker = (code for code in codes if SCHEDULES[NAMES[code]].splits_backward)  # GPipe never is
             return Pipelines(tuple(quicker), zero=software.zero)
-        code = schedule_code(asked)
+        code = schedule_code(schedule)
         if code:
             return Pipelines((code,), interleaved=False, alone=True, zero=software.zero)
-        return Pipelines(interleaved=asked.strip().lower() != NAMES[0], zero=software.zero)
+        return Pipelines(interleaved=schedule.strip().lower() != NAMES[0], zero=software.zero)
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """The turns that are tried on meshes where `chosen` are possible."""
@@ -143,8 +143,8 @@ class Family:
     def take(self, meshes: Index | slice) -> Family:
         """The same choices on only these meshes."""
         names = ("inner_index", "degree_index", "dp", "num_gpus", "shard")
-        held = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: column[meshes] for name, column in held.items() if column is not None})
+        columns = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: column[meshes] for name, column in columns.items() if column is not None})
 
     def chunks(self, rows: int) -> Iterator[slice]:
         """Slices of the meshes with about `rows` candidates each."""

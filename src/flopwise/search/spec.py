@@ -272,9 +272,9 @@ MEANING: dict[str, tuple[str, ...]] = {
 """Tasks for which a section or a key of a workload means something, where that is not all of them."""
 
 
-def assumed_kinds(**said: str) -> frozenset[str]:
+def assumed_kinds(**choices: str) -> frozenset[str]:
     """The kinds of prices (spot, reserved) that are assumed where they are not known."""
-    return frozenset(kind for kind, choice in said.items() if choice == "assume")
+    return frozenset(kind for kind, choice in choices.items() if choice == "assume")
 
 
 def keys_of(name: str) -> list[str]:

@@ -35,7 +35,7 @@ from flopwise.serving.steady import (
 )
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
-from flopwise.units import format_cost, format_interval, format_percent, format_price, format_seconds
+from flopwise.units import format_arrivals, format_cost, format_interval, format_percent, format_price, format_seconds
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -60,6 +60,14 @@ class UnderLoad:
     replicas_needed: int  # the fewest that keep up
     ttft_s: dict[str, float]  # by percentile
     tpot_s: dict[str, float]
+    ttft_s_low: dict[str, float] = field(default_factory=dict)  # ends of 80 % intervals; none where it cannot keep up
+    ttft_s_high: dict[str, float] = field(default_factory=dict)
+    tpot_s_low: dict[str, float] = field(default_factory=dict)
+    tpot_s_high: dict[str, float] = field(default_factory=dict)
+
+    def ends(self, name: str, percentile: str) -> tuple[float, float]:
+        """The 80 % interval of `ttft_s` or `tpot_s` at a percentile."""
+        return getattr(self, f"{name}_low")[percentile], getattr(self, f"{name}_high")[percentile]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +146,8 @@ class ServeAnswer(Result):
                 request_notes += (
                     f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better",
                 )
+        if waits is not None and waits.utilisation_frac < 1:
+            waits = _with_intervals(waits, result)
         if session_run is not None and rate is not None:
             waits = _overload(session_run, rate, replicas)
         ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
@@ -197,21 +207,25 @@ class ServeAnswer(Result):
             return self.memory.verdict
         if load is not None and not self.keeps_up:
             share, needed = format_percent(load.utilisation_frac), load.replicas_needed * found.num_gpus
-            text = f"{load.requests_per_s:g} requests/s is {share} of what {where} can sustain"
+            text = f"{format_arrivals(load.requests_per_s)} is {share} of what {where} can sustain"
             return f"Too slow: {text}; {needed:,} are needed."
         verb = "serves" if self.num_gpus == 1 else "serve"
-        if found.tpot_s is None or found.output_tokens_per_s is None:
-            rate, each = _with_ends(found.throughput, self.replicas, "inputs/s"), found.ttft_s.value
-            usd = format_cost(self.usd_per_million_requests)
-            text = f"{where} {verb} {rate}, each answered within {format_seconds(each)}"
-            return f"{text}{f'; {usd} per million' if usd else ''}."
-        usd = format_cost(found.usd_per_million_output_tokens)
-        paid = f"; {usd} per million output tokens" if usd else ""
+        decodes = found.tpot_s is not None and found.output_tokens_per_s is not None
+        usd = format_cost(found.usd_per_million_output_tokens if decodes else self.usd_per_million_requests)
+        paid = f"; {usd} per million {'output tokens' if decodes else 'inputs'}" if usd else ""
         if load is not None:
-            seen = f"TTFT {format_seconds(load.ttft_s['p95'])}"
-            seen += f", TPOT {format_seconds(load.tpot_s['p95'])} at p95" if found.job.output_tokens > 1 else " at p95"
+            first = f"{'TTFT' if decodes else 'latency'} {format_seconds(load.ttft_s['p95'])}"
+            seen = f"{first} {format_interval(*load.ends('ttft_s', 'p95'), format_seconds)}"
+            if found.job.output_tokens > 1 and decodes:
+                low, high = map(format_seconds, load.ends("tpot_s", "p95"))
+                seen += f" and TPOT {format_seconds(load.tpot_s['p95'])} ({low} to {high})"
+            rate = format_arrivals(load.requests_per_s, "request" if decodes else "input")
             share = format_percent(load.utilisation_frac)
-            return f"{where} {verb} {load.requests_per_s:g} requests/s, {share} of capacity: {seen}{paid}."
+            return f"{where} {verb} {rate}, {share} of capacity: {seen} at p95{paid}."
+        if found.tpot_s is None or found.output_tokens_per_s is None:
+            rate = _with_ends(found.throughput, self.replicas, "inputs/s")
+            latency = f"{format_seconds(found.ttft_s.value)} ({_ends(found.ttft_s)})"
+            return f"{where} {verb} {rate}, each answered within {latency}{paid}."
         seen, in_flight = f"first token after {format_seconds(found.ttft_s.value)}", found.concurrency * self.replicas
         seen += f", then one every {format_seconds(found.tpot_s.value)}" if found.job.output_tokens > 1 else ""
         seen += f", with {in_flight:,.0f} in flight" if in_flight >= 1 else f", with {in_flight:.2g} in flight"
@@ -281,6 +295,26 @@ class ServeAnswer(Result):
             **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
             **attributes(self, "speculation under_load"),
         }
+
+
+def _with_intervals(load: UnderLoad, estimate: ServeEstimate) -> UnderLoad:
+    """The percentiles of a load that can be kept up with, with the relative error of the mean's class."""
+    ends = dict[str, dict[str, float]]()
+    for name, mean, percentiles in (
+        ("ttft_s", estimate.ttft_s, load.ttft_s),
+        ("tpot_s", estimate.tpot_s, load.tpot_s),
+    ):
+        if mean is None:
+            continue
+        found = {p: mean.band.interval(seconds, floor=mean.bound) for p, seconds in percentiles.items()}
+        ends[f"{name}_low"] = {p: float(low) for p, (low, _) in found.items()}
+        ends[f"{name}_high"] = {p: float(high) for p, (_, high) in found.items()}
+    return replace(load, **ends)
+
+
+def _ends(value: Ranged) -> str:
+    """The ends of a time's interval, where one before it has said what they are."""
+    return f"{format_seconds(value.low)} to {format_seconds(value.high)}"
 
 
 def _with_ends(value: Ranged, times: float, unit: str) -> str:
@@ -388,25 +422,28 @@ def _session_run(
     if request.rate is None:
         raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
     assert sessions.turns is not None
-    asked = SessionTraffic(
+    arrivals = SessionTraffic(
         turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share or 0.0,
         tool_pause_s=sessions.tool_pause or 0.0, input_tokens=request.input_tokens or job.input_tokens,
         output_tokens=request.output_tokens or job.output_tokens, kv_stores=sessions.kv_stores,
     )  # fmt: skip
-    traffic = asked.traffic(request.rate)
+    traffic = arrivals.traffic(request.rate)
     traffic.check()
     return SessionRun.of(job, traffic, sessions.kv_stores, replicas, facts, on_compile)
 
 
 def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
     """What is said of sessions that come faster than they are answered; None where the replicas keep up."""
-    asked, answered = sessions_per_s * run.report.turns_per_session, run.estimate.requests_per_s * replicas
-    if asked <= answered * (1.0 + 1e-9):
+    arriving_per_s, answered_per_s = (
+        sessions_per_s * run.report.turns_per_session,
+        run.estimate.requests_per_s * replicas,
+    )
+    if arriving_per_s <= answered_per_s * (1.0 + 1e-9):
         return None
     endless = dict.fromkeys(PERCENTILES, math.inf)
     return UnderLoad(
-        requests_per_s=asked, utilisation_frac=asked / answered,
-        replicas_needed=math.ceil(replicas * asked / answered), ttft_s=endless, tpot_s=endless,
+        requests_per_s=arriving_per_s, utilisation_frac=arriving_per_s / answered_per_s,
+        replicas_needed=math.ceil(replicas * arriving_per_s / answered_per_s), ttft_s=endless, tpot_s=endless,
     )  # fmt: skip
 
 
@@ -418,8 +455,8 @@ def _session_text(job: ServeJob, request: RequestSpec, sessions: SessionsSpec) -
 
 def _session_settings(report: SessionReport) -> Iterator[tuple[str, str]]:
     """Where histories came from, and what a session costs."""
-    held = {"the device": report.device_frac, **report.store_fracs, "computed": report.computed_frac}
-    yield "prompts", ", ".join(f"{format_percent(share)} {name}" for name, share in held.items())
+    shares = {"the device": report.device_frac, **report.store_fracs, "computed": report.computed_frac}
+    yield "prompts", ", ".join(f"{format_percent(share)} {name}" for name, share in shares.items())
     if report.usd_per_session is not None:
         yield "session", f"{format_cost(report.usd_per_session)} each"
 
@@ -466,7 +503,7 @@ def _crowded_estimate(
 def _load_text(request: RequestSpec) -> str:
     """How many requests there are, in words."""
     rate, at_once = request.rate, request.concurrency
-    load = f"{at_once:,} in flight" if at_once else f"{rate:g} requests/s" if rate else None
+    load = f"{at_once:,} in flight" if at_once else format_arrivals(rate) if rate else None
     if request.requests is None:
         return load or "as many as fit in memory"
     return f"{request.requests:,} in total, {load or 'all at once'}"

@@ -368,8 +368,11 @@ def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory) -> 
     in_flight = max(_in_flight(job, memory), 1.0)
     batch = min(in_flight, machine.engine.most_inputs(_number(prompt(job.model, job.input_tokens).tokens)))
     step = machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout)
-    step, asked = StepTime(*(_number(part) for part in step)), float(_replica_concurrency(job) or in_flight)
-    latency_s, floor_s = _number(machine.engine.request_s + step.seconds * max(asked / batch, 1.0)), float(step.floor_s)
+    step, concurrency = StepTime(*(_number(part) for part in step)), float(_replica_concurrency(job) or in_flight)
+    latency_s, floor_s = (
+        _number(machine.engine.request_s + step.seconds * max(concurrency / batch, 1.0)),
+        float(step.floor_s),
+    )
     ranks, arrivals = int(job.layout.dp), job.arrivals_per_s
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
     if arrivals is not None and arrivals < rate:

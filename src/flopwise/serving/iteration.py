@@ -578,11 +578,11 @@ def _fullest_rank(item: Experts, tokens: Floats, cut: Split, skew: tuple[float, 
     """
     if np.all(np.asarray(cut.ep) == 1):
         return cut
-    held = np.ceil(item.experts / np.asarray(cut.ep))
+    local_experts = np.ceil(item.experts / np.asarray(cut.ep))
     copies, touched = busiest_rank(item.experts, item.top_k, tokens, cut.ep, *skew)
-    mean = touched_experts(item.experts, item.top_k, tokens, held)
+    mean = touched_experts(item.experts, item.top_k, tokens, local_experts)
     return replace(
-        cut, expert_load=copies / np.maximum(tokens * item.top_k * held / item.experts, 1e-9),
+        cut, expert_load=copies / np.maximum(tokens * item.top_k * local_experts / item.experts, 1e-9),
         touched_load=touched / np.maximum(mean, 1e-9),
     )  # fmt: skip
 

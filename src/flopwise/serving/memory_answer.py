@@ -50,10 +50,12 @@ class ServingMemoryAnswer(MemoryAnswer):
         if self.kv_capacity_tokens is None:
             return fields
         cap = self.deployment.max_batch or self.deployment.software(self.facts, self.accelerator)["engine"].max_batch
-        held = max(self.max_concurrency or 0.0, self.kv_capacity_tokens / self.context)  # if the batch were not capped
+        contexts = max(
+            self.max_concurrency or 0.0, self.kv_capacity_tokens / self.context
+        )  # if the batch were not capped
         for end, share in zip(("low", "high"), self.capacity_ends, strict=True):
             fields[f"kv_capacity_tokens_{end}"] = math.floor(share * self.kv_capacity_tokens)
-            fields[f"max_concurrency_{end}"] = min(math.floor(share * held), cap)
+            fields[f"max_concurrency_{end}"] = min(math.floor(share * contexts), cap)
         return fields
 
     @property

@@ -109,11 +109,11 @@ class Found(NamedTuple):
         LRU cache); a cascade of exclusive caches is one cache of their common size. Assumes: pauses are exponential;
         each turn comes to the cache that has its history, which is found whole or not at all, but for its last block.
         """
-        held = np.zeros(np.broadcast_shapes(*map(np.shape, (turns_per_s, service_s, *capacities))))
-        hits, whole = list[Array](), held
+        zeros = np.zeros(np.broadcast_shapes(*map(np.shape, (turns_per_s, service_s, *capacities))))
+        hits, whole = list[Array](), zeros
         for capacity in capacities:
             whole = whole + np.asarray(capacity)
-            time_s = _kept_s(sessions, np.asarray(turns_per_s) + held, np.asarray(service_s) + held, whole)
+            time_s = _kept_s(sessions, np.asarray(turns_per_s) + zeros, np.asarray(service_s) + zeros, whole)
             hits.append(_back_within(sessions, time_s))
         later = 1.0 - 1.0 / sessions.mean_turns
         history = max(sessions.history_tokens - later * (block_tokens + 1) / 2.0, 0.0) / sessions.prompt_tokens
@@ -127,7 +127,7 @@ def _back_within(sessions: SessionTraffic, time_s: Array) -> Array:
     return np.asarray(sum(parts)) + np.zeros(np.shape(time_s))
 
 
-def _held_tokens(sessions: SessionTraffic, turns_per_s: Array, service_s: Array, time_s: Array) -> Array:
+def _resident_tokens(sessions: SessionTraffic, turns_per_s: Array, service_s: Array, time_s: Array) -> Array:
     """Tokens that a cache holds which keeps what was used within `time_s`.
 
     Source: Little's law: the rate at which tokens come times how long they stay, min(pause, T) on average.
@@ -145,6 +145,6 @@ def _kept_s(sessions: SessionTraffic, turns_per_s: Array, service_s: Array, capa
     low, high = np.full(np.shape(capacity), 1.0 / LONGEST_S), np.full(np.shape(capacity), LONGEST_S)
     for _ in range(HALVINGS):
         middle = np.sqrt(low * high)
-        over = _held_tokens(sessions, turns_per_s, service_s, middle) > capacity
+        over = _resident_tokens(sessions, turns_per_s, service_s, middle) > capacity
         low, high = np.where(over, low, middle), np.where(over, middle, high)
     return low

@@ -264,8 +264,8 @@ def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0) -> Floats:
     Assumes: a request comes at any of these steps with equal chances; prompts that wait do not fill the budget.
     """
     more = prompts_per_step * engine.batch_wait  # prompts that join the one that waits longest, half as long each
-    held = engine.batch_wait * (1.0 + more / 2.0) / (1.0 + more)
-    steps: Floats = STEP_IN_PROGRESS + engine.plans_ahead + (engine.recv_interval - 1) / 2.0 + held
+    wait_steps = engine.batch_wait * (1.0 + more / 2.0) / (1.0 + more)
+    steps: Floats = STEP_IN_PROGRESS + engine.plans_ahead + (engine.recv_interval - 1) / 2.0 + wait_steps
     return steps
 
 

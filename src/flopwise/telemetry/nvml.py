@@ -213,12 +213,12 @@ class NvmlSource:
 
     def _shares(self, device: str, before: Any, after: Any, notes: list[str]) -> Iterator[tuple[str, float]]:
         nvml = self._nvml
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
-        asked.sample1, asked.sample2 = before, after
+        query = nvml.c_nvmlGpmMetricsGet_t()
+        query.version, query.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
+        query.sample1, query.sample2 = before, after
         for place, name in enumerate(GPM.values()):
-            asked.metrics[place].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
-        got = self._call(device, "profiling counters", notes, lambda: nvml.nvmlGpmMetricsGet(asked))
+            query.metrics[place].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
+        got = self._call(device, "profiling counters", notes, lambda: nvml.nvmlGpmMetricsGet(query))
         self._call(device, "profiling counters", notes, lambda: nvml.nvmlGpmSampleFree(before))
         for place, measure in enumerate(GPM if got is not None else ()):
             if got.metrics[place].nvmlReturn == nvml.NVML_SUCCESS:

@@ -129,9 +129,9 @@ class PrometheusSource:
         """Nothing is kept open."""
 
     def _samples(self, now: float, span_s: float) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
-        asked = {"query": f"{self._selector}[{max(1, round(span_s))}s]", "time": f"{now:.3f}"}
+        form = {"query": f"{self._selector}[{max(1, round(span_s))}s]", "time": f"{now:.3f}"}
         try:
-            data = json.loads(page_bytes(self._url, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, form=asked))
+            data = json.loads(page_bytes(self._url, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, form=form))
             result = [(dict(row["metric"]), _values(row)) for row in data["data"]["result"]]
         except urllib.error.HTTPError as error:
             why = f"it answers {error.code} {error.reason}"
@@ -255,8 +255,8 @@ def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
         job["tokens_per_s"] += job["output_tokens_per_s"]
     yield from job.items()
     for meaning, counts in buckets.items():
-        held = histogram([*counts.items()], 0.0, 0.0)
-        values = ((percent, held.quantile(percent / 100)) for percent in PERCENTS)
+        latencies = histogram([*counts.items()], 0.0, 0.0)
+        values = ((percent, latencies.quantile(percent / 100)) for percent in PERCENTS)
         yield from ((f"{meaning}_p{percent}_s", bound.value) for percent, bound in values if bound is not None)
 
 

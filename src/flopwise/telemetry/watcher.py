@@ -88,7 +88,7 @@ class WatchStatus:
     changes: tuple[AlertChange, ...] = ()
     source_lost: str = ""
     readings: int = 0
-    said: tuple[str, ...] = ()  # what actions have to tell
+    messages: tuple[str, ...] = ()  # what actions have to tell
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -114,7 +114,7 @@ class WatchStatus:
                  "for_s": one.for_s, "severity": one.severity, "why": one.why}
                 for one in plan.limits
             ],
-            "notes": [*reading.notes, *self.said], "readings": self.readings,
+            "notes": [*reading.notes, *self.messages], "readings": self.readings,
         }  # fmt: skip
 
 
@@ -153,13 +153,13 @@ class Watcher:
         self._history = History(max(spec.window, BACKFILL_S))
         self._alarms, self._diagnoser = Alarms(expected.limits), Diagnoser()
         self._started_at_s, self._state = started_at_s, state
-        self._said: list[str] = []
-        self._webhook = None if spec.webhook is None else Webhook(spec.webhook, self._said.append)
+        self._messages: list[str] = []
+        self._webhook = None if spec.webhook is None else Webhook(spec.webhook, self._messages.append)
         self._command = None
         if spec.exec_on_budget is not None:
-            self._command = BudgetCommand(spec.exec_on_budget, state, self._said.append)
+            self._command = BudgetCommand(spec.exec_on_budget, state, self._messages.append)
             if state is None:
-                self._said.append(UNKEPT)
+                self._messages.append(UNKEPT)
         self._count = 0
         self._clocks: dict[str, float] = {}
         self._facts: dict[str, Values] = {}
@@ -320,13 +320,13 @@ class Watcher:
         self, changes: Sequence[AlertChange], lost: str, *, clock_s: float | None = None, renew: bool = True
     ) -> WatchStatus:
         """`clock_s`: now, where the latest reading is an older one."""
-        said, self._said[:] = tuple(self._said), []
+        messages, self._messages[:] = tuple(self._messages), []
         return WatchStatus(
             source=self._source.title, at_s=self._history.latest.at_s if clock_s is None else clock_s,
             reading=self._history.latest, expected=self._expected,
             diagnosis=self._diagnosis(renew=renew), spend=self._spend(clock_s), firing=tuple(self._alarms.active()),
             pending=tuple(self._alarms.active(firing=False)), changes=tuple(changes), source_lost=lost,
-            readings=self._count, said=said,
+            readings=self._count, messages=messages,
         )  # fmt: skip
 
     def _diagnosis(self, *, renew: bool) -> Diagnosis:

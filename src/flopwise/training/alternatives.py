@@ -56,7 +56,7 @@ def other_settings(
     layout: Layout,
     recipe: Recipe,
     layers: int,
-    unsaid: Collection[str],
+    open_settings: Collection[str],
     stacks: Sequence[TrainingStack] = (),
     recomputes: tuple[int, int] = (0, 1),
 ) -> dict[str, list[Setting]]:
@@ -76,22 +76,22 @@ def other_settings(
         batch = math.ceil(int(recipe.global_batch) / replicas) * replicas
         return changed, replace(recipe, global_batch=batch)
 
-    if "micro-batch" in unsaid:
+    if "micro-batch" in open_settings:
         own = int(layout.micro_batch)
         others["micro-batch"] = [laid_out(micro_batch=size) for size in sorted({*MICRO_BATCHES, own, 2 * own})]
-    if "recompute" in unsaid:
+    if "recompute" in open_settings:
         others["recompute"] = [laid_out(recompute=mode) for mode in recomputes]
-    if "interleave" in unsaid and stages > 1:
+    if "interleave" in open_settings and stages > 1:
         deepest = max((v for v in range(2, layers // stages + 2) if cuts_alike(layers, stages, v)), default=1)
         others["interleave"] = [laid_out(interleave=chunks) for chunks in (1, deepest)]
-    if "sharding" in unsaid and int(layout.dp) > 1:
+    if "sharding" in open_settings and int(layout.dp) > 1:
         others["sharding"] = [laid_out(zero=stage) for stage in (0, 1, 3) if stage <= recipe.stack.zero]
-    if "adapters" in unsaid and recipe.lora is not None:
+    if "adapters" in open_settings and recipe.lora is not None:
         others["adapters"] = [
             (layout, replace(recipe, lora=replace(recipe.lora, rank=rank, targets=TARGET_SETS[targets])))
             for rank, targets in LORA_ENDS
         ]
-    if "stack" in unsaid:
+    if "stack" in open_settings:
         others["stack"] = [(layout, replace(recipe, stack=stack)) for stack in stacks]
     return others
 

@@ -134,18 +134,18 @@ def train_answer(
     laid_out: str,
     notes: tuple[str, ...],
     epochs: float = 1.0,
-    unsaid: Collection[str] = (),
+    open_settings: Collection[str] = (),
 ) -> TrainAnswer:
     """The answer for one job, laid out by whom `laid_out` says, which goes `epochs` times through its data.
 
-    `notes`: what was assumed of the job; `unsaid`: its inputs that nobody stated, as `other_jobs` names them.
+    `notes`: what was assumed of the job; `open_settings`: its inputs that nobody stated, as `other_jobs` names them.
     """
     result = estimate(job)
-    if unsaid:
+    if open_settings:
         stacks = usual_stacks(job.layout, job.recipe, job.cluster.accelerator, facts)
-        result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, unsaid, stacks)))
+        result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, open_settings, stacks)))
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
-    memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts, unsaid=unsaid)
+    memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings)
     node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
     millions, run = (job.tokens or 0.0) / 1e6, result.run
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)

@@ -201,8 +201,8 @@ def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like:
         keep_kernels(model, recipe, cluster.rates, inner, table.kernels)
     if not layout.offload_activations:
         return table
-    held = memory_table(model, recipe)
-    return replace(table, moved_bytes=moved_bytes(held, inner, degrees, layout, table.partials))
+    memory = memory_table(model, recipe)
+    return replace(table, moved_bytes=moved_bytes(memory, inner, degrees, layout, table.partials))
 
 
 def single_parts(table: StepTable, layout: Layout) -> dict[str, float]:

@@ -333,9 +333,9 @@ def _check_stages(layout: Layout, model: Model) -> None:
     stages, chunks, named = int(layout.pp), int(layout.interleave), layout.stage_layers
     layers = model.stacks[0].num_layers
     if stages * chunks > layers + ENDS:
-        asked = f"pp {stages}" if chunks == 1 else f"interleave {chunks} x pp {stages}"
+        description = f"pp {stages}" if chunks == 1 else f"interleave {chunks} x pp {stages}"
         raise SpecError(
-            f"{asked} is more than the {layers} layers of {model.name} with embedding and head; give at most "
+            f"{description} is more than the {layers} layers of {model.name} with embedding and head; give at most "
             f"{layers + ENDS} (virtual) stages"
         )
     if named and (len(named) not in {stages, stages * chunks} or min(named) < 0 or sum(named) != layers):

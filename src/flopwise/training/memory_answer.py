@@ -52,15 +52,15 @@ def memory_answer(
     facts: Facts,
     *,
     seq_given: bool = True,
-    unsaid: Collection[str] = (),
+    open_settings: Collection[str] = (),
 ) -> TrainingMemoryAnswer:
-    """The memory of one layout of one recipe, against `device`; `unsaid`: its inputs that nobody stated."""
+    """The memory of one layout of one recipe, against `device`; `open_settings`: its inputs that nobody stated."""
     kind = "gpu" if device is None else device.kind
     memory = step_memory(model, recipe, layout, table=memory_table(model, recipe), device_kind=kind)
     total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
-    stacks = usual_stacks(layout, recipe, device, facts) if "stack" in unsaid else []
+    stacks = usual_stacks(layout, recipe, device, facts) if "stack" in open_settings else []
     layers = model.stacks[0].num_layers
-    others = other_settings(layout, recipe, layers, unsaid, stacks, (NO_RECOMPUTE, FULL))
+    others = other_settings(layout, recipe, layers, open_settings, stacks, (NO_RECOMPUTE, FULL))
     unstated, least = unstated_memory(model, total, others, kind)
     shifts = [(math.log(one.low), math.log(one.high)) for one in unstated]
     floor = min(memory.floor_bytes, least)

@@ -216,8 +216,8 @@ def _run(job: SampledJob, parts: dict[str, float], count: float | None, watts: f
         return None
     steps = job.samples / job.global_batch
     if steps < 1:
-        said = f"a run of {job.samples:,.0f} samples is shorter than the {job.global_batch:,} of one step"
-        raise SpecError(f"{said}; give a smaller global batch")
+        fault = f"a run of {job.samples:,.0f} samples is shorter than the {job.global_batch:,} of one step"
+        raise SpecError(f"{fault}; give a smaller global batch")
     nbytes = saved_bytes(count or 0.0, job.recipe.optimizer)
     one = step_in_run_of(parts, float(job.samples_per_gpu), job.conditions)
     return StepRun.of_steps(steps, one, nbytes, job.cluster, job.num_gpus, job.conditions, watts)
@@ -229,10 +229,10 @@ def check_sampled_options(work: SampledWorkload, *specs: Spec) -> None:
     Raises:
         SpecError: names it.
     """
-    said = {name for spec in specs for name in changed_options(spec)}
-    if wrong := sorted(said - SAMPLED_OPTIONS):
+    options = {name for spec in specs for name in changed_options(spec)}
+    if wrong := sorted(options - SAMPLED_OPTIONS):
         names = ", ".join(name.replace("_", " ") for name in wrong)
-        more = "; what storage it needs `flopwise io` says" if {"storage", "storage_bandwidth"} & said else ""
+        more = "; what storage it needs `flopwise io` says" if {"storage", "storage_bandwidth"} & options else ""
         raise SpecError(f"{names}: of models with layers of tokens; {work.name} is trained by whole samples{more}")
 
 

@@ -303,14 +303,14 @@ class TrainingSpec(Spec):
         return bool(other) or any(d is not None for d in degrees)
 
     @property
-    def unsaid(self) -> frozenset[str]:
+    def open_settings(self) -> frozenset[str]:
         """What people do differently and the question leaves open, as `alternatives.other_settings` names it."""
         recompute = self.recompute or self.recomputes_some or self.recompute_modules
-        said = {
+        fields = {
             "stack": self.stack, "micro-batch": self.micro_batch, "recompute": recompute,
             "interleave": self.interleave or self.schedule,
         }  # fmt: skip
-        return frozenset(name for name, value in said.items() if not value)
+        return frozenset(name for name, value in fields.items() if not value)
 
     @property
     def adapts(self) -> bool:

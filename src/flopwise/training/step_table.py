@@ -496,8 +496,11 @@ def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *
     if not (waits and experts) or recipe.capacity_factor is not None or not software.routing_s:
         return total
     if grouped_kernel(software, recipe.precision) == "split":
-        held = sum(np.ceil(item.experts / ep) for item in experts)
-        total = total + held * (passes + (passes + 1.0) / 2.0 * (recipe.precision in LOW_PRECISIONS)) * EXPERT_LAUNCH_S
+        local_experts = sum(np.ceil(item.experts / ep) for item in experts)
+        total = (
+            total
+            + local_experts * (passes + (passes + 1.0) / 2.0 * (recipe.precision in LOW_PRECISIONS)) * EXPERT_LAUNCH_S
+        )
     return total + passes * software.routing_s / 3.0
 
 

@@ -20,17 +20,17 @@ SLOW_NETWORK = 0.5
 
 
 def other_jobs(
-    job: TrainJob, unsaid: Collection[str], stacks: Sequence[TrainingStack] = ()
+    job: TrainJob, open_settings: Collection[str], stacks: Sequence[TrainingStack] = ()
 ) -> dict[str, list[TrainJob]]:
     """By input that nobody stated, the job as other people would run it; `stacks`: those that they have.
 
     Source and assumptions: `other_settings`; the network of a generation ago.
     """
-    settings = other_settings(job.layout, job.recipe, job.model.stacks[0].num_layers, unsaid, stacks)
+    settings = other_settings(job.layout, job.recipe, job.model.stacks[0].num_layers, open_settings, stacks)
     others = {
         name: [replace(job, layout=layout, recipe=recipe) for layout, recipe in ends] for name, ends in settings.items()
     }
-    if "network" in unsaid and int(job.layout.num_gpus) > job.cluster.gpus_per_node:
+    if "network" in open_settings and int(job.layout.num_gpus) > job.cluster.gpus_per_node:
         *inside, between = job.cluster.fabric.levels
         slow = (*inside, replace(between, bytes_per_s=SLOW_NETWORK * between.bytes_per_s))
         cluster = replace(job.cluster, fabric=replace(job.cluster.fabric, levels=slow))

@@ -76,8 +76,10 @@ def _query(key: str, param: click.Parameter) -> Json:
 def _post(noun: Noun) -> Json:
     """The operation with options in a body of JSON, and files beside them."""
     lines = {line: noun.example(line) for line in getattr(noun.command, "examples", ())}
-    shown = {line: said for line, said in lines.items() if said is not None}
-    examples = {f"example-{n}": {"summary": line, "value": said} for n, (line, said) in enumerate(shown.items(), 1)}
+    shown = {line: example for line, example in lines.items() if example is not None}
+    examples = {
+        f"example-{n}": {"summary": line, "value": example} for n, (line, example) in enumerate(shown.items(), 1)
+    }
     content: Json = {"schema": question_schema(noun)}
     if examples:
         content["examples"] = examples

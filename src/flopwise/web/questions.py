@@ -79,12 +79,12 @@ class Noun:
         """What can be said, by its key: the longest spelling of the option, `_` for `-`; an argument by its name."""
         found: dict[str, click.Parameter] = {}
         for param in self.command.params:
-            said = param.name or ""
+            key = param.name or ""
             if isinstance(param, click.Option):
-                if param.expose_value and not OPTIONS_LEFT_OUT.keys() & {said, f"{self.name}.{said}"}:
+                if param.expose_value and not OPTIONS_LEFT_OUT.keys() & {key, f"{self.name}.{key}"}:
                     found[max(param.opts, key=len).lstrip("-").replace("-", "_")] = param
             else:
-                found[said] = param
+                found[key] = param
         return found
 
     @property
@@ -92,14 +92,14 @@ class Noun:
         """Whether it cannot be asked without a file."""
         return any(kind_of(param) is FILE and param.required for param in self.parameters.values())
 
-    def question(self, said: Mapping[str, Any], files: Mapping[str, str] | None = None) -> Question:
-        """The question that `said` asks, values by key.
+    def question(self, values: Mapping[str, Any], files: Mapping[str, str] | None = None) -> Question:
+        """The question that `values` asks, values by key.
 
         Raises:
             SpecError: a key that there is not, a value that is no text or number, or a path.
         """
         words, places = list[str](), list[str]()
-        for key, value in said.items():
+        for key, value in values.items():
             param = self.parameters.get(key.replace("-", "_"))
             if param is None:
                 if why := OPTIONS_LEFT_OUT.get(key) or OPTIONS_LEFT_OUT.get(f"{self.name}.{key}"):
@@ -108,7 +108,7 @@ class Noun:
             if value is not None and isinstance(param, click.Option):
                 words += _option_words(key, param, value)
         for param in self.command.params:
-            if isinstance(param, click.Argument) and (value := said.get(param.name or "")) is not None:
+            if isinstance(param, click.Argument) and (value := values.get(param.name or "")) is not None:
                 place = _text(param.name or "", value)
                 if place.startswith("-"):
                     raise SpecError(f"{param.name}: {place[:60]!r} looks like an option")

@@ -135,8 +135,8 @@ class Api:
         async def ask(request: Request) -> Response:
             accept = _wanted_form(request, noun)
             if request.method == "POST":
-                said = await _body(request, self.limits)
-                question = _question(noun, said, accept)
+                values = await _body(request, self.limits)
+                question = _question(noun, values, accept)
                 if "respond-async" in request.headers.get("prefer", ""):
                     return self._start(question, accept)
             else:
@@ -297,9 +297,9 @@ def _wanted_form(request: Request, noun: Noun) -> str:
     return ""
 
 
-def _question(noun: Noun, said: Mapping[str, Any], accept: str) -> Question:
+def _question(noun: Noun, values: Mapping[str, Any], accept: str) -> Question:
     """The question, with a folder for files where they are wanted. Raises: ProblemError."""
-    rest = dict(said)
+    rest = dict(values)
     files = _files(rest.pop("files", None))
     try:
         question = noun.question(rest, files)
@@ -359,12 +359,12 @@ async def _body(request: Request, limits: Limits) -> dict[str, Any]:
     except ClientDisconnect:
         raise ProblemError("slow-body", "the question was not sent completely") from None
     try:
-        said = json.loads(body, parse_constant=_no_number)
+        document = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ProblemError("bad-input", f"the question is not JSON: {str(error)[:200]}") from None
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise ProblemError("bad-input", "expected a JSON object: options by name")
-    return said
+    return document
 
 
 def _no_number(text: str) -> NoReturn:
@@ -399,8 +399,8 @@ def _response(question: Question, reply: Reply, accept: str) -> Response:
     if reply.code == 1:
         detail = reply.message or "there is no feasible answer; see `document`"
         files = {"files": reply.files} if accept == FILES_TYPE else {}
-        said = json.loads(document or "null")
-        raise ProblemError("infeasible", detail, reasons=list(reply.reasons), document=said, **files)
+        body = json.loads(document or "null")
+        raise ProblemError("infeasible", detail, reasons=list(reply.reasons), document=body, **files)
     if reply.code:
         raise ProblemError("defect", reply.message or f"the question ended with {reply.code}")
     if accept == "application/zip":

@@ -95,9 +95,9 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: A
     from flopwise.api.shapes import advise
 
     options.ignore_settings(but=("gpu", "gpus_per_node", "facts", "calibration", "currency"))
-    said = options.spellings(click.get_current_context())
+    spellings = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
-    found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in said})
+    found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
     options.answer(found, shape_lines, shape_document, verdict=shape_verdict)
 
 

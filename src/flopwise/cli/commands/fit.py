@@ -95,11 +95,11 @@ def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
     best = next(iter(likely), None)
     if best is None:
         return {}
-    said = options.spellings(click.get_current_context())
+    spellings = options.spellings(click.get_current_context())
     words = ["flopwise", "serve", answer.model.name, "--weights", best.weights]
     for spec in (MachineSpec, ServingSpec, SourceSpec):
         for name, declared in options_of(spec).items():
-            if name in said:
+            if name in spellings:
                 words += declared.arguments(given.get(name))
     words += ["--input", str(answer.context - answer.output_tokens)]
     words += ["--output", str(answer.output_tokens)] if answer.output_tokens else []

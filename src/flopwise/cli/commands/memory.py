@@ -103,8 +103,8 @@ def _load(concurrency: int | None, context: int | None) -> list[str]:
 
 def _task(given: Literal["train", "serve"] | None) -> Literal["train", "serve"]:
     """The task that is given, or that the options of the command line mean."""
-    said = options.spellings(click.get_current_context()).keys()
-    return given or ("serve" if said & (TASKS["serve"] - TASKS["train"]) else "train")
+    spellings = options.spellings(click.get_current_context()).keys()
+    return given or ("serve" if spellings & (TASKS["serve"] - TASKS["train"]) else "train")
 
 
 def question(*, model: str, task: Literal["train", "serve"] | None, **given: Any) -> Any:

@@ -82,8 +82,8 @@ def _report(probe: Probe, paper: Screen, output: Path | None) -> Iterator[str]:
         yield from _tables(probe, device, paper)
     yield from _loops(probe)
     yield _failures(probe, paper)
-    said = f"{probe.backend} {probe.versions.get(probe.backend, '')}, {probe.system}, {probe.date}"
-    yield f"measured in {units.format_seconds(probe.seconds)} ({said})" + (f"; written to {output}" if output else "")
+    origin = f"{probe.backend} {probe.versions.get(probe.backend, '')}, {probe.system}, {probe.date}"
+    yield f"measured in {units.format_seconds(probe.seconds)} ({origin})" + (f"; written to {output}" if output else "")
 
 
 def _headline(probe: Probe, device: ProbedDevice) -> str:

@@ -124,10 +124,24 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(_speed_rows(answer), paper)
     if load is not None and answer.keeps_up:
         share = units.format_percent(load.utilisation_frac)
-        columns = [load.ttft_s, load.tpot_s] if found.tpot_s is not None else [load.ttft_s]
-        rows = [(p, *(units.format_seconds(column[p]) for column in columns)) for p in load.ttft_s]
-        headers = ["percentile", ">TTFT", ">TPOT"] if len(columns) == 2 else ["percentile", ">latency"]
-        title = heading(f"At {load.requests_per_s:g} requests/s: {share} of what it sustains", paper)
+        columns = {"TTFT": "ttft_s", "TPOT": "tpot_s"} if found.tpot_s is not None else {"latency": "ttft_s"}
+        headers = ["percentile", *(text for name in columns for text in (f">{name}", "80 % interval"))]
+        rows = [
+            (
+                p,
+                *(
+                    text
+                    for name in columns.values()
+                    for text in (
+                        units.format_seconds(getattr(load, name)[p]),
+                        " to ".join(map(units.format_seconds, load.ends(name, p))),
+                    )
+                ),
+            )
+            for p in load.ttft_s
+        ]
+        rate = units.format_arrivals(load.requests_per_s, "request" if found.tpot_s is not None else "input")
+        title = heading(f"At {rate}: {share} of what it sustains", paper)
         yield f"{title}\n{table(headers, rows, paper)}"
     yield heading(f"One step of the engine, bound by {found.bound}", paper)
     yield parts.shares(found.breakdown, units.format_seconds, paper)
@@ -144,9 +158,9 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
     if load is not None and not answer.keeps_up:
         gpus = load.replicas_needed * answer.estimate.num_gpus
         yield (
-            f"{load.requests_per_s:g} requests/s are {units.format_percent(load.utilisation_frac)} of what it "
-            f"sustains; the queue grows without bound. It takes {load.replicas_needed:,} replicas or more "
-            f"({gpus:,} accelerators)."
+            f"{units.format_arrivals(load.requests_per_s)} is {units.format_percent(load.utilisation_frac)} of what "
+            f"it can sustain; the queue grows without bound. At least {load.replicas_needed:,} replicas "
+            f"({gpus:,} accelerators) are needed."
         )
 
 

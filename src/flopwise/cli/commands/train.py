@@ -72,8 +72,8 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, 
         from flopwise.api.compare import compare as compared
 
         options.refuse(OF_RUNS, "--compare is of steps in all layouts; leave it out")
-        asked = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
-        found = compared(model, gpus=given["gpus"], weak=weak, **asked)
+        values = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
+        found = compared(model, gpus=given["gpus"], weak=weak, **values)
         options.answer(found, scaling_lines, scaling_document, verdict=scaling_verdict)
         return
     if weak:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from flopwise.cli import options
-from flopwise.cli.options import add, flags, form_asked, usage_error
+from flopwise.cli.options import add, flags, output_form, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, pairs, plain_text, screen, table
 from flopwise.options import FLAG, name, whole
@@ -64,7 +64,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
             click.echo(f"metrics are served at http://{listen}:{page.port}/metrics", err=True)
         if once or not watcher.live:
             fired = _look(watcher)
-        elif form := form_asked():
+        elif form := output_form():
             raise usage_error(f"--{form} is one answer: give --once too")
         else:
             fired = _follow(watcher, page)
@@ -144,7 +144,7 @@ def _follow(watcher: Watcher, page: MetricsPage | None) -> bool:
 def _tell(status: WatchStatus, out: Callable[[str], object]) -> None:
     for change in status.changes:
         out(_line(change))
-    for text in status.said:
+    for text in status.messages:
         out(plain_text(text))
 
 

@@ -56,7 +56,7 @@ def command(*, openapi: bool, **settings: Any) -> None:
     run_server(**settings)
 
 
-def _said_in_address(without_argument: bool = False) -> str:
+def _page_query(without_argument: bool = False) -> str:
     """The argument and options that the running command line says, as the address of its page has them."""
     from urllib.parse import urlencode
 
@@ -82,7 +82,7 @@ def show_estimate(noun: str) -> None:
     """Serve the page Estimate with the question of the running command. Raises: as `run_server`."""
     from urllib.parse import urlencode
 
-    run_server("estimate", query=f"{urlencode({'question': noun})}&{_said_in_address()}")
+    run_server("estimate", query=f"{urlencode({'question': noun})}&{_page_query()}")
 
 
 def show_catalog(kind: str, *fields: str) -> None:
@@ -114,8 +114,8 @@ def run_server(
     from flopwise.web.guard import Access, is_loopback
     from flopwise.web.server import listen, serve
 
-    said = query if query is not None else _said_in_address(text is not None) if page else ""
-    path = f"/{page}{f'?{said}' if said else ''}"
+    parameters = query if query is not None else _page_query(text is not None) if page else ""
+    path = f"/{page}{f'?{parameters}' if parameters else ''}"
     token = token or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         raise usage_error(f"--token: give at least {SHORTEST_TOKEN} printable characters, hard to guess")
@@ -128,7 +128,7 @@ def run_server(
         parts = {"token": token, "fleet": text}
         behind = "&".join(f"{key}={quote(part, safe='')}" for key, part in parts.items() if part)
         behind = f"#{behind}" if behind else ""
-        if options.form_asked() == "json":
+        if options.output_form() == "json":
             options.answer({"url": address, "token": token}, lambda *_: ())
         else:
             click.echo(address + behind)

@@ -56,9 +56,9 @@ def command(*, files: tuple[Path, ...], store: str | None, **given: Any) -> None
     """
     from flopwise.api.run_imports import import_runs
 
-    said = options.spellings(click.get_current_context())
-    asked = {name: value for name, value in given.items() if name in said}
-    options.answer(import_runs(*files, store=store, **asked), _lines, document)
+    spellings = options.spellings(click.get_current_context())
+    values = {name: value for name, value in given.items() if name in spellings}
+    options.answer(import_runs(*files, store=store, **values), _lines, document)
 
 
 def document(found: Sequence[ImportedRun]) -> list[dict[str, Any]]:

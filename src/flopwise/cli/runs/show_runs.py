@@ -56,7 +56,9 @@ def command(*, run: str, output: Path | None, store: str | None, web: bool) -> N
     found = recorded_run(run, store=store)
     why = explain_run(found.run.run_id, store=store, page=output)
     options.answer(
-        found, lambda held, paper: _blocks(held, why, paper), lambda held: document(held) | _explained_document(why)
+        found,
+        lambda record, paper: _blocks(record, why, paper),
+        lambda record: document(record) | _explained_document(why),
     )
 
 

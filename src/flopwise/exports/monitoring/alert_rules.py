@@ -251,14 +251,14 @@ def _latency(watched: WatchedWorkload) -> Iterator[WatchRule]:
     if watched.ends or watched.deployment is None:
         return
     signals = {(record, percentile): signal for record, percentile, signal in latencies(watched)}
-    asked = [key for key in watched.alerts if key.rsplit("_seconds_", 1)[0] in LATENCIES]
+    latency_alerts = [key for key in watched.alerts if key.rsplit("_seconds_", 1)[0] in LATENCIES]
     for meaning, record in LATENCIES.items():
-        key = next((key for key in asked if key.startswith(f"{meaning}_seconds_")), None)
+        key = next((key for key in latency_alerts if key.startswith(f"{meaning}_seconds_")), None)
         row = None if key is None else watched.alerts[key]
         percentile = key.rsplit("_", 1)[1] if key else str(watched.figures.get("percentile", "p95"))
         signal = signals.get((record, percentile))
         target = row.threshold if row is not None else watched.value(f"{meaning}_s", "high")
-        if signal is None or target is None or (asked and row is None):
+        if signal is None or target is None or (latency_alerts and row is None):
             continue
         known = watched.meters.record(meaning)
         assert known is not None
@@ -294,12 +294,12 @@ def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
     if low is not None and rate in found:
         yield _from_row(watched, low, "ThroughputLow", rate, found[rate], "throughput is below the plan's interval",
                         watched.value("tokens_per_s") or watched.value("output_tokens_per_s"))  # fmt: skip
-    asked, waiting = rows.get("requests_per_s"), rows.get("requests_waiting")
-    if asked is not None and "requests_per_second" in found:
+    arrivals, waiting = rows.get("requests_per_s"), rows.get("requests_waiting")
+    if arrivals is not None and "requests_per_second" in found:
         load, capacity = _load(watched), watched.value("requests_per_s")
-        yield _from_row(watched, asked, "RequestRateHigh", "requests_per_second", found["requests_per_second"],
+        yield _from_row(watched, arrivals, "RequestRateHigh", "requests_per_second", found["requests_per_second"],
                         "more requests than the replicas are planned for",
-                        min(load * capacity, 0.9 * asked.threshold) if load and capacity else None)  # fmt: skip
+                        min(load * capacity, 0.9 * arrivals.threshold) if load and capacity else None)  # fmt: skip
     if waiting is not None and "requests_waiting" in found:
         yield _from_row(watched, waiting, "RequestsWaiting", "requests_waiting", found["requests_waiting"],
                         "the queue is too long for the latency target", 0.0)  # fmt: skip
@@ -354,13 +354,13 @@ def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
     if power is None or (cap is None and tdp is None):
         return
     watts = tdp or 400.0
-    held = replace(power, series=lambda v: power.series(v * watts), expr=f"{power.expr} / {number_text(watts)}")
+    ratio = replace(power, series=lambda v: power.series(v * watts), expr=f"{power.expr} / {number_text(watts)}")
     if cap is not None:
-        held = replace(power, expr=f"{power.expr} / ({cap.expr})",
+        ratio = replace(power, expr=f"{power.expr} / ({cap.expr})",
                        series=lambda v: {**power.series(v * watts), **cap.series(watts)})  # fmt: skip
     most = format_percent(DEFAULT_POWER.compute, 0)
     yield WatchRule(
-        alert="PowerAtLimit", quantity="power_ratio", signal=held, threshold=POWER_LIMIT, for_s=POWER_FOR_S,
+        alert="PowerAtLimit", quantity="power_ratio", signal=ratio, threshold=POWER_LIMIT, for_s=POWER_FOR_S,
         summary="a device is at its power limit", planned=DEFAULT_POWER.compute, beyond=1.0,
         why=f"clocks fall at the limit; the plan assumes at most {most}" + (f" of {tdp:,.0f} W" if tdp else ""),
         action="check whether the limit was lowered (nvidia-smi -q -d POWER); expect less throughput than planned",

@@ -33,10 +33,11 @@ def main() -> int:
     group = placement_group([plan["resources"]] * plan["parts"], strategy=plan["strategy"])
     ray.get(group.ready())
     actor = ray.remote(Part)
-    asked = {"num_cpus": plan["resources"]["CPU"], "num_gpus": plan["resources"].get("GPU", 0)}
+    resources = {"num_cpus": plan["resources"]["CPU"], "num_gpus": plan["resources"].get("GPU", 0)}
     parts = [
         actor.options(
-            **asked, scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+            **resources,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
         ).remote()
         for number in range(plan["parts"])
     ]

@@ -60,7 +60,7 @@ def main() -> None:
     trainer.offloads = job["offload_activations"]
     folder = Path(arguments.output_dir)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if folder.is_dir() else None)
-    if not stop.asked:
+    if not stop.pending:
         if trainer.is_fsdp_enabled:  # checkpoints are in shards, the model at the end is whole
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model()
@@ -245,21 +245,21 @@ class StopOnSignal(TrainerCallback):
 
     def __init__(self) -> None:
         """Listen."""
-        self.asked = False
+        self.pending = False
         for one in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(one, self._ask)
 
     def _ask(self, *_: Any) -> None:
-        self.asked = True
+        self.pending = True
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         """All ranks stop at the same step."""
         del state
         if torch.distributed.is_initialized():
-            flag = torch.tensor(float(self.asked), device=args.device)
+            flag = torch.tensor(float(self.pending), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
-            self.asked = bool(flag.item())
-        if self.asked:
+            self.pending = bool(flag.item())
+        if self.pending:
             control.should_save = control.should_training_stop = True
 
 

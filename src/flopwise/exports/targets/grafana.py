@@ -139,9 +139,9 @@ def _overview(names: str) -> Iterator[dict[str, Any]]:
 def _panels(watched: WatchedWorkload) -> Iterator[dict[str, Any]]:
     """Everything that is recorded of a workload, with the plan's lines."""
     rules = watch_rules(watched)
-    told = {record for record, _, _ in latencies(watched)}
-    for record in [*quantities(watched), *(record for record in LATENCIES.values() if record in told)]:
-        queries = [(record_of(record, watched.name), "{{quantile}}" if record in told else "measured")]
+    latency_records = {record for record, _, _ in latencies(watched)}
+    for record in [*quantities(watched), *(record for record in LATENCIES.values() if record in latency_records)]:
+        queries = [(record_of(record, watched.name), "{{quantile}}" if record in latency_records else "measured")]
         queries += _by_device(watched, record)
         queries.append((f'flopwise:plan{{workload="{watched.name}",quantity="{record}"}}', "{{line}} {{alert}}"))
         limits = [rule for rule in rules if rule.quantity == record and rule.signal.expr.startswith("flopwise:")]

@@ -23,7 +23,7 @@ def export(deployment: Deployment) -> Files:
     command, queue = training.trainer(deployment), training.queue_label(deployment)
     spec = training.run_pod(deployment, command, name=CONTAINER)
     (main,) = spec["containers"]
-    asked = {"image": main["image"], "command": main["command"], "env": main["env"]}
+    container = {"image": main["image"], "command": main["command"], "env": main["env"]}
     main |= {"env": []}
     del main["command"]
     one = {
@@ -35,7 +35,7 @@ def export(deployment: Deployment) -> Files:
                 "apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": f"{deployment.name}-runtime",
             },
             "trainer": {
-                **asked, "numNodes": deployment.num_nodes, "numProcPerNode": deployment.gpus_per_node,
+                **container, "numNodes": deployment.num_nodes, "numProcPerNode": deployment.gpus_per_node,
                 "resourcesPerNode": main["resources"],
             },
         },

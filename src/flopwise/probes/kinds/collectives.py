@@ -50,18 +50,18 @@ class Ranks:
 
         Raises: RuntimeError: the processes could not be started, or one is gone.
         """
-        asked = json.dumps({"operation": operation, "bytes": nbytes, "seconds": watch.seconds})
+        request = json.dumps({"operation": operation, "bytes": nbytes, "seconds": watch.seconds})
         patience_s = max(min(watch.seconds + ANSWER_S, watch.end - watch.clock()), watch.seconds)
-        found: list[float] = json.loads(self._answer(asked, patience_s))
+        found: list[float] = json.loads(self._answer(request, patience_s))
         return found
 
     def _answer(self, line: str, seconds: float) -> str:
         """What the first process says to a line; the first fault is that of all that follow. Raises RuntimeError."""
         try:
             if not self._fault:
-                told = cast("IO[str]", self._processes[0].stdin)
-                told.write(line + "\n")
-                told.flush()
+                stdin = cast("IO[str]", self._processes[0].stdin)
+                stdin.write(line + "\n")
+                stdin.flush()
                 if answer := self._answers.get(timeout=seconds):
                     return answer
                 self._fault = self._reason("a process ended")

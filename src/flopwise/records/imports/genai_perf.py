@@ -97,11 +97,11 @@ def _scale(figure: Mapping[str, Any], metric: str) -> float:
 def _flat(config: Mapping[str, Any], lead: str = "") -> Iterator[tuple[str, object]]:
     """The values of a nested mapping by their paths; of a list its first."""
     for name, value in config.items():
-        held = value[0] if isinstance(value, list) and value else value
-        if isinstance(held, dict):
-            yield from _flat(held, f"{lead}{name}.")
-        elif held is not None:
-            yield f"{lead}{name}", held
+        entry = value[0] if isinstance(value, list) and value else value
+        if isinstance(entry, dict):
+            yield from _flat(entry, f"{lead}{name}.")
+        elif entry is not None:
+            yield f"{lead}{name}", entry
 
 
 def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
@@ -132,8 +132,8 @@ def _line(document: Mapping[str, Any]) -> LoadRequest:
     metrics = mapping_of(document.get("metrics"))
 
     def value(name: str) -> float:
-        held = mapping_of(metrics.get(name))
-        return scaled_number(held.get("value"), _UNITS.get(str(held.get("unit")).lower(), 1.0))
+        metric = mapping_of(metrics.get(name))
+        return scaled_number(metric.get("value"), _UNITS.get(str(metric.get("unit")).lower(), 1.0))
 
     return LoadRequest(
         scaled_number(mapping_of(document["metadata"]).get("request_start_ns"), 1e-9), value("time_to_first_token"),

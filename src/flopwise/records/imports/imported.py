@@ -111,7 +111,7 @@ class ImportedRun:
     new: bool  # False: it was there already
 
 
-def _found_runs(paths: Sequence[Path], said: ImportSpec, gpus: int | None) -> list[FoundRun]:
+def _found_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> list[FoundRun]:
     """The runs of files.
 
     Raises:
@@ -119,9 +119,9 @@ def _found_runs(paths: Sequence[Path], said: ImportSpec, gpus: int | None) -> li
     """
     found: dict[str, FoundRun] = {}
     for path in paths:
-        kind, source, runs = read_file(path, said.format)
+        kind, source, runs = read_file(path, spec.format)
         for number, raw in enumerate(runs):
-            one = clean_run(raw, said.mapping, gpus if gpus is not None else raw.gpus, source.changed_at_s)
+            one = clean_run(raw, spec.mapping, gpus if gpus is not None else raw.gpus, source.changed_at_s)
             if not one.samples:
                 names = ", ".join(list(raw.series)[:12])
                 raise SpecError(
@@ -135,7 +135,7 @@ def _found_runs(paths: Sequence[Path], said: ImportSpec, gpus: int | None) -> li
 
 
 def import_files(
-    files: Sequence[Path], said: ImportSpec, gpus: int | None, planned_run: Callable[[FoundRun], PlannedRun],
+    files: Sequence[Path], spec: ImportSpec, gpus: int | None, planned_run: Callable[[FoundRun], PlannedRun],
     store: Path | str | None,
 ) -> list[ImportedRun]:  # fmt: skip
     """Write the runs of files to the store at `store`; `planned_run` gives what is said and expected of each.
@@ -143,11 +143,11 @@ def import_files(
     Raises:
         SpecError: as `_found_runs`, and nothing is written then; the store cannot be written to.
     """
-    own = [path for path in files if said.format in ("auto", FORMAT) and _is_export(path)]
-    found = _found_runs([path for path in files if path not in own], said, gpus)
+    own = [path for path in files if spec.format in ("auto", FORMAT) and _is_export(path)]
+    found = _found_runs([path for path in files if path not in own], spec, gpus)
     planned = [planned_run(one) for one in found]
     opened, several = open_store(store), len(found) > 1
-    written = [_write_run(opened, one, plan, said, several=several) for one, plan in zip(found, planned, strict=True)]
+    written = [_write_run(opened, one, plan, spec, several=several) for one, plan in zip(found, planned, strict=True)]
     return [*(run for path in own for run in import_export(opened, path)), *written]
 
 
@@ -184,19 +184,19 @@ def _lines_of_export(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event
         with file.open(encoding="utf-8") as stream:
             for number, line in enumerate(stream, start=1):
                 try:
-                    held = json.loads(line)
+                    entry = json.loads(line)
                     if number == 1:
-                        _check_head(held)
-                    elif "run" in held:
+                        _check_head(entry)
+                    elif "run" in entry:
                         if run is not None:
                             yield run, samples, events
-                        run, samples, events = msgspec.convert(held["run"], Run, strict=False), [], []
+                        run, samples, events = msgspec.convert(entry["run"], Run, strict=False), [], []
                     elif run is None:
                         raise SpecError("samples before any run")
-                    elif "event" in held:
-                        events.append(msgspec.convert(held["event"], Event, strict=False))
+                    elif "event" in entry:
+                        events.append(msgspec.convert(entry["event"], Event, strict=False))
                     else:
-                        samples += _samples_of_line(held["samples"])
+                        samples += _samples_of_line(entry["samples"])
                 except (ValueError, KeyError, TypeError, AssertionError) as fault:
                     raise SpecError(f"{file}, line {number}: {str(fault)[:200] or 'broken'}") from None
     except (OSError, UnicodeDecodeError) as fault:
@@ -213,13 +213,13 @@ def _check_head(head: Any) -> None:
         raise SpecError(f"version {head.get('version')!r} of the format; this flopwise reads {VERSION}: update it")
 
 
-def _samples_of_line(held: Mapping[str, Any]) -> list[Sample]:
-    columns = zip(held["at_s"], held["step"], held["value"], strict=True)
-    metric, device = held["metric"], held["device"]
+def _samples_of_line(entry: Mapping[str, Any]) -> list[Sample]:
+    columns = zip(entry["at_s"], entry["step"], entry["value"], strict=True)
+    metric, device = entry["metric"], entry["device"]
     return [Sample(metric, float(t), float(v), None if s < 0 else int(s), device) for t, s, v in columns]
 
 
-def _write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: bool) -> ImportedRun:
+def _write_run(store: Store, found: FoundRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> ImportedRun:
     """Write a run with all its samples, or nothing where it is there already.
 
     With `several` of one given name the file's own names follow behind it.
@@ -227,9 +227,9 @@ def _write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportS
     Raises:
         SpecError: the store cannot be written to.
     """
-    one, run = found.cleaned, _run(found, planned, said, several=several)
+    one, run = found.cleaned, _run(found, planned, spec, several=several)
     new = store.add_run(run, one.samples, one.events)
-    if said.replace and not new:
+    if spec.replace and not new:
         store.delete(run.run_id)
         new = store.add_run(run, one.samples, one.events)
     return ImportedRun(
@@ -239,15 +239,15 @@ def _write_run(store: Store, found: FoundRun, planned: PlannedRun, said: ImportS
     )  # fmt: skip
 
 
-def _run(found: FoundRun, planned: PlannedRun, said: ImportSpec, *, several: bool) -> Run:
+def _run(found: FoundRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> Run:
     """The run as the store has it."""
     raw, one, settings = found.raw, found.cleaned, planned.settings
-    tunes = said.task == "finetune" or any(settings.get(name) for name in ("finetune", "lora", "qlora"))
-    own = f"{said.name}-{raw.name}" if said.name and several else said.name or raw.name
+    tunes = spec.task == "finetune" or any(settings.get(name) for name in ("finetune", "lora", "qlora"))
+    own = f"{spec.name}-{raw.name}" if spec.name and several else spec.name or raw.name
     return Run(
         run_id=found.run_id, name=own, task="serve" if raw.task == "serve" else "finetune" if tunes else "pretrain",
         started_at_s=one.started_at_s, ended_at_s=one.ended_at_s, status="finished" if raw.finished else "stopped",
-        source=found.format, model=said.model or raw.model, gpu=planned.gpu, gpus=planned.gpus, software=raw.software,
+        source=found.format, model=spec.model or raw.model, gpu=planned.gpu, gpus=planned.gpus, software=raw.software,
         settings=settings, price_usd_per_hour=planned.usd_per_hour, expected=planned.expected,
     )  # fmt: skip
 

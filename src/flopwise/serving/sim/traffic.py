@@ -344,5 +344,5 @@ def read_chained_trace(path: Path) -> RequestTrace:
     order = sorted(range(len(rows)), key=lambda row: rows[row][0])  # those of one second are not always in order
     came_s, prompts, outputs = zip(*(rows[row] for row in order), strict=True)
     tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
-    asked = trace(came_s, prompts, np.maximum(outputs, 1))
-    return replace(asked, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
+    requests = trace(came_s, prompts, np.maximum(outputs, 1))
+    return replace(requests, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
