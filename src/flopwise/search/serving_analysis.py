@@ -34,6 +34,7 @@ from flopwise.search.deployments import (
     size_together,
 )
 from flopwise.search.nodes import NodeKind
+from flopwise.search.option_table import OptionTable
 from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import ServingOption, latency_targets
 from flopwise.search.spec import Latency
@@ -160,7 +161,7 @@ def _moved_targets(workload: Resolved) -> Iterator[tuple[str, Latency, Latency |
             yield name, now, None
 
 
-def target_costs(options: Sequence[ServingOption], workload: Resolved, chosen: Best | None) -> list[TargetCost]:
+def target_costs(table: OptionTable, workload: Resolved, chosen: Best | None) -> list[TargetCost]:
     """The cheapest plan for each step of each target, as estimated, against the one that was `chosen` for all of them.
 
     A percentile is part of what is estimated, so that another one is estimated anew; a limit is only held against it.
@@ -173,7 +174,7 @@ def target_costs(options: Sequence[ServingOption], workload: Resolved, chosen: B
         wanted = replace(workload, **changed)
         percentile = target.percentile if moved is None else moved.percentile
         anew = percentile != target.percentile
-        best = _cheapest(_estimated_anew(options, wanted) if anew else options, wanted)
+        best = _cheapest(OptionTable(_estimated_anew(table.options, wanted), wanted) if anew else table, wanted)
         if moved is not None and moved.seconds < target.seconds:
             holds = chosen is not None and chosen[2] in chosen[1].allowed_rows(chosen[1].odds(wanted))
             best = max(filter(None, (best, chosen)), key=_plan_usd) if best is not None and not holds else best
@@ -195,16 +196,10 @@ def _plan_usd(plan: Best) -> float:
     return plan[0]
 
 
-def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> Best | None:
+def _cheapest(table: OptionTable, workload: Resolved) -> Best | None:
     """The cheapest plan that meets the targets of `workload`."""
-    best: Best | None = None
-    for option in options:
-        rows = option.allowed_rows(option.odds(workload))
-        if rows.size:
-            row = int(rows[option.cost_usd[rows].argmin()])
-            if best is None or option.cost_usd[row] < best[0]:
-                best = float(option.cost_usd[row]), option, row
-    return best
+    found = table.cheapest(table.allowed(workload))
+    return None if found is None else (float(found[0].cost_usd[found[1]]), *found)
 
 
 def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingOption]:
