@@ -6,7 +6,7 @@ Options have few rows each, so that what a question costs option by option is mo
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +26,10 @@ from flopwise.search.serving_option import (
     LATENCIES,
     ServingOption,
     estimated_odds,
+    gpus_each,
     least_latencies_s,
     limits_key,
+    needed_frac,
     with_budget,
 )
 from flopwise.search.workload import Resolved
@@ -43,6 +45,13 @@ class LatencyColumns(NamedTuple):
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats
+
+
+class ReplicaColumns(NamedTuple):
+    """Replicas of all rows, and how busy they are."""
+
+    replicas: Floats
+    busy_frac: Floats
 
 
 class OptionTable:
@@ -144,6 +153,17 @@ class OptionTable:
                 option.shared.odds.setdefault(key, own)
         return with_budget(self._odds[key], self.cost_usd, workload)
 
+    def know_machines(self) -> None:
+        """Have each option know its `machines_frac`: those of all rows are computed at once."""
+        through = [one.bands["throughput"] for one in self.options]
+        low, high = np.repeat(np.array([(one.low, one.high) for one in through]).reshape(-1, 2).T, self.sizes, axis=1)
+        inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
+        loads = ReplicaColumns(self._column(lambda one: one.found.replicas), self._column(lambda one: one.found.busy_frac))
+        gpus = np.concatenate([np.empty(0, np.int64), *(gpus_each(partial(getattr, one.found)) for one in self.options)])
+        less, more = needed_frac(loads, self.instances, gpus, inside, low, high)
+        for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
+            option.shared.machines = less[end - size : end], more[end - size : end]
+
     def allowed(self, workload: Resolved | None = None) -> Mask:
         """The rows that meet every target of `workload` with the confidence asked for, and keep to the limits."""
         return meeting(self._within_limits, self.odds(workload), self.workload.confidence)
@@ -158,9 +178,16 @@ class OptionTable:
 
         `latency`: one of the targets' names, else the time of a request, or of the job.
         """
-        some = np.flatnonzero(rows)
         seconds = getattr(self.found, LATENCIES[latency]) if latency in LATENCIES else self.seconds
+        order = self._by_cost[(rows & np.isfinite(seconds))[self._by_cost]]
+        some = np.sort(order[seconds[order] <= np.minimum.accumulate(seconds[order])])  # no cheaper one is quicker
         return [self.at(row) for row in some[pareto_front(self.cost_usd[some], seconds[some])].tolist()]
+
+    @cached_property
+    def _by_cost(self) -> Index:
+        """The rows of finite cost, the cheapest first."""
+        finite = np.flatnonzero(np.isfinite(self.cost_usd))
+        return finite[np.argsort(self.cost_usd[finite], kind="stable")]
 
     def cheapest(self, rows: Mask) -> Place | None:
         """The cheapest of `rows`; of equals the first."""

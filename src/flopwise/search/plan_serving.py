@@ -146,6 +146,8 @@ def plan_serving(
     table = cheapest if all(option.alike for option in options) else OptionTable(options, workload)
     picks, missed = table.best_and_missed(options, LAYOUTS)
     _count_missed([pick for _, pick in missed], draft)
+    if workload.task != "batch":
+        table.know_machines()
     plans = verified_plans(
         picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile
     )
@@ -396,15 +398,23 @@ def _sized_there(asked: ReplicaQuestion, draft: PlanDraft) -> Answer:
 
 
 def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> None:
+    """Count what misses by the target that it misses most likely; ways to buy the same deployments miss the same."""
+    likeliest: dict[int, str] = {}
     for option, row, odds in missed:
-        failed = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
+        if id(odds) not in likeliest:
+            likeliest[id(odds)] = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
+        failed = likeliest[id(odds)]
         if (option.num_gpus > option.workload.max_gpus).all():
             failed = "max_gpus"
-        found, instances = option.found, int(option.instances[row])
-        ttft, tpot = format_seconds(float(found.ttft_s[row])), format_seconds(float(found.tpot_s[row]))
-        times = f"TTFT {ttft}, TPOT {tpot} on {instances} instances"
-        example = f"{option.priced.offer.instance} {found.weights.name}: {times}"
-        draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
+        reason = f"misses {failed}"
+        draft.ruled_out.add(reason, 1, "" if draft.ruled_out.has(reason, "offers") else _miss(option, row), unit="offers")
+
+
+def _miss(option: ServingOption, row: int) -> str:
+    found, instances = option.found, int(option.instances[row])
+    ttft, tpot = format_seconds(float(found.ttft_s[row])), format_seconds(float(found.tpot_s[row]))
+    times = f"TTFT {ttft}, TPOT {tpot} on {instances} instances"
+    return f"{option.priced.offer.instance} {found.weights.name}: {times}"
 
 
 def _with_its_engine(workload: Resolved, model: Model, accelerator: Accelerator) -> Resolved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,12 +19,13 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import PurchaseTerms
+from flopwise.ops.types import Ints
 from flopwise.search.answer import Candidate
 from flopwise.search.deployments import Deployments
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.rank import ByTarget, ErrorEnds, Floats, Index, PlanOption
+from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
 from flopwise.search.replica import DEGREES, answers_in_one_pass, candidate_job, replica_job
-from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
+from flopwise.search.service_machines import loaded_frac, machines_each, machines_needed
 from flopwise.search.session_caches import kv_stores
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
@@ -41,11 +42,12 @@ LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SharedEstimates:
     """What does not depend on how machines are bought: one for all ways to buy the same deployments."""
 
     odds: dict[Hashable, ByTarget] = field(default_factory=dict)  # by targets
+    machines: tuple[Floats, Floats] | None = None  # `ServingOption.machines_frac`
 
 
 class Estimates(Protocol):
@@ -135,6 +137,32 @@ def estimated_odds(one: Estimates, workload: Resolved) -> ByTarget:
     return odds
 
 
+class Loads(Protocol):
+    """Replicas of rows, and how busy they are."""
+
+    @property
+    def replicas(self) -> Floats:
+        """How many carry the workload."""
+
+    @property
+    def busy_frac(self) -> Floats:
+        """Share of the time that they are."""
+
+
+def needed_frac(
+    found: Loads, instances: Floats, gpus: Ints, inside: Ints, low: Floats, high: Floats
+) -> tuple[Floats, Floats]:
+    """Machines that a service needs where its throughput is `high` or `low` times the estimate, over `instances`.
+
+    `gpus`: of a replica; `inside`: of a machine.
+
+    Source: `machines_needed`. Assumes: as there.
+    """
+    filled, unit = loaded_frac(found.replicas, found.busy_frac, gpus, inside, instances), machines_each(gpus, inside)
+    less = machines_needed(instances, filled, unit, np.minimum(1.0, 1 / high)) / instances
+    return less, machines_needed(instances, filled, unit, np.maximum(1.0, 1 / low)) / instances
+
+
 def with_budget(odds: ByTarget, cost_usd: Floats, workload: Resolved) -> ByTarget:
     """The odds with those of the budget, where there is one: what a plan costs is certain."""
     return odds if workload.budget_usd is None else {**odds, "budget": (cost_usd <= workload.budget_usd) * 1.0}
@@ -209,6 +237,14 @@ class ServingOption(PlanOption):
             self.shared.odds[key] = estimated_odds(self, workload)
         return with_budget(self.shared.odds[key], self.cost_usd, workload)
 
+    @property
+    def machines_frac(self) -> tuple[Floats, Floats]:
+        """Machines that each row of a service needs at the ends of its throughput, over those that are planned."""
+        if self.shared.machines is None:
+            rate, each = self.bands["throughput"], gpus_each(partial(getattr, self.found))
+            self.shared.machines = needed_frac(self.found, self.instances, each, self.node.count, rate.low, rate.high)
+        return self.shared.machines
+
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
         """Of a batch those of its throughput; of a service the request's own, and the machines that it then needs.
 
@@ -219,8 +255,7 @@ class ServingOption(PlanOption):
             return ErrorEnds.of_run(candidate, through, float(self.start_joules[row]))
         first, whole = (float(np.minimum(seconds[row], 1e9)) for seconds in (self.found.ttft_s, self.found.e2e_s))
         times = min(1.0, 1 / through.high), max(1.0, 1 / through.low)
-        count, unit, filled = candidate.num_instances, replica_machines(candidate), filled_frac(candidate)
-        less, more = (float(machines_needed(count, filled, unit, load)) / count for load in times)
+        less, more = (float(frac[row]) for frac in self.machines_frac)
         seconds = WholeBand(self.bands["ttft"], self.bands["tpot"]).interval(first, whole)
         return ErrorEnds(seconds, (less, more), times, through.evidence)
 
