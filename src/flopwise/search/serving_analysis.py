@@ -25,13 +25,16 @@ from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_levers
 from flopwise.search.deployments import (
     MAX_TP,
+    Answer,
     Deployments,
     ReplicaQuestion,
     computed_prompt_tokens,
     deployments,
+    deployments_together,
     least_prompt_s,
     replica_grid,
     size_together,
+    sized_replicas,
 )
 from flopwise.search.nodes import NodeKind
 from flopwise.search.option_table import OptionTable
@@ -247,8 +250,10 @@ WITHOUT = {
 
 def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
-    changes = (*_other_fields(best, chosen), *_other_loads(best.workload))
-    return [*(_lever(best, chosen, change, **fields) for change, fields in changes), *device_levers(plans)]
+    changes = [_Change(best, chosen, *change) for change in (*_other_fields(best, chosen), *_other_loads(best.workload))]
+    sized = {one.key: answer for one in changes if (answer := one.sized()) is not None}
+    found = dict(zip(sized, deployments_together([*sized.values()]), strict=True))
+    return [*(one.lever(found.get(one.key)) for one in changes), *device_levers(plans)]
 
 
 def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -279,28 +284,47 @@ def _other_loads(workload: Resolved) -> Iterator[tuple[str, dict[str, Any]]]:
             yield change, {"workload": replace(workload, requests_per_s=workload.requests_per_s * factor)}
 
 
-def _lever(
-    best: ServingOption, chosen: Candidate, change: str, *, weights: WeightFormat | None = None,
-    kv_dtype: CacheFormat | None = None, workload: Resolved | None = None, layout: dict[str, Any] | None = None,
-) -> Lever:  # fmt: skip
-    """One change; the layout stays unless another is given."""
-    wanted, cache, layout = workload or best.workload, kv_dtype or best.kv_dtype, layout or chosen.layout
-    missing = partial(Lever, change, None, None, None, fits=False)
-    try:
-        found = deployments(best.model, wanted, best.node, weights or best.found.weights, cache)
-    except FlopwiseError as error:
-        return missing(note=str(error))
-    if found is None or not found.batch.size:
-        return missing(note="does not fit in memory")
-    same = np.flatnonzero(np.all([getattr(found, name) == layout[name] for name in DEGREES], axis=0))
-    if not same.size:
-        return missing(note="does not fit this instance or its memory")
-    row = int(same[np.abs(found.batch[same] - layout["max_batch"]).argmin()])
-    if found.batch[row] < 0.9 * layout["max_batch"]:
-        return missing(note="that batch does not fit in memory")
-    option = best.estimated_as(found, wanted, cache)
-    figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
-    before = (chosen.memory_bytes, chosen.seconds, chosen.cost_usd)
-    memory, seconds, cost = (float(after) / now for after, now in zip(figures, before, strict=True))
-    note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
-    return Lever(change, memory, seconds, cost, fits=True, note=note)
+class _Change:
+    """One change to the best plan; the layout stays unless another is given. `note`: why it cannot be."""
+
+    def __init__(self, best: ServingOption, chosen: Candidate, name: str, fields: dict[str, Any]) -> None:
+        """`fields`: weights, kv_dtype, workload or layout, as they then are."""
+        self.best, self.chosen, self.name = best, chosen, name
+        self.workload: Resolved = fields.get("workload") or best.workload
+        self.weights: WeightFormat = fields.get("weights") or best.found.weights
+        self.kv_dtype: CacheFormat = fields.get("kv_dtype") or best.kv_dtype
+        self.layout: dict[str, Any] = fields.get("layout") or chosen.layout
+        self.note = "does not fit in memory"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same of changes that have the same deployments."""
+        return id(self.workload), self.weights, self.kv_dtype
+
+    def sized(self) -> tuple[ReplicaQuestion, Answer] | None:
+        """The question of its deployments, with its answer; None where there is none."""
+        asked = ReplicaQuestion.of(self.best.model, self.workload, self.best.node, self.weights, self.kv_dtype)
+        try:
+            return asked, sized_replicas(asked)
+        except FlopwiseError as error:
+            self.note = str(error)
+            return None
+
+    def lever(self, found: Deployments | None) -> Lever:
+        """What it does, from its deployments."""
+        best, chosen, layout = self.best, self.chosen, self.layout
+        missing = partial(Lever, self.name, None, None, None, fits=False)
+        if found is None or not found.batch.size:
+            return missing(note=self.note)
+        same = np.flatnonzero(np.all([getattr(found, name) == layout[name] for name in DEGREES], axis=0))
+        if not same.size:
+            return missing(note="does not fit this instance or its memory")
+        row = int(same[np.abs(found.batch[same] - layout["max_batch"]).argmin()])
+        if found.batch[row] < 0.9 * layout["max_batch"]:
+            return missing(note="that batch does not fit in memory")
+        option = best.estimated_as(found, self.workload, self.kv_dtype)
+        figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
+        before = (chosen.memory_bytes, chosen.seconds, chosen.cost_usd)
+        memory, seconds, cost = (float(after) / now for after, now in zip(figures, before, strict=True))
+        note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
+        return Lever(self.name, memory, seconds, cost, fits=True, note=note)
