@@ -203,15 +203,16 @@ class OptionTable:
         """
         place = {one.alike or id(one): number for number, one in enumerate(self.options)}
         best, nearest = self._best_rows(layouts), dict[int, tuple[float, int]]()
+        every = [one.odds() for one in self.options]
         picks, missed = list[Pick[ServingOption]](), list[tuple[float, Pick[ServingOption]]]()
         for option in options:
-            number, odds = place[option.alike or id(option)], option.odds()
+            number = place[option.alike or id(option)]
             if number in best:
-                picks += [Pick(option, row, odds) for row in best[number]]
+                picks += [Pick(option, row, every[number]) for row in best[number]]
                 continue
             if number not in nearest:
                 nearest[number] = self.options[number].nearest_miss()
-            missed.append((nearest[number][0], Pick(option, nearest[number][1], odds)))
+            missed.append((nearest[number][0], Pick(option, nearest[number][1], every[number])))
         return picks, missed
 
     def _best_rows(self, layouts: int) -> dict[int, list[int]]:

@@ -422,8 +422,10 @@ def _with_its_engine(workload: Resolved, model: Model, accelerator: Accelerator)
 
     Source: `flopwise.serving.deployment.usual_engine`.
     """
+    if workload.limits.engine is not None:
+        return workload
     engine = usual_engine(workload.facts.engines, model, accelerator).name
-    if workload.limits.engine is not None or engine == defaults.ENGINE:
+    if engine == defaults.ENGINE:
         return workload
     return replace(workload, limits=replace(workload.limits, engine=engine))
 
