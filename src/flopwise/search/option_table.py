@@ -158,8 +158,9 @@ class OptionTable:
         through = [one.bands["throughput"] for one in self.options]
         low, high = np.repeat(np.array([(one.low, one.high) for one in through]).reshape(-1, 2).T, self.sizes, axis=1)
         inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
-        loads = ReplicaColumns(self._column(lambda one: one.found.replicas), self._column(lambda one: one.found.busy_frac))
-        gpus = np.concatenate([np.empty(0, np.int64), *(gpus_each(partial(getattr, one.found)) for one in self.options)])
+        replicas, busy = self._column(lambda one: one.found.replicas), self._column(lambda one: one.found.busy_frac)
+        each = [gpus_each(partial(getattr, one.found)) for one in self.options]
+        loads, gpus = ReplicaColumns(replicas, busy), np.concatenate([np.empty(0, np.int64), *each])
         less, more = needed_frac(loads, self.instances, gpus, inside, low, high)
         for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
             option.shared.machines = less[end - size : end], more[end - size : end]

@@ -407,7 +407,8 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
         if (option.num_gpus > option.workload.max_gpus).all():
             failed = "max_gpus"
         reason = f"misses {failed}"
-        draft.ruled_out.add(reason, 1, "" if draft.ruled_out.has(reason, "offers") else _miss(option, row), unit="offers")
+        example = "" if draft.ruled_out.has(reason, "offers") else _miss(option, row)
+        draft.ruled_out.add(reason, 1, example, unit="offers")
 
 
 def _miss(option: ServingOption, row: int) -> str:

@@ -250,7 +250,8 @@ WITHOUT = {
 
 def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
-    changes = [_Change(best, chosen, *change) for change in (*_other_fields(best, chosen), *_other_loads(best.workload))]
+    every = (*_other_fields(best, chosen), *_other_loads(best.workload))
+    changes = [_Change(best, chosen, *change) for change in every]
     sized = {one.key: answer for one in changes if (answer := one.sized()) is not None}
     found = dict(zip(sized, deployments_together([*sized.values()]), strict=True))
     return [*(one.lever(found.get(one.key)) for one in changes), *device_levers(plans)]
