@@ -120,7 +120,7 @@ class ErrorBand(ErrorQuantiles):
         return replace(self, low=self.low * low, high=self.high * high, reach=(below * low, above * high))
 
 
-class Errors(Protocol):
+class Lognormal(Protocol):
     """Measured / predicted with a spread of its own on either side of the median; of one prediction, or in columns."""
 
     @property
@@ -137,7 +137,7 @@ class Errors(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorColumns:
+class LognormalColumns:
     """The errors of many predictions, in columns."""
 
     median: Array
@@ -145,14 +145,14 @@ class ErrorColumns:
     sides: tuple[Array, Array]
 
     @classmethod
-    def of(cls, bands: Sequence[ErrorBand], rows: Array) -> ErrorColumns:
+    def of(cls, bands: Sequence[ErrorBand], rows: Array) -> LognormalColumns:
         """Those of bands that have so many rows each, one after the other."""
         figures = np.array([(band.median, band.log_median, *band.sides) for band in bands], dtype=float).reshape(-1, 4)
         median, log_median, lower, upper = np.repeat(figures.T, rows, axis=1)
         return cls(median, log_median, (lower, upper))
 
 
-def probability_at_most(errors: Errors, predicted: Floats, limit: Floats, *, floor: Floats | None = None) -> Floats:
+def probability_at_most(errors: Lognormal, predicted: Floats, limit: Floats, *, floor: Floats | None = None) -> Floats:
     """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, what physics allows.
 
     Source: lognormal through the quantiles, with a spread of its own on either side of the median.
@@ -206,7 +206,7 @@ NEWTON_STEPS = 8
 
 
 def whole_probability_at_most(
-    first_errors: Errors, rest_errors: Errors, first: Floats, whole: Floats, limit: Floats, *,
+    first_errors: Lognormal, rest_errors: Lognormal, first: Floats, whole: Floats, limit: Floats, *,
     floor: Floats | None = None,
 ) -> Floats:  # fmt: skip
     """Probability that a sum of two times, of which `first` is one, is at most `limit`; broadcasts. 0 below `floor`.

@@ -209,8 +209,8 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
             columns[place] = _closed_columns(sized, sized.steady, asked)
         else:
             flow = asked.workload
-            alike = sized.job.engine.name, flow.requests_per_s, flow.techniques.any
-            arriving[alike].append((place, asked, sized))
+            key = sized.job.engine.name, flow.requests_per_s, flow.techniques.any
+            arriving[key].append((place, asked, sized))
     for group in arriving.values():
         first = group[0][1].workload  # techniques, and what caches hold of sessions, differ from device to device
         alike = not first.techniques.any and first.sessions is None

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.intervals import ErrorColumns
+from flopwise.cost.intervals import LognormalColumns
 from flopwise.search.rank import (
     ByTarget,
     Floats,
@@ -93,10 +93,10 @@ class OptionTable:
         return least_latencies_s(self.workload, ttft, tpot, decodes=self.decodes)
 
     @cached_property
-    def bands(self) -> dict[str, ErrorColumns]:
+    def bands(self) -> dict[str, LognormalColumns]:
         """Errors of the first token, of each further one, and of the throughput."""
         each = [option.bands for option in self.options]
-        return {name: ErrorColumns.of([bands[name] for bands in each], self.sizes) for name in BANDS}
+        return {name: LognormalColumns.of([bands[name] for bands in each], self.sizes) for name in BANDS}
 
     @cached_property
     def cost_usd(self) -> Floats:
@@ -126,7 +126,8 @@ class OptionTable:
     @cached_property
     def num_gpus(self) -> Floats:
         """Accelerators of all instances of each row."""
-        return self.instances * np.repeat(np.array([one.node.count for one in self.options], dtype=float), self.sizes)
+        inside = np.repeat(np.array([one.node.count for one in self.options], dtype=float), self.sizes)
+        return np.asarray(self.instances * inside)
 
     @cached_property
     def score(self) -> Floats:

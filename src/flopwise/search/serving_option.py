@@ -11,7 +11,7 @@ import numpy as np
 
 from flopwise.cost.energy import DEFAULT_POWER, host_watts, metered_joules
 from flopwise.cost.fabric import byte_counting
-from flopwise.cost.intervals import ErrorBand, Errors, WholeBand, probability_at_most, whole_probability_at_most
+from flopwise.cost.intervals import ErrorBand, Lognormal, WholeBand, probability_at_most, whole_probability_at_most
 from flopwise.cost.money import run_cost_usd
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
@@ -62,8 +62,8 @@ class Estimates(Protocol):
         """What datasheet rates allow each latency at least."""
 
     @property
-    def bands(self) -> Mapping[str, Errors]:
-        """Errors of the first token, of each further one, and of the throughput."""
+    def bands(self) -> Mapping[str, Lognormal]:
+        """Lognormal of the first token, of each further one, and of the throughput."""
 
     @property
     def decodes(self) -> bool:
@@ -110,7 +110,7 @@ def least_latencies_s(workload: Resolved, ttft_s: Floats, tpot_s: Floats, *, dec
 
 
 def latency_odds(
-    bands: Mapping[str, Errors], name: str, seconds: Floats, ttft_s: Floats, limit_s: float, least_s: Floats
+    bands: Mapping[str, Lognormal], name: str, seconds: Floats, ttft_s: Floats, limit_s: float, least_s: Floats
 ) -> Floats:
     """Probability that a latency, of whose `seconds` the first token takes `ttft_s`, is at most `limit_s`."""
     if name == "latency":
@@ -150,7 +150,7 @@ class Loads(Protocol):
 
 
 def needed_frac(
-    found: Loads, instances: Floats, gpus: Ints, inside: Ints, low: Floats, high: Floats
+    found: Loads, instances: Floats, gpus: Ints, inside: Ints, low: float | Floats, high: float | Floats
 ) -> tuple[Floats, Floats]:
     """Machines that a service needs where its throughput is `high` or `low` times the estimate, over `instances`.
 
