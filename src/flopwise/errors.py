@@ -10,6 +10,7 @@ FlopwiseError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 
 class FlopwiseError(Exception):
@@ -98,6 +99,7 @@ def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str
     return tuple(found[:limit])
 
 
+@lru_cache(maxsize=4096)  # names of rows are looked up again and again
 def fold(name: str) -> str:
     """`name` in lower case with its letters and digits only: how names of few rows are compared.
 

@@ -62,8 +62,26 @@ def facility_joules(
     Assumes: a CPU is its own host.
     Raises: MissingFactError: the device's power limit is not known.
     """
-    host = 0.0 if accelerator.kind == "cpu" else power.host * accelerator.figure("tdp_w")
-    return num_devices * (watts + host) * power.pue * seconds
+    return metered_joules(num_devices, watts, host_watts(accelerator, power), seconds, power)
+
+
+def host_watts(accelerator: Accelerator, power: PowerModel = DEFAULT_POWER) -> float:
+    """What hosts, fans and network draw for each device, in W.
+
+    Source: `PowerModel`. Assumes: a CPU is its own host.
+    Raises: MissingFactError: the device's power limit is not known.
+    """
+    return 0.0 if accelerator.kind == "cpu" else power.host * accelerator.figure("tdp_w")
+
+
+def metered_joules(
+    num_devices: Floats, watts: Floats, host_w: Floats, seconds: Floats, power: PowerModel = DEFAULT_POWER
+) -> Floats:
+    """Energy at the meter of `num_devices` that draw `watts` each and their hosts `host_w`, cooling included, in J.
+
+    Source: `PowerModel`. Assumes: as there.
+    """
+    return num_devices * (watts + host_w) * power.pue * seconds
 
 
 def start_joules(accelerator: Accelerator, num_devices: Floats, start_s: Floats) -> Floats:

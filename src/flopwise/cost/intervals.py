@@ -7,16 +7,17 @@ Between and beyond them the error is taken as a two-sided lognormal through thes
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from flopwise.cost.rates import families
 from flopwise.errors import MissingFactError
 from flopwise.facts.calibration import Calibration, ErrorQuantiles
-from flopwise.ops.types import Floats
+from flopwise.ops.types import Array, Floats
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -50,7 +51,12 @@ class ErrorBand(ErrorQuantiles):
         return f"{self.family_rows:,} of {self.rows:,} measured rows on this architecture ({self.family})"
 
     @property
-    def _sides(self) -> tuple[float, float]:
+    def log_median(self) -> float:
+        """The logarithm of the median."""
+        return math.log(self.median)
+
+    @property
+    def sides(self) -> tuple[float, float]:
         """Standard deviation of the logarithm below and above the median."""
         lower, upper = math.log(self.median / self.low) / Z90, math.log(self.high / self.median) / Z90
         return max(lower, 1e-6), max(upper, 1e-6)
@@ -76,16 +82,8 @@ class ErrorBand(ErrorQuantiles):
         return low, high
 
     def probability_at_most(self, predicted: Floats, limit: Floats, *, floor: Floats | None = None) -> Floats:
-        """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, what physics allows.
-
-        Source: lognormal through the quantiles, with a spread of its own on either side of the median.
-        Assumes: as `interval`.
-        """
-        if floor is not None:
-            return np.where(np.asarray(limit) < floor, 0.0, self.probability_at_most(predicted, limit))
-        ratio = np.log(np.asarray(limit, dtype=float) / np.asarray(predicted, dtype=float) / self.median)
-        lower, upper = self._sides
-        return _normal_cdf(ratio / np.where(ratio >= 0, upper, lower))
+        """As the function of that name, of these errors."""
+        return probability_at_most(self, predicted, limit, floor=floor)
 
     def quantile(self, probability: float) -> float:
         """The factor on a prediction that the true value stays below with this probability.
@@ -122,6 +120,51 @@ class ErrorBand(ErrorQuantiles):
         return replace(self, low=self.low * low, high=self.high * high, reach=(below * low, above * high))
 
 
+class Lognormal(Protocol):
+    """Measured / predicted with a spread of its own on either side of the median; of one prediction, or in columns."""
+
+    @property
+    def median(self) -> Floats:
+        """The median."""
+
+    @property
+    def log_median(self) -> Floats:
+        """Its logarithm."""
+
+    @property
+    def sides(self) -> tuple[Floats, Floats]:
+        """Standard deviation of the logarithm below and above the median."""
+
+
+@dataclass(frozen=True, slots=True)
+class LognormalColumns:
+    """The errors of many predictions, in columns."""
+
+    median: Array
+    log_median: Array
+    sides: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, bands: Sequence[ErrorBand], rows: Array) -> LognormalColumns:
+        """Those of bands that have so many rows each, one after the other."""
+        figures = np.array([(band.median, band.log_median, *band.sides) for band in bands], dtype=float).reshape(-1, 4)
+        median, log_median, lower, upper = np.repeat(figures.T, rows, axis=1)
+        return cls(median, log_median, (lower, upper))
+
+
+def probability_at_most(errors: Lognormal, predicted: Floats, limit: Floats, *, floor: Floats | None = None) -> Floats:
+    """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, what physics allows.
+
+    Source: lognormal through the quantiles, with a spread of its own on either side of the median.
+    Assumes: the case resembles those measured.
+    """
+    if floor is not None:
+        return np.where(np.asarray(limit) < floor, 0.0, probability_at_most(errors, predicted, limit))
+    ratio = np.log(np.asarray(limit, dtype=float) / np.asarray(predicted, dtype=float) / errors.median)
+    lower, upper = errors.sides
+    return _normal_cdf(ratio / np.where(ratio >= 0, upper, lower))
+
+
 @dataclass(frozen=True, slots=True)
 class WholeBand:
     """The errors of a time that is the sum of two: a first part, with its band, and the rest, with another.
@@ -154,33 +197,41 @@ class WholeBand:
     def probability_at_most(
         self, first: Floats, whole: Floats, limit: Floats, *, floor: Floats | None = None
     ) -> Floats:  # fmt: skip
-        """Probability that the whole is at most `limit`; broadcasts. 0 below `floor`, what physics allows.
-
-        The score is solved by Newton's method from above: on its side of the median the logarithm of the sum is convex
-        in it, and no part alone reaches the limit at a lower score.
-
-        Source and assumptions: as the class.
-        """
-        limits = np.maximum(np.asarray(limit, dtype=float), 1e-300)
-        parts = [np.asarray(first, dtype=float), np.maximum(np.asarray(whole, dtype=float) - first, 0.0)]
-        bands = (self.first, self.rest)
-        with np.errstate(divide="ignore"):
-            logs = [np.log(part) + math.log(band.median) for part, band in zip(parts, bands, strict=True)]
-            target = np.log(limits)
-        long = target >= np.logaddexp(*logs)  # beyond the median
-        sides = [np.where(long, band._sides[1], band._sides[0]) for band in bands]  # noqa: SLF001 - of its own kind
-        score = np.min([(target - log) / side for log, side in zip(logs, sides, strict=True)], axis=0)
-        for _ in range(NEWTON_STEPS):
-            terms = [log + side * score for log, side in zip(logs, sides, strict=True)]
-            total = np.logaddexp(*terms)
-            slope = sum(side * np.exp(term - total) for side, term in zip(sides, terms, strict=True))
-            score = score - np.maximum(total - target, 0.0) / slope
-        likely = _normal_cdf(score)
-        return likely if floor is None else np.where(limits < floor, 0.0, likely)
+        """As `whole_probability_at_most`, of these errors."""
+        return whole_probability_at_most(self.first, self.rest, first, whole, limit, floor=floor)
 
 
 NEWTON_STEPS = 8
 """Of the score of a sum: the first is at most log 2 off, and each squares what is left."""
+
+
+def whole_probability_at_most(
+    first_errors: Lognormal, rest_errors: Lognormal, first: Floats, whole: Floats, limit: Floats, *,
+    floor: Floats | None = None,
+) -> Floats:  # fmt: skip
+    """Probability that a sum of two times, of which `first` is one, is at most `limit`; broadcasts. 0 below `floor`.
+
+    The score is solved by Newton's method from above: on its side of the median the logarithm of the sum is convex
+    in it, and no part alone reaches the limit at a lower score.
+
+    Source and assumptions: `WholeBand`.
+    """
+    limits = np.maximum(np.asarray(limit, dtype=float), 1e-300)
+    parts = [np.asarray(first, dtype=float), np.maximum(np.asarray(whole, dtype=float) - first, 0.0)]
+    errors = (first_errors, rest_errors)
+    with np.errstate(divide="ignore"):
+        logs = [np.log(part) + each.log_median for part, each in zip(parts, errors, strict=True)]
+        target = np.log(limits)
+    long = target >= np.logaddexp(*logs)  # beyond the median
+    sides = [np.where(long, each.sides[1], each.sides[0]) for each in errors]
+    score = np.min([(target - log) / side for log, side in zip(logs, sides, strict=True)], axis=0)
+    for _ in range(NEWTON_STEPS):
+        terms = [log + side * score for log, side in zip(logs, sides, strict=True)]
+        total = np.logaddexp(*terms)
+        slope = sum(side * np.exp(term - total) for side, term in zip(sides, terms, strict=True))
+        score = score - np.maximum(total - target, 0.0) / slope
+    likely = _normal_cdf(score)
+    return likely if floor is None else np.where(limits < floor, 0.0, likely)
 
 
 def _normal_cdf(score: Floats) -> Floats:

@@ -373,6 +373,10 @@ class RejectionLog:
             before, kept = self._rows.get((reason, unit), (0, ""))
             self._rows[reason, unit] = (before + int(count), kept or example)
 
+    def has(self, reason: str, unit: str = "layouts") -> bool:
+        """Whether anything was counted for `reason`: its example stays."""
+        return (reason, unit) in self._rows
+
     def rows(self) -> list[Rejection]:
         """All reasons, the most frequent first."""
         ordered = sorted(self._rows.items(), key=lambda item: -item[1][0])

@@ -194,12 +194,12 @@ def deployments(
 
 
 def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> list[Deployments | None]:
-    """The deployments of each question with its answer; of one model, and of workloads that differ in their engine.
+    """The deployments of each question with its answer; of one model, and of workloads with the same targets.
 
     Where requests arrive at a rate, what they see is read from the curves of many replicas at once.
     """
     columns: dict[int, dict[str, Any]] = {}
-    arriving: dict[tuple[str, int], list[tuple[int, ReplicaQuestion, SizedReplicas]]] = defaultdict(list)
+    arriving: dict[tuple[object, ...], list[tuple[int, ReplicaQuestion, SizedReplicas]]] = defaultdict(list)
     for place, (question, sized) in enumerate(answers):
         if not isinstance(sized, SizedReplicas):
             continue
@@ -208,8 +208,9 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
         elif question.workload.requests_per_s is None:
             columns[place] = _closed_columns(sized, sized.steady, question)
         else:
-            started = sized.job.software  # its budget of a step goes by the device
-            arriving[started.name, started.prefill_tokens].append((place, question, sized))
+            flow, started = question.workload, sized.job.software  # its budget of a step goes by the device
+            key = started.name, started.prefill_tokens, flow.requests_per_s, flow.techniques.any
+            arriving[key].append((place, question, sized))
     for group in arriving.values():
         first = group[0][1].workload  # techniques, and what caches hold of sessions, differ from device to device
         alike = not first.techniques.any and first.sessions is None

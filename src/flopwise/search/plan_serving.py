@@ -20,16 +20,8 @@ from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
 from flopwise.search.deployments import Answer, ReplicaQuestion, deployments_together, size_together, sized_replicas
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
-from flopwise.search.rank import (
-    NEAREST_MISSES,
-    Index,
-    Pick,
-    best_and_missed,
-    candidates,
-    cheaper_misses,
-    front,
-    likeliest,
-)
+from flopwise.search.option_table import OptionTable, Place
+from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, likeliest
 from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts, with_lengths
 from flopwise.search.serving_analysis import (
     floors,
@@ -40,7 +32,7 @@ from flopwise.search.serving_analysis import (
     tokens_per_decode_step,
     weights_read_s,
 )
-from flopwise.search.serving_option import ServingOption, serving_options
+from flopwise.search.serving_option import Offered, ServingOption, options_together
 from flopwise.search.spec import ANY
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.search.workload import Resolved
@@ -150,8 +142,12 @@ def plan_serving(
     if workload.instances is not None:
         draft.plans = candidates(likeliest(options))
         return draft
-    picks, missed = best_and_missed(options, _best_rows)
+    cheapest = OptionTable(_cheapest_ways(options), workload)
+    table = cheapest if all(option.alike for option in options) else OptionTable(options, workload)
+    picks, missed = table.best_and_missed(options, LAYOUTS)
     _count_missed([pick for _, pick in missed], draft)
+    if workload.task != "batch":
+        table.know_machines()
     plans = verified_plans(
         picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile
     )
@@ -159,7 +155,6 @@ def plan_serving(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
-    cheapest = _cheapest_ways(options)
     draft.front = _shown(_front(cheapest, workload, WHOLE))
     if not one_pass:
         first = plans[0][1].pick if plans else None
@@ -198,25 +193,18 @@ def _cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
     return [option for option in options if best[id(option.shared)] is option]
 
 
-def _front(options: Sequence[ServingOption], workload: Resolved, latency: str) -> list[tuple[ServingOption, int]]:
-    """(option, row) of the front of cost against TTFT or TPOT, each among what meets the other targets, or of `WHOLE`.
+def _front(table: OptionTable, workload: Resolved, latency: str) -> list[Place]:
+    """The front of cost against TTFT or TPOT, each among what meets the other targets, or of `WHOLE`.
 
     That is cost against the time of a request, or of the job: all that max_gpus allows.
     """
     if latency == WHOLE:
-        return front(
-            options, lambda option: (option.cost_usd, option.seconds),
-            lambda option: np.flatnonzero(option.num_gpus <= option.workload.max_gpus),
-        )  # fmt: skip
+        return table.front(latency, table.num_gpus <= workload.max_gpus)
     changed: dict[str, Any] = {latency: None}
-    others = replace(workload, **changed)
-    return front(
-        options, lambda option: (option.cost_usd, getattr(option.found, f"{latency}_s")),
-        lambda option: option.allowed_rows(option.odds(others)),
-    )  # fmt: skip
+    return table.front(latency, table.allowed(replace(workload, **changed)))
 
 
-def _shown(points: Sequence[tuple[ServingOption, int]]) -> list[Candidate]:
+def _shown(points: Sequence[Place]) -> list[Candidate]:
     return candidates(Pick(option, row, option.odds()) for option, row in points)
 
 
@@ -292,20 +280,6 @@ def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     return [f"{ran}; `meets` comes from its percentiles and the measured errors, for other plans from the estimate"]
 
 
-def _best_rows(option: ServingOption, rows: Index) -> Index:
-    """The best row, and the best of each other layout: the simulator may see them in another order.
-
-    Of batch limits that come out alike the largest: requests that are longer than others then wait for no place.
-    """
-    found = option.found
-    score, instances, e2e_s = option.score[rows], option.instances[rows], found.e2e_s[rows]
-    of_layout = rows % found.num_layouts
-    ordered = np.lexsort((-found.batch[rows], instances, score.round(9), of_layout))
-    first = ordered[np.unique(of_layout[ordered], return_index=True)[1]]
-    best: Index = rows[first[np.lexsort((e2e_s[first], instances[first], score[first]))][:LAYOUTS]]
-    return best
-
-
 def _nodes_for_smaller_caches(
     options: list[ServingOption], workload: Resolved, draft: PlanDraft, *, fronts: bool
 ) -> list[NodeKind]:
@@ -318,8 +292,9 @@ def _nodes_for_smaller_caches(
     nodes = {id(option.node): option.node for option in options}
     if workload.objective != "cost" or workload.task == "batch":
         return list(nodes.values())
-    cheapest = _cheapest_ways(options)
-    single = {id(o.node) for o in cheapest if (o.instances[o.allowed_rows(o.odds())] <= 1).any()}
+    cheapest = OptionTable(_cheapest_ways(options), workload)
+    alone = np.flatnonzero(cheapest.allowed() & (cheapest.instances <= 1))
+    single = {id(cheapest.options[number].node) for number in set(cheapest.owner[alone].tolist())}
     if fronts:
         points = (_front(cheapest, workload, name) for name in (WHOLE, "ttft", "tpot"))
         single -= {id(option.node) for front_points in points for option, _ in front_points}
@@ -349,7 +324,7 @@ def _options(
         sized = sized_there[one] if one in sized_there else _sized_there(one, draft)
         if sized is not None:
             answers.append((one, sized))
-    options = list[ServingOption]()
+    offered = list[Offered]()
     for (one, _), found in zip(answers, deployments_together(answers), strict=True):
         assert found is not None
         node = one.node
@@ -357,8 +332,8 @@ def _options(
         if found.too_big:
             draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
         if found.batch.size:
-            options += serving_options(one.workload, model, node, found, one.kv_dtype, node.priced)
-    return options
+            offered.append(Offered(one.workload, node, found, one.kv_dtype, node.priced))
+    return options_together(model, offered)
 
 
 def _pairs_worth_a_look(
@@ -423,15 +398,24 @@ def _sized_there(question: ReplicaQuestion, draft: PlanDraft) -> Answer:
 
 
 def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> None:
+    """Count what misses by the target that it misses most likely; ways to buy the same deployments miss the same."""
+    likeliest: dict[int, str] = {}
     for option, row, odds in missed:
-        failed = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
+        if id(odds) not in likeliest:
+            likeliest[id(odds)] = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
+        failed = likeliest[id(odds)]
         if (option.num_gpus > option.workload.max_gpus).all():
             failed = "max_gpus"
-        found, instances = option.found, int(option.instances[row])
-        ttft, tpot = format_seconds(float(found.ttft_s[row])), format_seconds(float(found.tpot_s[row]))
-        times = f"TTFT {ttft}, TPOT {tpot} on {instances} instances"
-        example = f"{option.priced.offer.instance} {found.weights.name}: {times}"
-        draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
+        reason = f"misses {failed}"
+        example = "" if draft.ruled_out.has(reason, "offers") else _miss(option, row)
+        draft.ruled_out.add(reason, 1, example, unit="offers")
+
+
+def _miss(option: ServingOption, row: int) -> str:
+    found, instances = option.found, int(option.instances[row])
+    ttft, tpot = format_seconds(float(found.ttft_s[row])), format_seconds(float(found.tpot_s[row]))
+    times = f"TTFT {ttft}, TPOT {tpot} on {instances} instances"
+    return f"{option.priced.offer.instance} {found.weights.name}: {times}"
 
 
 def _with_its_engine(workload: Resolved, model: Model, accelerator: Accelerator) -> Resolved:
@@ -439,8 +423,10 @@ def _with_its_engine(workload: Resolved, model: Model, accelerator: Accelerator)
 
     Source: `flopwise.serving.deployment.usual_engine`.
     """
+    if workload.limits.engine is not None:
+        return workload
     engine = usual_engine(workload.facts.engines, model, accelerator).name
-    if workload.limits.engine is not None or engine == defaults.ENGINE:
+    if engine == defaults.ENGINE:
         return workload
     return replace(workload, limits=replace(workload.limits, engine=engine))
 

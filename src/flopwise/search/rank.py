@@ -22,6 +22,7 @@ from flopwise.values import dataclass
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 ByTarget = dict[str, Floats]
 """A column for each target: the probability that it is met, or how far it is missed."""
 NEAREST_MISSES = 5
@@ -60,6 +61,21 @@ class ErrorEnds(NamedTuple):
                 f"energy_joules_{end}": None if joules is None else joules * energy,
             }  # fmt: skip
         return msgspec.structs.replace(candidate, **ends)
+
+
+def within_limits(workload: Resolved, num_gpus: Floats, cost_usd: Floats, usd_per_hour: Floats) -> Mask:
+    """Which rows keep to the limits of a workload, whatever the odds."""
+    keep = (num_gpus <= workload.max_gpus) & (num_gpus >= workload.min_gpus) & np.isfinite(cost_usd)
+    if workload.max_usd_per_hour is not None:
+        keep &= usd_per_hour <= workload.max_usd_per_hour
+    return np.asarray(keep)
+
+
+def meeting(rows: Mask, odds: ByTarget, confidence: float) -> Mask:
+    """Which of `rows` meet every target with the confidence asked for."""
+    for probability in odds.values():
+        rows = rows & (probability >= confidence)
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,19 +177,11 @@ class PlanOption(ABC):
 
     def allowed_rows(self, odds: ByTarget) -> Index:
         """The rows that meet every target with the confidence asked for, and keep to the limits."""
-        keep = self._within_limits
-        for probability in odds.values():
-            keep = keep & (probability >= self.workload.confidence)
-        return np.flatnonzero(keep)
+        return np.flatnonzero(meeting(self._within_limits, odds, self.workload.confidence))
 
     @cached_property
-    def _within_limits(self) -> NDArray[np.bool_]:
-        """Which rows keep to the limits, whatever the odds."""
-        workload = self.workload
-        keep = (self.num_gpus <= workload.max_gpus) & (self.num_gpus >= workload.min_gpus) & np.isfinite(self.cost_usd)
-        if workload.max_usd_per_hour is not None:
-            keep &= self.usd_per_hour <= workload.max_usd_per_hour
-        return np.asarray(keep)
+    def _within_limits(self) -> Mask:
+        return within_limits(self.workload, self.num_gpus, self.cost_usd, self.usd_per_hour)
 
     def nearest_miss(self) -> tuple[float, int]:
         """(shortfall, row) of the row that misses its worst target by least; beyond `max_gpus` only if all are."""

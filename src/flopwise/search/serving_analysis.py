@@ -25,15 +25,19 @@ from flopwise.ops.tensors import active_parameters
 from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_levers
 from flopwise.search.deployments import (
     MAX_TP,
+    Answer,
     Deployments,
     ReplicaQuestion,
     computed_prompt_tokens,
     deployments,
+    deployments_together,
     least_prompt_s,
     replica_grid,
     size_together,
+    sized_replicas,
 )
 from flopwise.search.nodes import NodeKind
+from flopwise.search.option_table import OptionTable
 from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import ServingOption, latency_targets
 from flopwise.search.spec import Latency
@@ -160,7 +164,7 @@ def _moved_targets(workload: Resolved) -> Iterator[tuple[str, Latency, Latency |
             yield name, now, None
 
 
-def target_costs(options: Sequence[ServingOption], workload: Resolved, chosen: Best | None) -> list[TargetCost]:
+def target_costs(table: OptionTable, workload: Resolved, chosen: Best | None) -> list[TargetCost]:
     """The cheapest plan for each step of each target, as estimated, against the one that was `chosen` for all of them.
 
     A percentile is part of what is estimated, so that another one is estimated anew; a limit is only held against it.
@@ -173,7 +177,7 @@ def target_costs(options: Sequence[ServingOption], workload: Resolved, chosen: B
         wanted = replace(workload, **changed)
         percentile = target.percentile if moved is None else moved.percentile
         anew = percentile != target.percentile
-        best = _cheapest(_estimated_anew(options, wanted) if anew else options, wanted)
+        best = _cheapest(OptionTable(_estimated_anew(table.options, wanted), wanted) if anew else table, wanted)
         if moved is not None and moved.seconds < target.seconds:
             holds = chosen is not None and chosen[2] in chosen[1].allowed_rows(chosen[1].odds(wanted))
             best = max(filter(None, (best, chosen)), key=_plan_usd) if best is not None and not holds else best
@@ -195,16 +199,10 @@ def _plan_usd(plan: Best) -> float:
     return plan[0]
 
 
-def _cheapest(options: Sequence[ServingOption], workload: Resolved) -> Best | None:
+def _cheapest(table: OptionTable, workload: Resolved) -> Best | None:
     """The cheapest plan that meets the targets of `workload`."""
-    best: Best | None = None
-    for option in options:
-        rows = option.allowed_rows(option.odds(workload))
-        if rows.size:
-            row = int(rows[option.cost_usd[rows].argmin()])
-            if best is None or option.cost_usd[row] < best[0]:
-                best = float(option.cost_usd[row]), option, row
-    return best
+    found = table.cheapest(table.allowed(workload))
+    return None if found is None else (float(found[0].cost_usd[found[1]]), *found)
 
 
 def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingOption]:
@@ -252,8 +250,11 @@ WITHOUT = {
 
 def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -> list[Lever]:
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
-    changes = (*_other_fields(best, chosen), *_other_loads(best.workload))
-    return [*(_lever(best, chosen, change, **fields) for change, fields in changes), *device_levers(plans)]
+    every = (*_other_fields(best, chosen), *_other_loads(best.workload))
+    changes = [_Change(best, chosen, *change) for change in every]
+    sized = {one.key: answer for one in changes if (answer := one.sized()) is not None}
+    found = dict(zip(sized, deployments_together([*sized.values()]), strict=True))
+    return [*(one.lever(found.get(one.key)) for one in changes), *device_levers(plans)]
 
 
 def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -284,28 +285,47 @@ def _other_loads(workload: Resolved) -> Iterator[tuple[str, dict[str, Any]]]:
             yield change, {"workload": replace(workload, requests_per_s=workload.requests_per_s * factor)}
 
 
-def _lever(
-    best: ServingOption, chosen: Candidate, change: str, *, weights: WeightFormat | None = None,
-    kv_dtype: CacheFormat | None = None, workload: Resolved | None = None, layout: dict[str, Any] | None = None,
-) -> Lever:  # fmt: skip
-    """One change; the layout stays unless another is given."""
-    wanted, cache, layout = workload or best.workload, kv_dtype or best.kv_dtype, layout or chosen.layout
-    missing = partial(Lever, change, None, None, None, fits=False)
-    try:
-        found = deployments(best.model, wanted, best.node, weights or best.found.weights, cache)
-    except FlopwiseError as error:
-        return missing(note=str(error))
-    if found is None or not found.batch.size:
-        return missing(note="does not fit in memory")
-    same = np.flatnonzero(np.all([getattr(found, name) == layout[name] for name in DEGREES], axis=0))
-    if not same.size:
-        return missing(note="does not fit this instance or its memory")
-    row = int(same[np.abs(found.batch[same] - layout["max_batch"]).argmin()])
-    if found.batch[row] < 0.9 * layout["max_batch"]:
-        return missing(note="that batch does not fit in memory")
-    option = best.estimated_as(found, wanted, cache)
-    figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
-    before = (chosen.memory_bytes, chosen.seconds, chosen.cost_usd)
-    memory, seconds, cost = (float(after) / now for after, now in zip(figures, before, strict=True))
-    note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
-    return Lever(change, memory, seconds, cost, fits=True, note=note)
+class _Change:
+    """One change to the best plan; the layout stays unless another is given. `note`: why it cannot be."""
+
+    def __init__(self, best: ServingOption, chosen: Candidate, name: str, fields: dict[str, Any]) -> None:
+        """`fields`: weights, kv_dtype, workload or layout, as they then are."""
+        self.best, self.chosen, self.name = best, chosen, name
+        self.workload: Resolved = fields.get("workload") or best.workload
+        self.weights: WeightFormat = fields.get("weights") or best.found.weights
+        self.kv_dtype: CacheFormat = fields.get("kv_dtype") or best.kv_dtype
+        self.layout: dict[str, Any] = fields.get("layout") or chosen.layout
+        self.note = "does not fit in memory"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same of changes that have the same deployments."""
+        return id(self.workload), self.weights, self.kv_dtype
+
+    def sized(self) -> tuple[ReplicaQuestion, Answer] | None:
+        """The question of its deployments, with its answer; None where there is none."""
+        asked = ReplicaQuestion.of(self.best.model, self.workload, self.best.node, self.weights, self.kv_dtype)
+        try:
+            return asked, sized_replicas(asked)
+        except FlopwiseError as error:
+            self.note = str(error)
+            return None
+
+    def lever(self, found: Deployments | None) -> Lever:
+        """What it does, from its deployments."""
+        best, chosen, layout = self.best, self.chosen, self.layout
+        missing = partial(Lever, self.name, None, None, None, fits=False)
+        if found is None or not found.batch.size:
+            return missing(note=self.note)
+        same = np.flatnonzero(np.all([getattr(found, name) == layout[name] for name in DEGREES], axis=0))
+        if not same.size:
+            return missing(note="does not fit this instance or its memory")
+        row = int(same[np.abs(found.batch[same] - layout["max_batch"]).argmin()])
+        if found.batch[row] < 0.9 * layout["max_batch"]:
+            return missing(note="that batch does not fit in memory")
+        option = best.estimated_as(found, self.workload, self.kv_dtype)
+        figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
+        before = (chosen.memory_bytes, chosen.seconds, chosen.cost_usd)
+        memory, seconds, cost = (float(after) / now for after, now in zip(figures, before, strict=True))
+        note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
+        return Lever(self.name, memory, seconds, cost, fits=True, note=note)

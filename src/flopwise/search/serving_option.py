@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from flopwise.cost.energy import facility_joules, start_joules
+from flopwise.cost.energy import DEFAULT_POWER, host_watts, metered_joules
 from flopwise.cost.fabric import byte_counting
-from flopwise.cost.intervals import ErrorBand, WholeBand
+from flopwise.cost.intervals import ErrorBand, Lognormal, WholeBand, probability_at_most, whole_probability_at_most
 from flopwise.cost.money import run_cost_usd
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
@@ -19,12 +19,13 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import PurchaseTerms
+from flopwise.ops.types import Ints
 from flopwise.search.answer import Candidate
 from flopwise.search.deployments import Deployments
 from flopwise.search.nodes import NodeKind, Priced
-from flopwise.search.rank import ByTarget, ErrorEnds, Floats, Index, PlanOption
+from flopwise.search.rank import ByTarget, ErrorEnds, Floats, PlanOption
 from flopwise.search.replica import DEGREES, answers_in_one_pass, candidate_job, replica_job
-from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
+from flopwise.search.service_machines import loaded_frac, machines_each, machines_needed
 from flopwise.search.session_caches import kv_stores
 from flopwise.search.spec import Latency
 from flopwise.search.workload import Resolved
@@ -41,11 +42,130 @@ LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SharedEstimates:
     """What does not depend on how machines are bought: one for all ways to buy the same deployments."""
 
     odds: dict[Hashable, ByTarget] = field(default_factory=dict)  # by targets
+    machines: tuple[Floats, Floats] | None = None  # `ServingOption.machines_frac`
+
+
+class Estimates(Protocol):
+    """Estimated figures of rows with their measured errors: those of an option, or of several in one column."""
+
+    @property
+    def found(self) -> Latencies:
+        """Latencies."""
+
+    @property
+    def least_s(self) -> dict[str, Floats]:
+        """What datasheet rates allow each latency at least."""
+
+    @property
+    def bands(self) -> Mapping[str, Lognormal]:
+        """Lognormal of the first token, of each further one, and of the throughput."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether answers are made token by token."""
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        """Tokens that all replicas make."""
+
+    @property
+    def start_s(self) -> Floats:
+        """Seconds that a batch job pays before its first request."""
+
+    @property
+    def seconds(self) -> Floats:
+        """Of the batch job."""
+
+
+class Latencies(Protocol):
+    """Latencies of rows at their target percentiles."""
+
+    @property
+    def ttft_s(self) -> Floats:
+        """Of the first token."""
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Of each further token."""
+
+    @property
+    def e2e_s(self) -> Floats:
+        """Of the whole request."""
+
+
+def limits_key(workload: Resolved) -> Hashable:
+    """The same of workloads whose estimated odds are the same where their figures are."""
+    return (*latency_targets(workload).values(), workload.tokens_per_s, workload.deadline_s)
+
+
+def least_latencies_s(workload: Resolved, ttft_s: Floats, tpot_s: Floats, *, decodes: bool) -> dict[str, Floats]:
+    """What datasheet rates allow each latency at least, from what they allow the first token and each further one."""
+    whole = ttft_s + max(workload.output_tokens - 1, 0) * tpot_s if decodes else ttft_s
+    return {"ttft": ttft_s, "tpot": tpot_s, "latency": whole}
+
+
+def latency_odds(
+    bands: Mapping[str, Lognormal], name: str, seconds: Floats, ttft_s: Floats, limit_s: float, least_s: Floats
+) -> Floats:
+    """Probability that a latency, of whose `seconds` the first token takes `ttft_s`, is at most `limit_s`."""
+    if name == "latency":
+        first, rest = bands["ttft"], bands["tpot"]
+        return np.asarray(whole_probability_at_most(first, rest, ttft_s, seconds, limit_s, floor=least_s))
+    return np.asarray(probability_at_most(bands[name], seconds, limit_s, floor=least_s))
+
+
+def estimated_odds(one: Estimates, workload: Resolved) -> ByTarget:
+    """The odds of what does not depend on prices."""
+    odds: ByTarget = {}
+    for name, target in latency_targets(workload).items():
+        if target is not None and (name != "tpot" or one.decodes):
+            value = getattr(one.found, LATENCIES[name])
+            seconds, first = np.minimum(value, 1e9), np.minimum(one.found.ttft_s, 1e9)
+            likely = latency_odds(one.bands, name, seconds, first, target.seconds, one.least_s[name])
+            odds[name] = np.where(np.isfinite(value), likely, 0.0)
+    rate = one.bands["throughput"]
+    if workload.tokens_per_s is not None:
+        odds["throughput"] = 1.0 - np.asarray(probability_at_most(rate, one.tokens_per_s, workload.tokens_per_s))
+    if workload.deadline_s is not None:
+        left_s = np.maximum(workload.deadline_s - one.start_s, 1e-9 * workload.deadline_s)
+        odds["deadline"] = 1.0 - np.asarray(probability_at_most(rate, 1.0, one.seconds / left_s))
+    return odds
+
+
+class Loads(Protocol):
+    """Replicas of rows, and how busy they are."""
+
+    @property
+    def replicas(self) -> Floats:
+        """How many carry the workload."""
+
+    @property
+    def busy_frac(self) -> Floats:
+        """Share of the time that they are."""
+
+
+def needed_frac(
+    found: Loads, instances: Floats, gpus: Ints, inside: Ints, low: float | Floats, high: float | Floats
+) -> tuple[Floats, Floats]:
+    """Machines that a service needs where its throughput is `high` or `low` times the estimate, over `instances`.
+
+    `gpus`: of a replica; `inside`: of a machine.
+
+    Source: `machines_needed`. Assumes: as there.
+    """
+    filled, unit = loaded_frac(found.replicas, found.busy_frac, gpus, inside, instances), machines_each(gpus, inside)
+    less = machines_needed(instances, filled, unit, np.minimum(1.0, 1 / high)) / instances
+    return less, machines_needed(instances, filled, unit, np.maximum(1.0, 1 / low)) / instances
+
+
+def with_budget(odds: ByTarget, cost_usd: Floats, workload: Resolved) -> ByTarget:
+    """The odds with those of the budget, where there is one: what a plan costs is certain."""
+    return odds if workload.budget_usd is None else {**odds, "budget": (cost_usd <= workload.budget_usd) * 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,57 +222,28 @@ class ServingOption(PlanOption):
 
     def latency_odds(self, name: str, seconds: Floats, ttft_s: Floats, limit_s: float, least_s: Floats) -> Floats:
         """Probability that a latency, of whose `seconds` the first token takes `ttft_s`, is at most `limit_s`."""
-        if name == "latency":
-            whole = WholeBand(self.bands["ttft"], self.bands["tpot"])
-            return np.asarray(whole.probability_at_most(ttft_s, seconds, limit_s, floor=least_s))
-        return np.asarray(self.bands[name].probability_at_most(seconds, limit_s, floor=least_s))
+        return latency_odds(self.bands, name, seconds, ttft_s, limit_s, least_s)
 
     @cached_property
     def least_s(self) -> dict[str, Floats]:
         """What datasheet rates allow each latency at least."""
-        ttft, tpot = self.found.least_ttft_s, self.found.least_tpot_s
-        whole = ttft + max(self.workload.output_tokens - 1, 0) * tpot if self.decodes else ttft
-        return {"ttft": ttft, "tpot": tpot, "latency": whole}
+        return least_latencies_s(self.workload, self.found.least_ttft_s, self.found.least_tpot_s, decodes=self.decodes)
 
     def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met; `workload`: with other limits on the same figures."""
         workload = workload or self.workload
-        key = (*latency_targets(workload).values(), workload.tokens_per_s, workload.deadline_s)
+        key = limits_key(workload)
         if key not in self.shared.odds:
-            self.shared.odds[key] = self._estimated_odds(workload)
-        if workload.budget_usd is None:
-            return self.shared.odds[key]
-        return {**self.shared.odds[key], "budget": (self.cost_usd <= workload.budget_usd) * 1.0}
+            self.shared.odds[key] = estimated_odds(self, workload)
+        return with_budget(self.shared.odds[key], self.cost_usd, workload)
 
-    def allowed_rows(self, odds: ByTarget) -> Index:
-        """As for any plan; kept where odds are, for the fronts and steps of targets that ask for the same again."""
-        if self.workload.budget_usd is not None:
-            return super().allowed_rows(odds)
-        if id(odds) not in self._kept_rows:
-            self._kept_rows[id(odds)] = odds, super().allowed_rows(odds)
-        return self._kept_rows[id(odds)][1]
-
-    @cached_property
-    def _kept_rows(self) -> dict[int, tuple[ByTarget, Index]]:
-        """Allowed rows by the place of their odds, which are kept beside them, so that no others take that place."""
-        return {}
-
-    def _estimated_odds(self, workload: Resolved) -> ByTarget:
-        """The odds of what does not depend on prices."""
-        odds: ByTarget = {}
-        for name, target in latency_targets(workload).items():
-            if target is not None and (name != "tpot" or self.decodes):
-                value = getattr(self.found, LATENCIES[name])
-                seconds, first = np.minimum(value, 1e9), np.minimum(self.found.ttft_s, 1e9)
-                likely = self.latency_odds(name, seconds, first, target.seconds, self.least_s[name])
-                odds[name] = np.where(np.isfinite(value), likely, 0.0)
-        rate = self.bands["throughput"]
-        if workload.tokens_per_s is not None:
-            odds["throughput"] = 1.0 - np.asarray(rate.probability_at_most(self.tokens_per_s, workload.tokens_per_s))
-        if workload.deadline_s is not None:
-            left_s = np.maximum(workload.deadline_s - self.start_s, 1e-9 * workload.deadline_s)
-            odds["deadline"] = 1.0 - np.asarray(rate.probability_at_most(1.0, self.seconds / left_s))
-        return odds
+    @property
+    def machines_frac(self) -> tuple[Floats, Floats]:
+        """Machines that each row of a service needs at the ends of its throughput, over those that are planned."""
+        if self.shared.machines is None:
+            rate, each = self.bands["throughput"], gpus_each(partial(getattr, self.found))
+            self.shared.machines = needed_frac(self.found, self.instances, each, self.node.count, rate.low, rate.high)
+        return self.shared.machines
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
         """Of a batch those of its throughput; of a service the request's own, and the machines that it then needs.
@@ -164,8 +255,7 @@ class ServingOption(PlanOption):
             return ErrorEnds.of_run(candidate, through, float(self.start_joules[row]))
         first, whole = (float(np.minimum(seconds[row], 1e9)) for seconds in (self.found.ttft_s, self.found.e2e_s))
         times = min(1.0, 1 / through.high), max(1.0, 1 / through.low)
-        count, unit, filled = candidate.num_instances, replica_machines(candidate), filled_frac(candidate)
-        less, more = (float(machines_needed(count, filled, unit, load)) / count for load in times)
+        less, more = (float(frac[row]) for frac in self.machines_frac)
         seconds = WholeBand(self.bands["ttft"], self.bands["tpot"]).interval(first, whole)
         return ErrorEnds(seconds, (less, more), times, through.evidence)
 
@@ -222,45 +312,106 @@ class ServingOption(PlanOption):
         return {"usd_per_session": float(self.cost_usd[row]) / month, "prompt_found_frac": found}
 
 
+class Offered(NamedTuple):
+    """Deployments of a workload on a kind of node, and the ways in which that is bought."""
+
+    workload: Resolved
+    node: NodeKind
+    found: Deployments
+    kv_dtype: CacheFormat
+    bought: Sequence[Priced]
+
+
 def serving_options(
     workload: Resolved, model: Model, node: NodeKind, found: Deployments, kv_dtype: CacheFormat,
     bought: Sequence[Priced],
 ) -> list[ServingOption]:  # fmt: skip
     """Deployments on a kind of node, bought in each of these ways."""
-    each, device, batch = found.tp * found.pp * found.dp, node.cluster.accelerator, workload.task == "batch"
-    packed = node.count // each  # replicas of an instance; 0: a replica takes several instances
-    shared = np.ceil(found.replicas / np.maximum(packed, 1))
-    instances = np.where(packed > 0, shared, found.replicas * each / node.count)
-    seconds, paid_s = found.e2e_s, np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
-    stores = kv_stores(workload, node.cluster.rates, 1)
-    stores_usd = found.replicas * sum(one.usd(HOURS_PER_MONTH * HOUR_S) for one in stores)
-    host_bytes = np.maximum(packed, 1) * sum(one.capacity_bytes for one in stores if one.name == HOST)
+    return options_together(model, [Offered(workload, node, found, kv_dtype, bought)])
+
+
+def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOption]:
+    """Deployments on kinds of nodes, each bought in its ways; of workloads that differ in their engine alone."""
+    if not offered:
+        return []
+    workload, batch = offered[0].workload, offered[0].workload.task == "batch"
+    rows = [one.found.batch.size for one in offered]
+
+    def column(name: str) -> Floats:
+        return np.concatenate([getattr(one.found, name) for one in offered])
+
+    def of_each(figures: Iterable[float]) -> Floats:
+        return np.repeat(np.array([*figures]), rows)
+
+    count, each, replicas = of_each(one.node.count for one in offered), gpus_each(column), column("replicas")
+    packed = count // each  # replicas of an instance; 0: a replica takes several instances
+    shared = np.ceil(replicas / np.maximum(packed, 1))
+    instances = np.where(packed > 0, shared, replicas * each / count)
+    seconds, start_s = column("e2e_s"), column("start_s")
+    paid_s = np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
     if batch:
         assert workload.requests is not None
-        seconds = paid_s = workload.requests / (found.replicas * found.requests_per_s)
-    energy = np.full(instances.shape, np.inf)
-    if device.tdp_w is not None:
-        watts = found.watts_frac * device.tdp_w
-        energy = np.asarray(facility_joules(device, instances * node.count, watts, paid_s))
-        energy += start_joules(device, instances * node.count, found.start_s)
-    shared = SharedEstimates()
-    return [
-        ServingOption(
-            workload=workload, node=node, priced=priced, instances=instances, seconds=seconds,
-            cost_usd=np.asarray(run_cost_usd(seconds, found.start_s, hourly, _terms(workload, priced))) if batch
-            else hourly * HOURS_PER_MONTH + stores_usd, start_s=found.start_s, energy_joules=energy,
-            memory_bytes=found.memory_bytes, tokens_per_s=found.tokens_per_s, model=model, found=found,
-            kv_dtype=kv_dtype, shared=shared,
-        )
-        for priced in bought
-        for hourly in (instances * _infinite_beyond_host(priced, host_bytes) * priced.usd_per_hour,)
-    ]  # fmt: skip
+        seconds = paid_s = workload.requests / (replicas * column("requests_per_s"))
+    devices = [one.node.cluster.accelerator for one in offered]
+    host_w = of_each(np.nan if chip.tdp_w is None else host_watts(chip) for chip in devices)
+    tdp_w = of_each(np.nan if chip.tdp_w is None else chip.tdp_w for chip in devices)
+    energy = metered_joules(instances * count, column("watts_frac") * tdp_w, host_w, paid_s)
+    energy += metered_joules(instances * count, DEFAULT_POWER.idle * tdp_w, host_w, start_s)
+    energy = np.where(np.isnan(tdp_w), np.inf, energy)
+    cost_usd = np.empty(0) if batch else _month_usd(offered, rows, instances, replicas, packed)
+    options, start, priced_rows = list[ServingOption](), 0, 0
+    for one, size in zip(offered, rows, strict=True):
+        here, estimates = slice(start, start + size), SharedEstimates()
+        for priced in one.bought:
+            usd = cost_usd[priced_rows : priced_rows + size]
+            if batch:
+                hourly = instances[here] * priced.usd_per_hour
+                usd = np.asarray(run_cost_usd(seconds[here], start_s[here], hourly, _terms(workload, priced)))
+            options.append(
+                ServingOption(
+                    workload=one.workload, node=one.node, priced=priced, instances=instances[here],
+                    seconds=seconds[here], cost_usd=usd, start_s=start_s[here], energy_joules=energy[here],
+                    memory_bytes=one.found.memory_bytes, tokens_per_s=one.found.tokens_per_s, model=model,
+                    found=one.found, kv_dtype=one.kv_dtype, shared=estimates,
+                )
+            )  # fmt: skip
+            priced_rows += size
+        start += size
+    return options
 
 
-def _infinite_beyond_host(priced: Priced, host_bytes: Floats) -> Floats:
-    """1 for what the machine's own memory can hold, infinity for the rest; 1 where its size is not known."""
-    room = priced.offer.ram_bytes
-    return np.where(host_bytes <= (np.inf if room is None else room), 1.0, np.inf)
+def gpus_each(column: Callable[[str], Any]) -> Any:
+    """Devices of a replica, from the columns of its degrees."""
+    return column("tp") * column("pp") * column("dp")
+
+
+def _month_usd(
+    offered: Sequence[Offered], rows: Sequence[int], instances: Floats, replicas: Floats, packed: Floats
+) -> Floats:
+    """What a month of service costs with the stores of its caches: the rows of each way to buy, one after the other.
+
+    Infinite where the machine's own memory cannot hold the stores; its size may not be known.
+    """
+    stores = [kv_stores(one.workload, one.node.cluster.rates, 1) for one in offered]
+    stores_usd = [sum(each.usd(HOURS_PER_MONTH * HOUR_S) for each in some) for some in stores]
+    held_bytes = [sum(each.capacity_bytes for each in some if each.name == HOST) for some in stores]
+    ways = [(place, priced) for place, one in enumerate(offered) for priced in one.bought]
+    rows_there = [rows[place] for place, _ in ways]
+    ends = np.cumsum(rows).tolist()
+    parts = [slice(ends[place] - rows[place], ends[place]) for place, _ in ways]
+
+    def by_way(values: Floats) -> Floats:
+        return np.concatenate([values[part] for part in parts]) if parts else np.empty(0)
+
+    def of_each(figures: Iterable[float]) -> Floats:
+        return np.repeat(np.array([*figures], dtype=float), rows_there)
+
+    room = of_each(np.inf if one.offer.ram_bytes is None else one.offer.ram_bytes for _, one in ways)
+    host_bytes = np.maximum(by_way(packed), 1) * of_each(held_bytes[place] for place, _ in ways)
+    held = np.where(host_bytes <= room, 1.0, np.inf)
+    hourly = by_way(instances) * held * of_each(one.usd_per_hour for _, one in ways)
+    stored = by_way(replicas) * of_each(stores_usd[place] for place, _ in ways)
+    return np.asarray(hourly * HOURS_PER_MONTH + stored)
 
 
 def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:

@@ -254,7 +254,7 @@ class TechniqueRequest(Spec):
     @property
     def any(self) -> bool:
         """Whether a technique is asked for."""
-        return bool(options.changed_options(self))
+        return self != NO_TECHNIQUES
 
     @property
     def draft_name(self) -> str | None:
@@ -282,6 +282,9 @@ class TechniqueRequest(Spec):
             raise OptionError(
                 "gpu_layers", "the share of offloaded layers (--offload-weights) is given as well; give one of them"
             )
+
+NO_TECHNIQUES = TechniqueRequest()
+"""None is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

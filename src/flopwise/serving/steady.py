@@ -637,9 +637,9 @@ def straight_lines(points: Array, at: Array) -> Callable[[Floats], Array]:
     share = np.where(whole > 0, np.maximum(at - start, 0.0) / np.where(whole > 0, whole, 1.0), 0.0)
 
     def value_table(values: Floats) -> Array:
+        if np.size(values) == 1:
+            return np.ravel(values)
         flat = np.ravel(values)
-        if flat.size == 1:
-            return np.broadcast_to(flat, at.shape)
         found: Array = flat[low] + share * (flat[high] - flat[low])
         return found
 

@@ -1,0 +1,244 @@
+"""The rows of many serving options in one column: odds, limits, fronts and picks of all of them at once.
+
+Options have few rows each, so that what a question costs option by option is mostly the calls of its formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flopwise.cost.intervals import LognormalColumns
+from flopwise.search.rank import (
+    ByTarget,
+    Floats,
+    Index,
+    Mask,
+    Pick,
+    meeting,
+    pareto_front,
+    within_limits,
+)
+from flopwise.search.serving_option import (
+    LATENCIES,
+    ServingOption,
+    estimated_odds,
+    gpus_each,
+    least_latencies_s,
+    limits_key,
+    needed_frac,
+    with_budget,
+)
+from flopwise.search.workload import Resolved
+
+BANDS = ("ttft", "tpot", "throughput")
+Place = tuple[ServingOption, int]
+"""An option and one of its rows."""
+
+
+class LatencyColumns(NamedTuple):
+    """Latencies of all rows at their target percentiles."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+
+
+class ReplicaColumns(NamedTuple):
+    """Replicas of all rows, and how busy they are."""
+
+    replicas: Floats
+    busy_frac: Floats
+
+
+class OptionTable:
+    """The rows of options of one workload, but for the engines of each, one option after the other."""
+
+    def __init__(self, options: Sequence[ServingOption], workload: Resolved) -> None:
+        """Of these options of a workload; their columns are put together as they are asked for."""
+        self.options, self.workload = options, workload
+        self.sizes = np.array([one.found.batch.size for one in options], dtype=np.intp)
+        self.ends = np.cumsum(self.sizes)
+        self._odds: dict[Hashable, ByTarget] = {}
+
+    @property
+    def decodes(self) -> bool:
+        """Whether answers are made token by token."""
+        return any(option.decodes for option in self.options)
+
+    @cached_property
+    def owner(self) -> Index:
+        """The number of each row's option."""
+        return np.repeat(np.arange(len(self.options)), self.sizes)
+
+    def _column(self, of: Callable[[ServingOption], Any]) -> Floats:
+        found: Floats = np.concatenate([np.empty(0), *(of(option) for option in self.options)])
+        return found
+
+    @cached_property
+    def found(self) -> LatencyColumns:
+        """Latencies."""
+        return LatencyColumns(
+            self._column(lambda one: one.found.ttft_s), self._column(lambda one: one.found.tpot_s),
+            self._column(lambda one: one.found.e2e_s),
+        )  # fmt: skip
+
+    @cached_property
+    def least_s(self) -> dict[str, Floats]:
+        """What datasheet rates allow each latency at least."""
+        ttft, tpot = self._column(lambda one: one.found.least_ttft_s), self._column(lambda one: one.found.least_tpot_s)
+        return least_latencies_s(self.workload, ttft, tpot, decodes=self.decodes)
+
+    @cached_property
+    def bands(self) -> dict[str, LognormalColumns]:
+        """Errors of the first token, of each further one, and of the throughput."""
+        each = [option.bands for option in self.options]
+        return {name: LognormalColumns.of([bands[name] for bands in each], self.sizes) for name in BANDS}
+
+    @cached_property
+    def cost_usd(self) -> Floats:
+        """Cost of each row, of a month or of the batch job."""
+        return self._column(lambda one: one.cost_usd)
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """Of a request, or of the batch job."""
+        return self._column(lambda one: one.seconds)
+
+    @cached_property
+    def start_s(self) -> Floats:
+        """Seconds that a batch job pays before its first request."""
+        return self._column(lambda one: one.start_s)
+
+    @cached_property
+    def tokens_per_s(self) -> Floats:
+        """Tokens that all replicas make."""
+        return self._column(lambda one: one.tokens_per_s)
+
+    @cached_property
+    def instances(self) -> Floats:
+        """Instances of each row."""
+        return self._column(lambda one: one.instances)
+
+    @cached_property
+    def num_gpus(self) -> Floats:
+        """Accelerators of all instances of each row."""
+        inside = np.repeat(np.array([one.node.count for one in self.options], dtype=float), self.sizes)
+        return np.asarray(self.instances * inside)
+
+    @cached_property
+    def score(self) -> Floats:
+        """What the objective minimises."""
+        return self._column(lambda one: one.score)
+
+    @cached_property
+    def _within_limits(self) -> Mask:
+        each = np.array([one.priced.usd_per_hour for one in self.options], dtype=float)
+        usd_per_hour = self.instances * np.repeat(each, self.sizes)
+        return within_limits(self.workload, self.num_gpus, self.cost_usd, usd_per_hour)
+
+    def odds(self, workload: Resolved | None = None) -> ByTarget:
+        """Probability that each target is met; `workload`: with other limits on the same figures. Options know theirs.
+
+        Source: `estimated_odds`, of all rows at once.
+        """
+        workload = workload or self.workload
+        key = limits_key(workload)
+        if key not in self._odds:
+            found = self._odds[key] = estimated_odds(self, workload)
+            for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
+                own = {name: column[end - size : end] for name, column in found.items()}
+                option.shared.odds.setdefault(key, own)
+        return with_budget(self._odds[key], self.cost_usd, workload)
+
+    def know_machines(self) -> None:
+        """Have each option know its `machines_frac`: those of all rows are computed at once."""
+        through = [one.bands["throughput"] for one in self.options]
+        low, high = np.repeat(np.array([(one.low, one.high) for one in through]).reshape(-1, 2).T, self.sizes, axis=1)
+        inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
+        replicas, busy = self._column(lambda one: one.found.replicas), self._column(lambda one: one.found.busy_frac)
+        each = [gpus_each(partial(getattr, one.found)) for one in self.options]
+        loads, gpus = ReplicaColumns(replicas, busy), np.concatenate([np.empty(0, np.int64), *each])
+        less, more = needed_frac(loads, self.instances, gpus, inside, low, high)
+        for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
+            option.shared.machines = less[end - size : end], more[end - size : end]
+
+    def allowed(self, workload: Resolved | None = None) -> Mask:
+        """The rows that meet every target of `workload` with the confidence asked for, and keep to the limits."""
+        return meeting(self._within_limits, self.odds(workload), self.workload.confidence)
+
+    def at(self, row: int) -> Place:
+        """The option of a row of the table, and its row there."""
+        number = int(self.owner[row])
+        return self.options[number], row - int(self.ends[number] - self.sizes[number])
+
+    def front(self, latency: str, rows: Mask) -> list[Place]:
+        """Those of `rows` that no other beats in both cost and a latency, the cheapest first; of equals the first.
+
+        `latency`: one of the targets' names, else the time of a request, or of the job.
+        """
+        seconds = getattr(self.found, LATENCIES[latency]) if latency in LATENCIES else self.seconds
+        order = self._by_cost[(rows & np.isfinite(seconds))[self._by_cost]]
+        some = np.sort(order[seconds[order] <= np.minimum.accumulate(seconds[order])])  # no cheaper one is quicker
+        return [self.at(row) for row in some[pareto_front(self.cost_usd[some], seconds[some])].tolist()]
+
+    @cached_property
+    def _by_cost(self) -> Index:
+        """The rows of finite cost, the cheapest first."""
+        finite = np.flatnonzero(np.isfinite(self.cost_usd))
+        return finite[np.argsort(self.cost_usd[finite], kind="stable")]
+
+    def cheapest(self, rows: Mask) -> Place | None:
+        """The cheapest of `rows`; of equals the first."""
+        some = np.flatnonzero(rows)
+        return self.at(int(some[self.cost_usd[some].argmin()])) if some.size else None
+
+    def best_and_missed(
+        self, options: Sequence[ServingOption], layouts: int
+    ) -> tuple[list[Pick[ServingOption]], list[tuple[float, Pick[ServingOption]]]]:
+        """The best rows of so many layouts of each option that meets the targets; (shortfall, nearest row) of others.
+
+        `options`: those of the table and what is `alike`.
+        """
+        place = {one.alike or id(one): number for number, one in enumerate(self.options)}
+        best, nearest = self._best_rows(layouts), dict[int, tuple[float, int]]()
+        every = [one.odds() for one in self.options]
+        picks, missed = list[Pick[ServingOption]](), list[tuple[float, Pick[ServingOption]]]()
+        for option in options:
+            number = place[option.alike or id(option)]
+            if number in best:
+                picks += [Pick(option, row, every[number]) for row in best[number]]
+                continue
+            if number not in nearest:
+                nearest[number] = self.options[number].nearest_miss()
+            missed.append((nearest[number][0], Pick(option, nearest[number][1], every[number])))
+        return picks, missed
+
+    def _best_rows(self, layouts: int) -> dict[int, list[int]]:
+        """By the number of each option that meets the targets: the best row of each of so many layouts, best first.
+
+        Of batch limits that come out alike the largest: requests that are longer than others then wait for no place.
+        """
+        rows = np.flatnonzero(self.allowed())
+        owner, starts = self.owner[rows], (self.ends - self.sizes)[self.owner[rows]]
+        of_layout = (rows - starts) % np.array([one.found.num_layouts for one in self.options], dtype=np.intp)[owner]
+        batch = self._column(lambda one: one.found.batch)[rows]
+        score, instances, e2e_s = self.score[rows], self.instances[rows], self.found.e2e_s[rows]
+        order = np.lexsort((-batch, instances, score.round(9), of_layout, owner))
+        first = order[_begins(owner[order], of_layout[order])]
+        first = first[np.lexsort((e2e_s[first], instances[first], score[first], owner[first]))]
+        found: dict[int, list[int]] = {}
+        for number, row in zip(owner[first].tolist(), (rows - starts)[first].tolist(), strict=True):
+            if len(chosen := found.setdefault(number, [])) < layouts:
+                chosen.append(row)
+        return found
+
+
+def _begins(*keys: Index) -> Mask:
+    """Where rows in order of their keys have others than the row before."""
+    found = np.ones(keys[0].size, dtype=bool)
+    found[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return found
