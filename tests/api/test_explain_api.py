@@ -271,7 +271,7 @@ PLANNED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("asked", PLANNED, ids=str)
 def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -> None:
-    places = {"gpu": ["l40s"], "provider": ["aws"], "max_gpus": 8}
+    places: dict[str, Any] = {"gpu": ["l40s"], "provider": ["aws"], "max_gpus": 8}
     found = flopwise.plan(
         asked.get("model", "Llama-3.1-8B"), **{k: v for k, v in asked.items() if k != "model"}, **places
     )
@@ -305,7 +305,7 @@ def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_each_figure_of_a_simulation_says_where_it_comes_from(replicas: int) -> None:
-    asked = {"gpu": "l40s", "rate": 3, "duration": 60, "provider": "aws", "ttft": 1.0}
+    asked: dict[str, Any] = {"gpu": "l40s", "rate": 3, "duration": 60, "provider": "aws", "ttft": 1.0}
     found = flopwise.simulate("Llama-3.1-8B", replicas=replicas, **asked)
     figures = list(walk(SimulatedFigureTree(found).tree()))
     arithmetic = [one for one in figures if is_arithmetic(one)]

@@ -72,13 +72,13 @@ ANCHORS = [
     ("kernels", "k0147_C", "", 13.3),  # an all-reduce of 1 MiB on eight H100
     ("kernels", "k1044_M", "", -5.9),  # experts in fp8
     ("training", "llm-foundry-mpt-7b-h100-sxm-80gb-n512-s2048-bf16", "", 13.6),
-    ("training", "megatron-sc21-t1-gpt-1008b-a100-sxm-80gb-n3072-s2048-fp16", "", -4.4),
+    ("training", "megatron-sc21-t1-gpt-1008b-a100-sxm-80gb-n3072-s2048-fp16", "", -10.5),
     ("training", "mbridge-26.04.01-deepseek-v3-671b-b200-n256-s4096-mxfp8", "", -25.4),
     ("training", "nemo-2412-ft-llama2-13b-h100-sxm-80gb-n8-s4096-fp8-2", "", -7.1),  # LoRA
     ("gpu-hours", "llama-65b", "", 14.6),
     ("serving", "s0514", "output_tokens_per_s", -6.3),  # offline, TensorRT-LLM, 70B on two H100
     ("serving", "s1361", "output_tokens_per_s", -1.4),  # a fixed batch, vLLM of 2024, 70B on four A100
-    ("serving", "s1074", "output_tokens_per_s", -6.9),  # one stream, llama.cpp
+    ("serving", "s1074", "output_tokens_per_s", -4.4),  # one stream, llama.cpp
     ("serving", "s2047", "tpot_s", 0.3),  # a closed loop, vLLM, a mixture on four H100
     ("serving", "s2047", "ttft_s", -25.0),
     ("serving", "s0818", "tpot_s", -10.0),  # arrivals at a rate

@@ -29,8 +29,9 @@ from flopwise.training.alternatives import usual_micro_batch
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
+from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Attention, Layout, Lora, Recipe
-from flopwise.training.memory import memory_band, memory_table, step_memory
+from flopwise.training.memory import memory_band, step_memory
 from flopwise.training.on_device import recipe_on
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 

@@ -299,7 +299,7 @@ class ServeAnswer(Result):
 
 def _with_intervals(load: UnderLoad, estimate: ServeEstimate) -> UnderLoad:
     """The percentiles of a load that can be kept up with, with the relative error of the mean's class."""
-    ends = dict[str, dict[str, float]]()
+    ends = dict[str, Any]()
     for name, mean, percentiles in (
         ("ttft_s", estimate.ttft_s, load.ttft_s),
         ("tpot_s", estimate.tpot_s, load.tpot_s),
