@@ -824,7 +824,7 @@ def replay(
     policy: str = ...,
     balancer: str = ...,
     step_tokens: int | None | str = ...,
-    mix: bool = ...,
+    mix: bool | None = ...,
     preempt: str = ...,
     prefix_cache: bool | None = ...,
     kv_stores: str | None = ...,
@@ -894,7 +894,7 @@ def replay(
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).
         preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
@@ -2023,7 +2023,7 @@ def simulate(
     policy: str = ...,
     balancer: str = ...,
     step_tokens: int | None | str = ...,
-    mix: bool = ...,
+    mix: bool | None = ...,
     preempt: str = ...,
     prefix_cache: bool | None = ...,
     kv_stores: str | None = ...,
@@ -2122,7 +2122,7 @@ def simulate(
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).
         preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
@@ -2227,7 +2227,7 @@ def autoscale(
     policy: str = ...,
     balancer: str = ...,
     step_tokens: int | None | str = ...,
-    mix: bool = ...,
+    mix: bool | None = ...,
     preempt: str = ...,
     prefix_cache: bool | None = ...,
     kv_stores: str | None = ...,
@@ -2326,7 +2326,7 @@ def autoscale(
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first.
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).
         preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).

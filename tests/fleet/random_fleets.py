@@ -22,7 +22,7 @@ from flopwise.fleet.spec import Policies
 
 sys.path.insert(0, str(Path(__file__).parent))
 import test_policies_hold as by_hand
-from small import assess, catalog
+from small import catalog, solved
 
 LETTER = {"aws": "a", "gcp": "b"}
 """Providers as the allocations by hand call them."""
@@ -106,20 +106,20 @@ def difference(seed: int) -> str:
     carried = {option.workload for option in options}
     able = [n for n in range(len(demands)) if n in carried]
     try:
-        found = assess(fleet_from(document), shelf(), scenarios=0)
+        found = solved(fleet_from(document), shelf())
     except InfeasibleError as error:
         found = None
         refusal = str(error)
     if not able or (found is not None and len(able) < len(demands)):
-        lost = [] if found is None else [w.name for w in found.workloads if not w.feasible]
+        lost = [] if found is None else [item.name for item in found.lost]
         return "" if found is None or lost == [d.name for n, d in enumerate(demands) if n not in carried] else f"{lost}"
     bills = list(by_hand.tried(options, demands, rules)) if len(able) == len(demands) else []
     least = by_hand._least(bills, options, demands, rules, 1e-9)
     if found is None:
         return "" if least is None else f"{seed}: refused ({refusal}), and ${least:,.2f} holds"
     if least is None:
-        return f"{seed}: ${found.usd_per_month.total:,.2f}, and nothing holds by hand"
-    usd = found.usd_per_month.total
+        return f"{seed}: ${found.cost.total:,.2f}, and nothing holds by hand"
+    usd = found.cost.total
     return "" if isclose(usd, least, rel_tol=1.1e-3) else f"{seed}: ${usd:,.2f}, and ${least:,.2f} holds by hand"
 
 

@@ -6,9 +6,10 @@ from functools import cache
 from typing import Any
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fleet.assess import Assessed
+from flopwise.fleet.assess import Assessed, recommended_fleet
 from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import Platform
 from flopwise.fleet.read import fleet_from
 
@@ -64,3 +65,8 @@ def answer() -> Assessed:
 def assess(*args: Any, **how: Any) -> Assessment:
     """An assessment without its plans."""
     return assess_with_plans(*args, **how).assessment
+
+
+def solved(platform: Platform, facts: Facts) -> SolvedFleet:
+    """What an assessment starts from: the machines and their bill, without anything that is asked of them."""
+    return recommended_fleet(platform, facts, lambda _stage, _done, _whole: None)
