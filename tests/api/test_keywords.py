@@ -27,11 +27,12 @@ OTHER_FUNCTIONS = """
 """
 OBJECTS = "response_cache cache_price cache_ttl distinct repeated skew"
 NOT_KEYWORDS = {
-    "train": {"compare", "weak", "explain"},  # another question; how the answer is shown
-    "serve": {"sweep", "explain"},
-    "memory": {"explain"},
+    "train": {"compare", "weak", "explain", "web"},  # another question; how the answer is shown
+    "serve": {"sweep", "explain", "web"},
+    "memory": {"explain", "web"},
     "io": {"base", "explain"},
-    "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split(), "web"},  # other functions; `cache=`
+    "roofline": {"web"},
+    "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split(), "web", "explain"},  # other functions; `cache=`
 }
 """Flags that are no keywords: of another function, or of the text alone."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
-from flopwise.backtests.training import row_job, row_layout, row_stack
+from flopwise.backtests.training import row_job, row_layout, row_stack, usual_micro_batch
 from named import FACTS
 
 
@@ -177,3 +177,19 @@ def test_what_a_row_leaves_open_is_what_fits() -> None:
     assert (int(large.recompute), int(large.recompute_every)) <= (int(small.recompute), int(small.recompute_every))
     stated = row_job({**cells, "gpu": "A100-SXM-40GB", "recompute": "none", "micro_batch": "1"}, FACTS).layout
     assert (int(stated.recompute), int(stated.micro_batch)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "stages", "sequences", "size"),
+    [
+        (1024, 1, None, 16),  # 12 sequences: 16 is 1.33 times as many, 8 a 1.5th
+        (2048, 1, 480, 8), (4096, 1, 16, 4), (8192, 1, 16, 2), (32_768, 1, 4, 1),
+        (2048, 4, 64, 4), (4096, 8, 64, 2), (8192, 8, 64, 1),
+        (2048, 1, 6, 2), (2048, 1, 5, 1),
+    ],
+)  # fmt: skip
+def test_an_unstated_micro_batch_has_the_usual_tokens(
+    seq_len: int, stages: int, sequences: int | None, size: int
+) -> None:
+    """The power of two next to 12,288 tokens, 6,144 in a pipeline, that makes up a replica's sequences."""
+    assert usual_micro_batch(seq_len, stages, sequences) == size

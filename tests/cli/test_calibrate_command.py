@@ -81,7 +81,7 @@ def test_rows_that_runs_export_writes_teach_as_the_runs_do(probed: Path, capsys:
             gpu="Test CPU 9000", gpus=1, settings=settings | {"seq": seq},
         )  # fmt: skip
         store.add_run(run_)
-        steps = enumerate([60.0, *[seq / 32] * 20])
+        steps = enumerate([60.0, *[seq / 8] * 20])
         store.append(run_.run_id, [Sample("step_s", 1e9 + n, s, n) for n, s in steps])
     file = str(probed / "rows.csv")
     code, _, err = run(capsys, "runs", "export", "run-64", "run-128", "run-256", "--rows", "training", "-o", file)

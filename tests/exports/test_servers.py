@@ -169,7 +169,7 @@ def run_echo(args: tuple[str, ...], **env: str) -> list[str]:
 
 
 def test_a_replica_on_several_machines_is_started_on_each_by_variables() -> None:
-    deployment = sample_deployment("serve-nodes")  # tp 8, pp 4 on four machines of 8
+    deployment = laid_out(sample_deployment("serve-nodes"), tp=8, pp=4, dp=1, ep=1)  # on four machines of 8
     args = serving_command(deployment).args
     first = run_echo(args, NODE_RANK="0", MASTER_ADDR="10.0.0.1")
     assert first[-6:] == ["--nnodes", "4", "--node-rank", "0", "--master-addr", "10.0.0.1"]

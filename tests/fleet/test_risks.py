@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,8 +31,9 @@ def test_old_prices_are_a_risk_and_their_age_is_told() -> None:
     found = answer().assessment
     assert found.date == TODAY
     (old,) = [r for r in of(found, "price") if "older" in r.evidence]
-    dated = sum(row.usd_per_month for row in found.allocation if row.price_date != "undated")
-    assert old.impact == pytest.approx(dated / found.usd_per_month.compute), "all with a date are older than 100 days"
+    dated = [(row.price_date, row.usd_per_month) for row in found.allocation if row.price_date != "undated"]
+    late = sum(usd for day, usd in dated if (date.fromisoformat(str(TODAY)) - date.fromisoformat(day)).days > 100)
+    assert old.impact == pytest.approx(late / found.usd_per_month.compute)
     assert any("days old; more than 100 days" in note for note in found.price_notes)
 
 

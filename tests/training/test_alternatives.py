@@ -9,7 +9,7 @@ import pytest
 
 from flopwise import cli
 from flopwise.facts.models.catalog import load_model
-from flopwise.training.alternatives import UnstatedInput, other_settings, usual_micro_batch, usual_stacks
+from flopwise.training.alternatives import UnstatedInput, other_settings, usual_stacks
 from flopwise.training.layout import Layout
 from flopwise.training.memory import memory_class, memory_method, step_memory
 from named import FACTS, lora_with, recipe_with
@@ -82,19 +82,3 @@ def test_methods_are_told_by_what_the_adapters_stand_on() -> None:
 def test_an_input_that_changes_nothing_is_not_worth_a_word() -> None:
     assert not UnstatedInput(name="interleave", low=0.999, high=1.001).matters
     assert UnstatedInput(name="interleave", low=0.9, high=1.0).matters
-
-
-@pytest.mark.parametrize(
-    ("seq_len", "stages", "sequences", "size"),
-    [
-        (1024, 1, None, 16),  # 12 sequences: 16 is 1.33 times as many, 8 a 1.5th
-        (2048, 1, 480, 8), (4096, 1, 16, 4), (8192, 1, 16, 2), (32_768, 1, 4, 1),
-        (2048, 4, 64, 4), (4096, 8, 64, 2), (8192, 8, 64, 1),
-        (2048, 1, 6, 2), (2048, 1, 5, 1),
-    ],
-)  # fmt: skip
-def test_an_unstated_micro_batch_has_the_usual_tokens(
-    seq_len: int, stages: int, sequences: int | None, size: int
-) -> None:
-    """The power of two next to 12,288 tokens, 6,144 in a pipeline, that makes up a replica's sequences."""
-    assert usual_micro_batch(seq_len, stages, sequences) == size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -25,7 +26,6 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
-from flopwise.training.alternatives import usual_micro_batch
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
@@ -58,6 +58,9 @@ MODES = ((0, 1), (1, 1), (2, 4), (2, 3), (2, 2), (2, 1))
 """Recompute from least to most: its mode, and of every how many blocks."""
 RUNS_WITH = 0.1
 """Probability to fit from which a layout may be what somebody ran."""
+USUAL_TOKENS, USUAL_STAGE_TOKENS = 12_288, 6_144
+"""Tokens of a micro-batch as people run it, and in a pipeline: about the medians over the publishers that state it in
+benchmarks/truth/training.csv (57 and 12; their middle halves reach from 7,000 to 20,000 and from 4,000 to 8,000)."""
 DOCUMENT_TOKENS = {"squad": 190.0}
 """Mean tokens of a document with question and answer: SQuAD has paragraphs of 120 words (Rajpurkar et al. 2016,
 arXiv 1606.05250) and questions and answers of about 15, at 1.4 tokens of Llama a word."""
@@ -100,6 +103,20 @@ def row_model(row: Row, facts: Facts) -> Model:
     if mixture or not all(shape) or row.get("config"):
         return stated_model(row, facts)
     return _dense_model(row.get("model", ""), shape, gated=flag(row, "gated", default=True))
+
+
+def usual_micro_batch(seq_len: int, stages: int, sequences: int | None) -> int:
+    """Sequences of a micro-batch where nobody states it: the power of two nearest to the usual tokens.
+
+    `sequences`: those of a replica and step, which whole micro-batches make up; None: not known.
+
+    Source: `USUAL_TOKENS`. Assumes: it fits the device.
+    """
+    tokens = USUAL_STAGE_TOKENS if stages > 1 else USUAL_TOKENS
+    size: int = 2 ** max(0, round(math.log2(tokens / seq_len)))
+    while sequences is not None and sequences % size:
+        size //= 2
+    return size
 
 
 def row_layout(row: Row) -> Layout:

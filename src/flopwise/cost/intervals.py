@@ -30,7 +30,10 @@ Z90 = 1.2815515655446004
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBand(ErrorQuantiles):
-    """The measured quantiles of a class of prediction, for one prediction: as wide as measured, or wider."""
+    """The measured quantiles of a class of prediction, for one prediction: as wide as measured, or wider.
+
+    Source: data/intervals.json. Assumes: a lognormal on either side of the median.
+    """
 
     spread: float = 1.0  # how often wider than measured, for cases far from those measured
     exact_name: str = ""  # the class that was asked for, where this is one above it
@@ -121,7 +124,10 @@ class ErrorBand(ErrorQuantiles):
 
 
 class Lognormal(Protocol):
-    """Measured / predicted with a spread of its own on either side of the median; of one prediction, or in columns."""
+    """Measured / predicted with a spread of its own on either side of the median; of one prediction, or in columns.
+
+    Source: data/intervals.json. Assumes: as `ErrorBand`.
+    """
 
     @property
     def median(self) -> Floats:
@@ -138,7 +144,10 @@ class Lognormal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LognormalColumns:
-    """The errors of many predictions, in columns."""
+    """The errors of many predictions, in columns.
+
+    Source and assumptions: `ErrorBand`. Assumes: as there.
+    """
 
     median: Array
     log_median: Array

@@ -77,15 +77,15 @@ class _PlanFigures:
 
     def _load(self) -> Iterator[tuple[str, Figure]]:
         """Latencies as the plan tells them, and what the machines carry, by the names of a plan's figures."""
-        chosen, held = self.chosen, self.chosen.figures
+        chosen, figures = self.chosen, self.chosen.figures
         for target, (name, key) in LATENCIES.items():
-            value = held.get(key)
+            value = figures.get(key)
             if value is not None:
                 at = self.percentiles.get(target, "mean")
                 formula = f"queue model: at {at} of requests, under the arrivals of a replica"
                 alone = self.known.get(name, self.known["TTFT"])  # what answers in one pass has one latency
                 yield key, term(f"{name} of the plan", value, "s", formula, alone)
-        full = held.get("requests_per_s_capacity")
+        full = figures.get("requests_per_s_capacity")
         if full is None:
             return
         count = int(chosen.layout.get("replicas", 1))
@@ -96,7 +96,7 @@ class _PlanFigures:
         replicas = Figure("replicas", count, kind="chosen")
         most = term("requests/s it sustains", full, "1/s", f"{one.name} x replicas", one, replicas)
         yield "requests_per_s_capacity", most
-        busy, rate = held.get("busy_frac"), self.workload.requests_per_s
+        busy, rate = figures.get("busy_frac"), self.workload.requests_per_s
         if busy is None:
             return
         if rate is None or not _same(busy, rate / full):
@@ -138,8 +138,8 @@ class _PlanFigures:
 
     def _rates(self, served: Mapping[str, Figure], cost: Figure) -> Iterator[Figure]:
         """Tokens a second, what they cost, energy, and what sessions find in caches."""
-        held = self.chosen.figures
-        tokens, usd = held.get("output_tokens_per_s"), held.get("usd_per_million_tokens")
+        figures = self.chosen.figures
+        tokens, usd = figures.get("output_tokens_per_s"), figures.get("usd_per_million_tokens")
         paid = [self.hourly]
         if tokens:
             formula = "queue model: requests answered a second x output tokens"
@@ -151,9 +151,9 @@ class _PlanFigures:
             if tokens and _same(usd, self.chosen.usd_per_hour / (tokens * HOUR_S) * 1e6):
                 formula = f"{self.hourly.name} / ({paid[-1].name} x {HOUR_S:g}) x 1e6"
             yield term("cost per million tokens of the plan", usd, "USD", formula, *paid)
-        if (usd := held.get("usd_per_session")) is not None:
+        if (usd := figures.get("usd_per_session")) is not None:
             yield term("cost per session", usd, "USD", f"{COUNTED}: {cost.name} / sessions of a month", cost)
-        if (found := held.get("prompt_found_frac")) is not None:
+        if (found := figures.get("prompt_found_frac")) is not None:
             yield term("share of prompts found in caches", found, "frac", "queue model: Che's approximation of a cache")
         joules = self.chosen.energy_joules
         if joules is not None and not self.trains:
@@ -164,17 +164,17 @@ class _PlanFigures:
         """By target: the figure that is held against it, its limit, and the figures whose measured errors it has."""
         workload, known = self.workload, self.known
         rate: tuple[str, ...] = ("throughput per GPU" if self.trains else "throughput",)
-        held: dict[str, tuple[Figure | None, float | None, tuple[str, ...]]] = {
+        targets: dict[str, tuple[Figure | None, float | None, tuple[str, ...]]] = {
             "deadline": (self._time(served), workload.deadline_s, rate),
             "budget": (cost, workload.budget_usd, rate),
             "throughput": (known.get("throughput"), workload.tokens_per_s, rate),
         }
         for target, (name, key) in LATENCIES.items():
             limit, errors = getattr(workload, target), ("TTFT", "TPOT") if target == "latency" else (name,)
-            held[target] = (served.get(key), None if limit is None else limit.seconds, errors)
+            targets[target] = (served.get(key), None if limit is None else limit.seconds, errors)
         found: dict[str, tuple[Figure, Figure, tuple[str, ...]]] = {
             target: (figure, setting(f"limit of {target}", limit, figure.unit), error)
-            for target, (figure, limit, error) in held.items()
+            for target, (figure, limit, error) in targets.items()
             if figure is not None and limit is not None
         }
         return found | {"memory": (known["memory per GPU"], self.capacity, ("memory per GPU",))}

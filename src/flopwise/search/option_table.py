@@ -79,7 +79,7 @@ class OptionTable:
         return found
 
     @cached_property
-    def found(self) -> LatencyColumns:
+    def latencies(self) -> LatencyColumns:
         """Latencies."""
         return LatencyColumns(
             self._column(lambda one: one.found.ttft_s), self._column(lambda one: one.found.tpot_s),
@@ -154,7 +154,7 @@ class OptionTable:
                 option.shared.odds.setdefault(key, own)
         return with_budget(self._odds[key], self.cost_usd, workload)
 
-    def know_machines(self) -> None:
+    def estimate_machines(self) -> None:
         """Have each option know its `machines_frac`: those of all rows are computed at once."""
         through = [one.bands["throughput"] for one in self.options]
         low, high = np.repeat(np.array([(one.low, one.high) for one in through]).reshape(-1, 2).T, self.sizes, axis=1)
@@ -166,7 +166,7 @@ class OptionTable:
         for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
             option.shared.machines = less[end - size : end], more[end - size : end]
 
-    def allowed(self, workload: Resolved | None = None) -> Mask:
+    def allowed_rows(self, workload: Resolved | None = None) -> Mask:
         """The rows that meet every target of `workload` with the confidence asked for, and keep to the limits."""
         return meeting(self._within_limits, self.odds(workload), self.workload.confidence)
 
@@ -180,7 +180,7 @@ class OptionTable:
 
         `latency`: one of the targets' names, else the time of a request, or of the job.
         """
-        seconds = getattr(self.found, LATENCIES[latency]) if latency in LATENCIES else self.seconds
+        seconds = getattr(self.latencies, LATENCIES[latency]) if latency in LATENCIES else self.seconds
         order = self._by_cost[(rows & np.isfinite(seconds))[self._by_cost]]
         some = np.sort(order[seconds[order] <= np.minimum.accumulate(seconds[order])])  # no cheaper one is quicker
         return [self.at(row) for row in some[pareto_front(self.cost_usd[some], seconds[some])].tolist()]
@@ -222,11 +222,11 @@ class OptionTable:
 
         Of batch limits that come out alike the largest: requests that are longer than others then wait for no place.
         """
-        rows = np.flatnonzero(self.allowed())
+        rows = np.flatnonzero(self.allowed_rows())
         owner, starts = self.owner[rows], (self.ends - self.sizes)[self.owner[rows]]
         of_layout = (rows - starts) % np.array([one.found.num_layouts for one in self.options], dtype=np.intp)[owner]
         batch = self._column(lambda one: one.found.batch)[rows]
-        score, instances, e2e_s = self.score[rows], self.instances[rows], self.found.e2e_s[rows]
+        score, instances, e2e_s = self.score[rows], self.instances[rows], self.latencies.e2e_s[rows]
         order = np.lexsort((-batch, instances, score.round(9), of_layout, owner))
         first = order[_begins(owner[order], of_layout[order])]
         first = first[np.lexsort((e2e_s[first], instances[first], score[first], owner[first]))]

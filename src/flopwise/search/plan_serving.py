@@ -147,7 +147,7 @@ def plan_serving(
     picks, missed = table.best_and_missed(options, LAYOUTS)
     _count_missed([pick for _, pick in missed], draft)
     if workload.task != "batch":
-        table.know_machines()
+        table.estimate_machines()
     plans = verified_plans(
         picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile
     )
@@ -201,7 +201,7 @@ def _front(table: OptionTable, workload: Resolved, latency: str) -> list[Place]:
     if latency == WHOLE:
         return table.front(latency, table.num_gpus <= workload.max_gpus)
     changed: dict[str, Any] = {latency: None}
-    return table.front(latency, table.allowed(replace(workload, **changed)))
+    return table.front(latency, table.allowed_rows(replace(workload, **changed)))
 
 
 def _shown(points: Sequence[Place]) -> list[Candidate]:
@@ -293,7 +293,7 @@ def _nodes_for_smaller_caches(
     if workload.objective != "cost" or workload.task == "batch":
         return list(nodes.values())
     cheapest = OptionTable(_cheapest_ways(options), workload)
-    alone = np.flatnonzero(cheapest.allowed() & (cheapest.instances <= 1))
+    alone = np.flatnonzero(cheapest.allowed_rows() & (cheapest.instances <= 1))
     single = {id(cheapest.options[number].node) for number in set(cheapest.owner[alone].tolist())}
     if fronts:
         points = (_front(cheapest, workload, name) for name in (WHOLE, "ttft", "tpot"))

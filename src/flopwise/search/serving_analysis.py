@@ -201,7 +201,7 @@ def _plan_usd(plan: Best) -> float:
 
 def _cheapest(table: OptionTable, workload: Resolved) -> Best | None:
     """The cheapest plan that meets the targets of `workload`."""
-    found = table.cheapest(table.allowed(workload))
+    found = table.cheapest(table.allowed_rows(workload))
     return None if found is None else (float(found[0].cost_usd[found[1]]), *found)
 
 
@@ -252,7 +252,7 @@ def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -
     """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
     every = (*_other_fields(best, chosen), *_other_loads(best.workload))
     changes = [_Change(best, chosen, *change) for change in every]
-    sized = {one.key: answer for one in changes if (answer := one.sized()) is not None}
+    sized = {one.key: answer for one in changes if (answer := one.sized_question()) is not None}
     found = dict(zip(sized, deployments_together([*sized.values()]), strict=True))
     return [*(one.lever(found.get(one.key)) for one in changes), *device_levers(plans)]
 
@@ -302,11 +302,11 @@ class _Change:
         """The same of changes that have the same deployments."""
         return id(self.workload), self.weights, self.kv_dtype
 
-    def sized(self) -> tuple[ReplicaQuestion, Answer] | None:
+    def sized_question(self) -> tuple[ReplicaQuestion, Answer] | None:
         """The question of its deployments, with its answer; None where there is none."""
-        asked = ReplicaQuestion.of(self.best.model, self.workload, self.best.node, self.weights, self.kv_dtype)
+        question = ReplicaQuestion.of(self.best.model, self.workload, self.best.node, self.weights, self.kv_dtype)
         try:
-            return asked, sized_replicas(asked)
+            return question, sized_replicas(question)
         except FlopwiseError as error:
             self.note = str(error)
             return None

@@ -54,7 +54,7 @@ class Estimates(Protocol):
     """Estimated figures of rows with their measured errors: those of an option, or of several in one column."""
 
     @property
-    def found(self) -> Latencies:
+    def latencies(self) -> Latencies:
         """Latencies."""
 
     @property
@@ -124,8 +124,8 @@ def estimated_odds(one: Estimates, workload: Resolved) -> ByTarget:
     odds: ByTarget = {}
     for name, target in latency_targets(workload).items():
         if target is not None and (name != "tpot" or one.decodes):
-            value = getattr(one.found, LATENCIES[name])
-            seconds, first = np.minimum(value, 1e9), np.minimum(one.found.ttft_s, 1e9)
+            value = getattr(one.latencies, LATENCIES[name])
+            seconds, first = np.minimum(value, 1e9), np.minimum(one.latencies.ttft_s, 1e9)
             likely = latency_odds(one.bands, name, seconds, first, target.seconds, one.least_s[name])
             odds[name] = np.where(np.isfinite(value), likely, 0.0)
     rate = one.bands["throughput"]
@@ -176,6 +176,11 @@ class ServingOption(PlanOption):
     found: Deployments
     kv_dtype: CacheFormat
     shared: SharedEstimates
+
+    @property
+    def latencies(self) -> Latencies:
+        """Latencies of its rows."""
+        return self.found
 
     @property
     def decodes(self) -> bool:
@@ -408,8 +413,8 @@ def _month_usd(
 
     room = of_each(np.inf if one.offer.ram_bytes is None else one.offer.ram_bytes for _, one in ways)
     host_bytes = np.maximum(by_way(packed), 1) * of_each(held_bytes[place] for place, _ in ways)
-    held = np.where(host_bytes <= room, 1.0, np.inf)
-    hourly = by_way(instances) * held * of_each(one.usd_per_hour for _, one in ways)
+    beyond_host = np.where(host_bytes <= room, 1.0, np.inf)
+    hourly = by_way(instances) * beyond_host * of_each(one.usd_per_hour for _, one in ways)
     stored = by_way(replicas) * of_each(stores_usd[place] for place, _ in ways)
     return np.asarray(hourly * HOURS_PER_MONTH + stored)
 

@@ -23,9 +23,6 @@ SEEN_BELOW = 0.995
 """An input that leaves as much of the estimate is not worth a word."""
 MICRO_BATCHES = (1, 2, 4)
 """Sequences of a micro-batch that people run."""
-USUAL_TOKENS, USUAL_STAGE_TOKENS = 12_288, 6_144
-"""Tokens of a micro-batch as people run it, and in a pipeline: about the medians over the publishers that state it in
-benchmarks/truth/training.csv (57 and 12; their middle halves reach from 7,000 to 20,000 and from 4,000 to 8,000)."""
 LORA_ENDS = ((8, "qv"), (64, "all-linear"))
 """Rank and targets of small and of large adapters."""
 
@@ -94,20 +91,6 @@ def other_settings(
     if "stack" in open_settings:
         others["stack"] = [(layout, replace(recipe, stack=stack)) for stack in stacks]
     return others
-
-
-def usual_micro_batch(seq_len: int, stages: int, sequences: int | None) -> int:
-    """Sequences of a micro-batch where nobody states it: the power of two nearest to the usual tokens.
-
-    `sequences`: those of a replica and step, which whole micro-batches make up; None: not known.
-
-    Source: `USUAL_TOKENS`. Assumes: it fits the device.
-    """
-    tokens = USUAL_STAGE_TOKENS if stages > 1 else USUAL_TOKENS
-    size: int = 2 ** max(0, round(math.log2(tokens / seq_len)))
-    while sequences is not None and sequences % size:
-        size //= 2
-    return size
 
 
 def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, facts: Facts) -> list[TrainingStack]:

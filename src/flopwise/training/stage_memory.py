@@ -187,7 +187,7 @@ class StageMemory:
         return (np.asarray(self.layout.dp) * self.layout.tp > 1) | (np.asarray(self.layout.zero) > 0)
 
     @property
-    def _replicated(self) -> Array:
+    def _replicated_frac(self) -> Array:
         """Where replicas hold whole gradients, which DDP's buckets hold once more.
 
         Source: PyTorch documentation, DistributedDataParallel: `gradient_as_bucket_view`, off by default, would save
@@ -249,7 +249,7 @@ class StageMemory:
         if self.row.buffer_bytes:
             fixed["communication buffers"] = self.row.buffer_bytes * self._exchanges
         elif self.row.bucket_copies:
-            fixed["communication buffers"] = self.row.bucket_copies * self._replicated * gradients
+            fixed["communication buffers"] = self.row.bucket_copies * self._replicated_frac * gradients
         activations, copied = self._activations(stage)
         if self.recipe.lengths_vary:
             fixed[STALE] = STALE_FRAC * (activations + np.maximum(self._loss(stage), self._working))
@@ -401,8 +401,9 @@ class StageMemory:
         if self.recipe.lora is None or not self.row.holds_inputs or self.row.loads_whole:
             return 0.0
         again = (np.asarray(self.layout.recompute) == FULL) * self.sharded
-        held: Floats = again * self._layers_keep(stage) * (1.0 + np.maximum(stage.layers - 2.0, 0.0) / stage.layers)
-        return held
+        passes = 1.0 + np.maximum(stage.layers - 2.0, 0.0) / stage.layers
+        inputs_bytes: Floats = again * self._layers_keep(stage) * passes
+        return inputs_bytes
 
     def _moments(
         self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats], activations: Floats
@@ -439,7 +440,7 @@ class StageMemory:
         if self.row.quantise_bytes and self.table.quantised:
             states = fixed["optimizer states"] + fixed["master weights"]
             loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
-        held = self._held_inputs(stage) if self.gathers else 0.0
+        inputs = self._held_inputs(stage) if self.gathers else 0.0
         copies, unpacked, wide = "16-bit copies of weights", "dequantised weight", self._unpacked_bytes(stage)
         return (
             {"activations": activations, "logits and loss": loss + others, "gradients": early,
@@ -447,7 +448,7 @@ class StageMemory:
             {"activations": activations, "logits and loss": others, "working set of one layer": working,
              "gradients": early, "gathered layers": undone, copies: cast, unpacked: wide},
             {"gradients": gradients, "working set of one layer": working, "gathered layers": at_end, copies: cast,
-             unpacked: wide, "activations": held},
+             unpacked: wide, "activations": inputs},
             {"gradients": gradients, "optimizer step": step},
             {"weights while loading": loading},
         )  # fmt: skip

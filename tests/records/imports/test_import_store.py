@@ -34,7 +34,7 @@ def trainer_state(folder: Path, *, step_s: float = 4.0) -> Path:
 
 def test_an_imported_training_run_from_file_to_backtest(tmp_path: Path) -> None:
     file, where = trainer_state(tmp_path / "llama"), tmp_path / "runs.db"
-    how = HOW | {"gpu": "a100-sxm-80gb", "stack": "fsdp-compile"}  # what is left open would widen what is expected
+    how = HOW | {"gpu": "h100-sxm", "stack": "fsdp-compile"}  # what is left open would widen what is expected
     [done] = import_runs(file, store=where, **how)
     assert (done.run.name, done.run.source, done.run.status, done.new) == ("llama", "trainer-state", "finished", True)
     assert done.run.settings == {"micro_batch": 4, "seq": 2048, "global_batch": 64, "stack": "fsdp-compile"}
@@ -42,7 +42,7 @@ def test_an_imported_training_run_from_file_to_backtest(tmp_path: Path) -> None:
     answer = flopwise.train(micro_batch=4, **how)
     assert done.run.expected is not None
     assert done.run.expected.figures["step_s"].value == pytest.approx(answer.estimate.step_s)
-    assert done.run.expected.question.startswith("flopwise train Llama-3.2-1B --gpu a100-sxm-80gb --seq 2048")
+    assert done.run.expected.question.startswith("flopwise train Llama-3.2-1B --gpu h100-sxm --seq 2048")
     store = open_store(where)
     found = run_figures(store, store.run("llama"))
     assert found.value("step_s") == pytest.approx(4.0)
