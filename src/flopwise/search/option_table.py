@@ -154,7 +154,7 @@ class OptionTable:
                 option.shared.odds.setdefault(key, own)
         return with_budget(self._odds[key], self.cost_usd, workload)
 
-    def estimate_machines(self) -> None:
+    def _estimate_machines(self) -> None:
         """Have each option know its `machines_frac`: those of all rows are computed at once."""
         through = [one.bands["throughput"] for one in self.options]
         low, high = np.repeat(np.array([(one.low, one.high) for one in through]).reshape(-1, 2).T, self.sizes, axis=1)
@@ -215,6 +215,8 @@ class OptionTable:
             if number not in nearest:
                 nearest[number] = self.options[number].nearest_miss()
             missed.append((nearest[number][0], Pick(option, nearest[number][1], every[number])))
+        if self.workload.task != "batch":
+            self._estimate_machines()
         return picks, missed
 
     def _best_rows(self, layouts: int) -> dict[int, list[int]]:

@@ -146,8 +146,6 @@ def plan_serving(
     table = cheapest if all(option.alike for option in options) else OptionTable(options, workload)
     picks, missed = table.best_and_missed(options, LAYOUTS)
     _count_missed([pick for _, pick in missed], draft)
-    if workload.task != "batch":
-        table.estimate_machines()
     plans = verified_plans(
         picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile
     )
