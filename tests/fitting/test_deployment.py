@@ -109,7 +109,7 @@ def test_moving_constants_moves_the_engine_and_its_device_alone(job: ServeJob) -
 def test_known_constants_are_found_again(job: ServeJob, request_s: float, noise: float) -> None:
     """Of answers that the simulator itself gave: other loads then come out as they would with the truth."""
     true = moved_job(job, truth(job, request_s=request_s))
-    load = answered_by(true, asked(240), noise=noise)
+    load = answered_by(true, asked(480), noise=noise)
     found = fit_deployment([replace(load, job=job)], FACTS)
     assert found.kept
     assert len(found.values) <= 6

@@ -219,7 +219,7 @@ def test_a_day_through_the_simulator_holds_the_targets() -> None:
 
 def test_a_policy_that_keeps_machines_longer_says_what_that_costs() -> None:
     """By the queue replicas that are busy stay: the simulated day has more machine-hours than the bill."""
-    (scaled,) = answer("queue", rate=16).scaled
+    (scaled,) = answer("queue", rate=18).scaled
     assert scaled.simulated is not None
     more = scaled.simulated["machine_hours"] / scaled.simulated["planned_machine_hours"] - 1
     assert more > 0.1
