@@ -46,7 +46,12 @@ def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
     assert f"one every {units.format_seconds(found['tpot_s'])}, with 8 in flight" in first
     assert first.endswith(f"; ${found['usd_per_million_output_tokens']:.2f} per million output tokens.")
     first, found = answers(run, f"{line} --rate 2")
-    assert f"TTFT {units.format_seconds(found['under_load']['ttft_s']['p95'])}" in first
+    load = found["under_load"]
+    for name, text in (("ttft_s", "TTFT {} (80 % interval: {} to {})"), ("tpot_s", "TPOT {} ({} to {})")):
+        ends = (load[key]["p95"] for key in (name, f"{name}_low", f"{name}_high"))
+        assert text.format(*map(units.format_seconds, ends)) in first
+        for p in ("p50", "p90", "p95", "p99"):
+            assert load[f"{name}_low"][p] < load[name][p] < load[f"{name}_high"][p]
     first, found = answers(run, f"{line} --rate 200")
     assert first.startswith("Too slow: 200 requests/s is ")
     assert first.endswith(f"; {found['under_load']['replicas_needed']:,} are needed.")
@@ -56,6 +61,10 @@ def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
     assert re.match(
         r"1 x L4 serves [\d,.]+ inputs/s \(80 % interval: [\d,.]+ to [\d,.]+\), each answered within ", first
     )
+    first, found = answers(run, "serve bge-m3 --gpu l4 --input 256 --rate 1")
+    share = units.format_percent(found["under_load"]["utilisation_frac"])
+    assert first.startswith(f"1 x L4 serves 1 input/s, {share} of capacity: latency ")
+    assert first.endswith(f"; ${found['usd_per_million_requests']:.2f} per million inputs.")
     first, _ = answers(run, f"{line} --sweep batch")
     assert first.startswith("Saturated from ")
 
