@@ -469,7 +469,7 @@ def test_every_figure_that_is_underlined_says_where_it_comes_from(path: str, pag
     assert len(names) > 5
     for name, place in names.items():
         place.get_by_role("button").click()
-        first = page.get_by_role("dialog").locator("summary, .tree p").first
+        first = page.get_by_role("dialog").locator("summary, p").first
         expect(first).to_contain_text(re.compile(rf"^{re.escape(name or '')}( per .*)?: .* = "))
         page.keyboard.press("Escape")
 

@@ -20,7 +20,8 @@ const INTERVALS = [
 export function intervals(found) {
   const all = { ...found, ...found.run, per_gpu_bytes: found.memory?.per_gpu_bytes };
   const known = INTERVALS.map(([title, name, origin, ends]) => [title, name, origin, all[name], ...(ends ? ends(found) : [all[`${name}_low`], all[`${name}_high`]])])
-    .filter(([, , , value, low, high]) => Number.isFinite(value) && Number.isFinite(low) && high > low);
+    .filter(([, , , value, low, high]) => Number.isFinite(value) && Number.isFinite(low) && high > low)
+    .filter(([, name]) => name !== "e2e_s" || found.tpot_s); // what answers in one pass has one latency
   if (!known.length) return null;
   const text = (name, value) => (name === "per_gpu_bytes" ? format.gib(value) : format.figure(name, value));
   return el("section", { class: "card" }, el("h2", {}, "How sure it is"), table("Estimates with their 80 % intervals", [

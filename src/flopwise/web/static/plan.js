@@ -256,7 +256,8 @@ const EXAMPLES = [
 
 const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
-const likely = (row) => (Object.keys(row.meets).length ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
+const hasTargets = (row) => Object.keys(row.meets).length > 0;
+const likely = (row) => (hasTargets(row) ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
 /** The names that figures of a row have in its provenance. */
 const takes = (plan) => ({ finetune: "run time", pretrain: "run time", batch: "time of the batch" })[plan.task] ?? "whole request of the plan";
 const chance = (row) => (Object.keys(row.meets).length > 1 ? "chance of every target" : `chance of ${Object.keys(row.meets)[0]}`);
@@ -273,9 +274,9 @@ function headline(best, plan, meets) {
     [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), "cost of the plan"],
   ];
   if (service(plan)) {
-    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
+    figures.push(["TTFT", best.figures.ttft_s ? format.seconds(best.figures.ttft_s) : null, format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s ? format.seconds(best.figures.tpot_s) : null, format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
   }
-  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", likely(best), null, null, chance(best)]);
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
   return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
@@ -290,7 +291,7 @@ const COLUMNS = [
   { key: "time", title: "time", number: true, only: (p) => p.task !== "serve", of: (c) => c.seconds, text: (c) => format.seconds(c.seconds), origin: (_, plan) => takes(plan) },
   { key: "hourly", title: "USD/h", number: true, minor: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour), origin: () => "price of all machines" },
   { key: "cost", title: "cost", number: true, of: (c) => c.cost_usd, text: (c) => format.usd(c.cost_usd), origin: () => "cost of the plan" },
-  { key: "meets", title: "meets", number: true, of: (c) => (Object.keys(c.meets).length ? -Math.min(...Object.values(c.meets)) : 0), text: likely, origin: (c) => (Object.keys(c.meets).length ? chance(c) : null) },
+  { key: "meets", title: "meets", number: true, of: (c) => (hasTargets(c) ? -Math.min(...Object.values(c.meets)) : 0), text: likely, origin: (c) => (hasTargets(c) ? chance(c) : null) },
 ];
 const FIRST = 10;
 

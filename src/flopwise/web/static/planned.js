@@ -31,7 +31,7 @@ export const rowOf = (plan, key) => (key.startsWith(ON_FRONT) ? frontRows(plan)[
 /** Cost against time: each ranked plan a point, the front a line; a point that is clicked is shown: `select(key)`. */
 export function front(plan, select) {
   const target = targetOf(plan);
-  const points = (rows) => rows.map((row) => ({ value: [timeOf(plan, row), row.cost_usd], row }));
+  const points = (rows) => rows.map((row) => ({ value: [timeOf(plan, row), row.cost_usd], row, key: keyOf(plan, row) })); // the library gives copies back
   const lower = points(frontRows(plan));
   const all = points(plan.plans.filter(isDrawn(plan)));
   if (all.length + lower.length < 2) return null;
@@ -47,7 +47,7 @@ export function front(plan, select) {
         { name: "cheapest at each time", type: "line", data: lower, symbolSize: 7, lineStyle: { width: 2 } },
         { name: "plans", type: "scatter", data: all, symbolSize: (v, p) => (p.data.row.rank === 1 ? 16 : 9), itemStyle: { opacity: 0.75 } },
       ],
-    }), { click: (p) => select(keyOf(plan, p.data.row)) }));
+    }), { click: (p) => select(p.data.key) }));
 }
 
 /** Single changes of the best plan as a tornado of cost, with the table of all that they do; `origins` asks for where it comes from. */
