@@ -14,7 +14,7 @@ from flopwise.web.guard import Access
 from flopwise.web.server import create_app, listen, server_of
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
-SLOWEST_MS = int(__import__("os").environ.get("SLOW","90000"))
+SLOWEST_MS = 90_000
 expect.set_options(timeout=SLOWEST_MS)
 
 

@@ -129,10 +129,7 @@ def test_what_a_page_does_not_hold_is_refused(
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n", encoding="utf-8")
     assert cli.main([*line.split(), "--web"]) == 2
     said = capsys.readouterr().err
-    assert any(
-        option in said
-        for option in ("--trace", "--task", "--output", "--batch", "--compare", "--sweep")
-    )
+    assert any(option in said for option in ("--trace", "--task", "--output", "--batch", "--compare", "--sweep"))
 
 
 PAGE_OPTIONS = {"estimate": "question", "catalog": "list"}

@@ -137,7 +137,7 @@ function ages(rows) {
   return el("section", { class: "card" }, el("h2", {}, "Age of prices"),
     chart("Number of offers by the age of their price; the table holds each date", () => ({
       tooltip: { formatter: (p) => `${p.name}: ${p.value} offers` },
-      xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)), axisLabel: { interval: 0, width: 60, overflow: "break", hideOverlap: false, alignMinLabel: "center", alignMaxLabel: "center" } }, yAxis: { type: "value", minInterval: 1 },
+      xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)), axisLabel: { interval: 0, width: 60, overflow: "break", lineHeight: 14, hideOverlap: false, alignMinLabel: "center", alignMaxLabel: "center" } }, yAxis: { type: "value", minInterval: 1 },
       series: [{ type: "bar", data: counts, barMaxWidth: 60 }],
     })), el("p", { class: "note" }, `${dated.length} of ${rows.length} prices have a date; half of them are older than ${format.fixed([...days].sort((a, b) => a - b)[Math.floor(days.length / 2)], 0)} days.`));
 }

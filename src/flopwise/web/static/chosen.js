@@ -60,7 +60,7 @@ function months(row, plan) {
   const bound = (name, usd) => ({ name, type: "line", symbol: "none", lineStyle: { type: "dashed" }, data: line(usd) });
   return el("section", { class: "card" }, el("h2", {}, "Cost by month"),
     chart(`${format.usd(row.cost_usd)} a month, added up over a year`, () => ({
-      legend: {}, tooltip: { trigger: "axis", formatter: (all) => [`after ${all[0].value[0]} months`, ...all.map((p) => `${p.seriesName}: ${format.usd(p.value[1])}`)].join("\n") },
+      legend: ends ? {} : undefined, tooltip: { trigger: "axis", formatter: (all) => [`after ${all[0].value[0]} months`, ...all.map((p) => `${p.seriesName}: ${format.usd(p.value[1])}`)].join("\n") },
       xAxis: { type: "value", name: "months", max: YEAR }, yAxis: { type: "value", axisLabel: { formatter: format.briefUsd } },
       series: [{ name: "paid", type: "line", symbol: "none", data: line(row.cost_usd) }, ...(ends ? [bound("10 % pay less", row.cost_usd_low), bound("10 % pay more", row.cost_usd_high)] : [])],
     })),

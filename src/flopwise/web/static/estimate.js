@@ -116,11 +116,11 @@ function underLoad(load) {
 
 function formats(rows) {
   return el("section", { class: "card" }, el("h2", {}, "Which format fits"), table("With as many requests as memory holds", [
-    { title: "weights", cell: (r) => r.weights }, { title: "fits", cell: (r) => (r.fits ? `yes, ${format.percent(r.fits_probability, 0)} likely` : "no") }, { title: "memory", number: true, cell: (r) => format.known(r.total_bytes, format.gib) },
+    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => (r.fits ? format.percent(r.fits_probability, 0) : "does not fit") }, { title: "memory", number: true, minor: true, cell: (r) => format.known(r.total_bytes, format.gib) },
     { title: "longest context", number: true, minor: true, cell: (r) => format.known(r.longest_context, (n) => format.fixed(n, 0)) }, { title: "requests", number: true, cell: (r) => format.known(r.most_requests, (n) => format.fixed(n, 0)) },
     { title: "tokens/s", number: true, cell: (r) => format.known(r.tokens_per_s, format.plain) }, { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
     { title: "TTFT", number: true, minor: true, cell: (r) => format.known(r.ttft_s, format.seconds) }, { title: "TPOT", number: true, minor: true, cell: (r) => format.known(r.tpot_s, format.seconds) },
-    { title: "per M output tokens", number: true, cell: (r) => format.known(r.usd_per_million_output_tokens, format.usd) }, { title: "quality", minor: true, cell: (r) => format.known(r.quality, (text) => (typeof text === "string" ? text : Object.values(text).join(", "))) },
+    { title: "USD/M output tokens", number: true, cell: (r) => format.known(r.usd_per_million_output_tokens, format.usd) }, { title: "quality", minor: true, cell: (r) => format.known(r.quality, (text) => (typeof text === "string" ? text : Object.values(text).join(", "))) },
   ], rows));
 }
 
@@ -135,7 +135,7 @@ function quick(rows) {
   if (!rows?.length) return "";
   const unit = (r, value) => format.known(value, (one) => format.withUnit(one, r.unit));
   return el("section", { class: "card" }, el("h2", {}, "Beside the rule of thumb"), table("Formulas of people, and the estimate", [
-    { title: "figure", cell: (r) => r.name }, { title: "formula", cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => unit(r, r.value) },
+    { title: "figure", cell: (r) => r.name }, { title: "formula", minor: true, cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => unit(r, r.value) },
     { title: "estimate", number: true, cell: (r) => unit(r, r.estimate) }, { title: "off by", number: true, cell: (r) => format.known(r.error, format.percent) },
   ], rows));
 }

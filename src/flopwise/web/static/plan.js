@@ -277,7 +277,7 @@ function headline(best, plan, meets) {
     figures.push(["TTFT", best.figures.ttft_s ? format.seconds(best.figures.ttft_s) : null, format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s ? format.seconds(best.figures.tpot_s) : null, format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
   }
   figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
-  return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
+  return el("section", { class: "card headline", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
 const COLUMNS = [
@@ -287,7 +287,7 @@ const COLUMNS = [
   { key: "layout", title: "layout", kind: "words", minor: true, of: (c) => format.layout(c.layout) },
   { key: "memory", title: "memory", number: true, minor: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB`, origin: () => "memory per GPU" },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s), origin: () => "TTFT of the plan" },
-  { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s), origin: () => "TPOT of the plan" },
+  { key: "tpot", title: "TPOT", number: true, minor: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s), origin: () => "TPOT of the plan" },
   { key: "time", title: "time", number: true, only: (p) => p.task !== "serve", of: (c) => c.seconds, text: (c) => format.seconds(c.seconds), origin: (_, plan) => takes(plan) },
   { key: "hourly", title: "USD/h", number: true, minor: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour), origin: () => "price of all machines" },
   { key: "cost", title: "cost", number: true, of: (c) => c.cost_usd, text: (c) => format.usd(c.cost_usd), origin: () => "cost of the plan" },
@@ -327,7 +327,7 @@ function ranked(rows, plan, view, remember, select, origins = null) {
         { title: el("span", { class: "unseen" }, "show"), cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === view.pick, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(String(row.rank)) }) },
         ...columns.map((c) => ({
           number: c.number, minor: c.minor, sorted: c === column ? (up ? "ascending" : "descending") : null,
-          title: el("button", { type: "button", onclick: () => sortBy(c.key) }, c.key === "cost" ? costOf(plan) : c.title, c === column ? (up ? " ▲" : " ▼") : ""),
+          title: el("button", { type: "button", onclick: () => sortBy(c.key) }, c.key === "cost" ? costOf(plan) : c.title, c === column ? (up ? "\u00a0▲" : "\u00a0▼") : ""),
           kind: c.kind, cell: (row) => [origins && c.origin?.(row, plan) ? figure(c.origin(row, plan), text(c, row)) : text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === view.pick && "chosen" })),
@@ -336,7 +336,7 @@ function ranked(rows, plan, view, remember, select, origins = null) {
     if (origins) shown.forEach((row, i) => linkOrigins(lines[i], origins(row), { beside: true }));
   }
   draw();
-  return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, "Ranked plans"), search), place);
+  return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, plan.plans.length ? "Ranked plans" : "Nearest misses"), search), place);
 }
 
 /** What was ruled out and why; any instance or GPU can be asked for, and every one that is not ranked has its button. */

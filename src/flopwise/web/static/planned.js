@@ -6,6 +6,8 @@ import * as format from "./format.js";
 import { figure, linkOrigins, openOrigin } from "./origins.js";
 
 const AXES = { ttft: "TTFT", tpot: "TPOT" };
+const MOST_BARS = 10;
+const SMALL = 0.005; // changes of the cost that no bar shows
 
 const SAME = ["provider", "region", "instance", "purchase", "num_instances", "cost_usd", "seconds"];
 const same = (a, b) => SAME.every((key) => a[key] === b[key]) && format.layout(a.layout) === format.layout(b.layout);
@@ -52,19 +54,20 @@ export function front(plan, select) {
 
 /** Single changes of the best plan as a tornado of cost, with the table of all that they do; `origins` asks for where it comes from. */
 export function levers(plan, origins) {
-  const rows = plan.levers.filter((one) => one.cost !== null);
-  if (!rows.length) return null;
+  if (!plan.levers.length) return null;
   const ratio = (value) => (value === null ? "-" : `${value - 1 >= 0 ? "+" : ""}${format.fixed(100 * (value - 1), 0)} %`);
-  const drawn = [...rows].sort((a, b) => Math.abs(Math.log(a.cost)) - Math.abs(Math.log(b.cost))).slice(-10);
+  const size = (one) => Math.abs(Math.log(one.cost));
+  const drawn = plan.levers.filter((one) => one.cost !== null && size(one) > SMALL).sort((a, b) => size(a) - size(b)).slice(-MOST_BARS);
   const effect = (title, key) => ({ title, number: true, cell: (one) => (one[key] === null ? "-" : figure(`${title}, ${one.change}`, ratio(one[key]))) });
   const made = el("section", { class: "card" }, el("h2", {}, "What one change would do"),
-    chart("Change of the cost by each single change; the table below holds the same figures", () => ({
+    drawn.length > 0 && chart("Change of the cost by each single change; the table below holds the same figures", () => ({
       tooltip: { formatter: (p) => `${p.name}: cost ${ratio(1 + p.value / 100)}` },
       grid: { left: 12, right: 30, top: 8, bottom: 30, containLabel: true },
       xAxis: { type: "value", name: "cost, %", splitNumber: 4 },
       yAxis: { type: "category", data: drawn.map((one) => one.change), axisLabel: { width: 180, overflow: "break", interval: 0, fontSize: 11, lineHeight: 12, hideOverlap: false }, axisTick: { show: false } },
       series: [{ type: "bar", data: drawn.map((one) => ({ value: 100 * (one.cost - 1), itemStyle: { color: palette()[one.cost > 1 ? 1 : 2] } })) }],
-    }), { tall: true, click: (p) => openOrigin(`cost, ${p.name}`, origins) }),
+    }), { tall: drawn.length > 5, click: (p) => openOrigin(`cost, ${p.name}`, origins) }),
+    el("p", { class: "note" }, drawn.length ? "Changes that leave the cost as it is are in the table alone." : "None of them changes the cost."),
     el("details", {}, el("summary", {}, `All ${plan.levers.length} changes`), table("Changes of the best plan", [
       { title: "change", cell: (one) => one.change }, effect("memory", "memory"), effect("time", "seconds"), effect("cost", "cost"),
       { title: "fits", cell: (one) => (one.fits ? "yes" : "no") }, { title: "note", cell: (one) => one.note || "-" },
