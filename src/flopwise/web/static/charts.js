@@ -100,7 +100,7 @@ export function timesAxis(values) {
   }
   const [min, max] = [least / 1.3, most * 1.3];
   const marks = fewMarks(COUNTED_S, min, max);
-  return { type: "log", min, max, axisTick: { customValues: marks }, splitLine: { show: false }, axisLabel: { customValues: marks, formatter: seconds } };
+  return { type: "log", min, max, axisTick: { customValues: marks }, splitLine: { show: false }, axisLabel: { customValues: marks, formatter: seconds, alignMinLabel: "center", alignMaxLabel: "center" } };
 }
 
 /** An axis for numbers of which none is zero: logarithmic where they lie far apart. */
