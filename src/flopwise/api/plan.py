@@ -135,11 +135,34 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def with_commands(answer: Plan, *, facts: str | Path | None = None, calibration: str | None = None) -> Plan:
-    """A plan that was read, with the command of each of its first rows; of offers that are gone there is none."""
-    from flopwise.facts.catalog import load_facts
-    from flopwise.search.plan import with_missing_commands
+    """A plan that was read, its first rows with the commands that they lack: later rows and fronts are written so.
 
-    return with_missing_commands(answer, load_facts(facts, calibration))
+    Of offers that the facts no longer hold there is none.
+    """
+    from flopwise.facts.catalog import load_facts
+    from flopwise.facts.spec import SourceSpec
+    from flopwise.search.plan import SHOWN
+    from flopwise.search.reproduce import command
+    from flopwise.search.spec import TRAINING
+    from flopwise.search.workload_file import workload_from
+
+    wanted = workload_from(answer.workload)
+    known = load_facts(facts, calibration)
+    known = known.with_custom(wanted.limits.gpus).with_assumed_prices(wanted.assumed_prices)
+    named, offers = known.model(wanted.model), {offer.key for offer in known.offers}
+    source = SourceSpec(facts=known.folder, calibration=calibration)
+    if wanted.task not in TRAINING:
+        from flopwise.search.replica import with_lengths
+
+        wanted, _ = with_lengths(wanted, named)
+
+    def with_command(one: Candidate) -> Candidate:
+        if one.reproduce or (one.provider, one.instance, one.region) not in offers:
+            return one
+        return msgspec.structs.replace(one, reproduce=command(wanted, named, one, known, source))
+
+    rows = [*map(with_command, answer.plans[:SHOWN]), *answer.plans[SHOWN:]]
+    return msgspec.structs.replace(answer, plans=rows)
 
 
 def explain_candidate(

@@ -172,11 +172,11 @@ class Lever(msgspec.Struct, frozen=True):
     cost: float | None
     fits: bool
     note: str = ""
-    changed: Outcome | None = None
+    changed: ComparedFigures | None = None
     """What the ratios are of: the figures with the change. Those without it are these over the ratios."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ComparedFigures(msgspec.Struct, frozen=True):
     """Memory of a GPU, time and cost of a plan that is compared with another one."""
 
     memory_bytes: float
@@ -184,11 +184,11 @@ class Outcome(msgspec.Struct, frozen=True):
     cost_usd: float
 
     @classmethod
-    def of(cls, plan: Candidate) -> Outcome:
+    def of(cls, plan: Candidate) -> ComparedFigures:
         """Those of a ranked plan."""
         return cls(plan.memory_bytes, plan.seconds, plan.cost_usd)
 
-    def lever(self, change: str, before: Outcome, *, fits: bool = True, note: str = "") -> Lever:
+    def lever(self, change: str, before: ComparedFigures, *, fits: bool = True, note: str = "") -> Lever:
         """The change that makes these figures of those `before`."""
         memory, seconds = self.memory_bytes / before.memory_bytes, self.seconds / before.seconds
         return Lever(change, memory, seconds, self.cost_usd / before.cost_usd, fits, note, self)
@@ -204,7 +204,7 @@ def device_levers(plans: Sequence[Candidate]) -> list[Lever]:
     chosen, levers = plans[0], dict[str, Lever]()
     for plan in plans[1:]:
         if plan.gpu != chosen.gpu and plan.gpu not in levers and len(levers) < OTHER_GPUS:
-            levers[plan.gpu] = Outcome.of(plan).lever(device_change(plan), Outcome.of(chosen))
+            levers[plan.gpu] = ComparedFigures.of(plan).lever(device_change(plan), ComparedFigures.of(chosen))
     return list(levers.values())
 
 

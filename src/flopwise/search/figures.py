@@ -16,7 +16,7 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
-    from flopwise.search.answer import Candidate, Lever, Outcome, Plan
+    from flopwise.search.answer import Candidate, ComparedFigures, Lever, Plan
     from flopwise.search.workload import Resolved
 
 ODDS = "error model"
@@ -162,7 +162,7 @@ class _PlanFigures:
                     before = term(f"{name} that is compared", value, before.unit, f"{COUNTED}: as estimated", before)
                 yield term(f"{name}, {lever.change}", ratio, "", f"{after.name} / {before.name}", after, before)
 
-    def _changed_cost(self, lever: Lever, changed: Outcome, other: Candidate | None, seconds: Figure) -> Figure:
+    def _changed_cost(self, lever: Lever, changed: ComparedFigures, other: Candidate | None, seconds: Figure) -> Figure:
         """What a change costs: on the machines of another plan, for another time, or with another number of them."""
         each, hourly = (self.each, self.hourly) if other is None else _prices(other)
         name, usd, price = f"cost {_so(lever)}", changed.cost_usd, float(each.value or 0.0)

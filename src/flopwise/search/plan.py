@@ -259,29 +259,6 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     )
 
 
-def with_missing_commands(answer: Plan, facts: Facts) -> Plan:
-    """The plan, the first of its rows with the commands that they lack: so are later rows and those of a front written.
-
-    Of offers that the facts no longer hold there is none.
-    """
-    workload = workload_from(answer.workload)
-    facts = facts.with_custom(workload.limits.gpus).with_assumed_prices(workload.assumed_prices)
-    model, offers = facts.model(workload.model), {offer.key for offer in facts.offers}
-    source = SourceSpec(facts=facts.folder, calibration=None if facts.profile is None else facts.profile.name)
-    if workload.task not in TRAINING:
-        from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
-
-        workload, _ = with_lengths(workload, model)
-
-    def completed(one: Candidate) -> Candidate:
-        if one.reproduce or (one.provider, one.instance, one.region) not in offers:
-            return one
-        return msgspec.structs.replace(one, reproduce=command(workload, model, one, facts, source))
-
-    rows = [*map(completed, answer.plans[:SHOWN]), *answer.plans[SHOWN:]]
-    return msgspec.structs.replace(answer, plans=rows)
-
-
 def with_commands(
     some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: SourceSpec
 ) -> list[Candidate]:

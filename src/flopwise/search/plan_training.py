@@ -20,7 +20,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.answer import Candidate, Lever, Outcome, PlanDraft, device_levers
+from flopwise.search.answer import Candidate, ComparedFigures, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
@@ -524,11 +524,11 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
     return [*found, *device_levers(draft.plans)]
 
 
-def _outcome(job: TrainJob, chosen: Candidate) -> Outcome:
+def _outcome(job: TrainJob, chosen: Candidate) -> ComparedFigures:
     """What a job comes to at the chosen plan's price per GPU; the start, which every change pays, is left out."""
     run, per_gpu_hour = StepRun.of_job(job, timed_step(job).parts, None), chosen.usd_per_hour / chosen.num_gpus
     assert run is not None  # a plan has a number of tokens
-    return Outcome(float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour)
+    return ComparedFigures(float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour)
 
 
 ACTIVATIONS = ("activations",)

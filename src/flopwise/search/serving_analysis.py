@@ -22,7 +22,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.ops.columns import ascending
 from flopwise.ops.tensors import active_parameters
-from flopwise.search.answer import Candidate, Floor, Lever, Outcome, TargetCost, device_levers
+from flopwise.search.answer import Candidate, ComparedFigures, Floor, Lever, TargetCost, device_levers
 from flopwise.search.deployments import (
     MAX_TP,
     Answer,
@@ -326,4 +326,4 @@ class _Change:
         option = best.estimated_as(found, self.workload, self.kv_dtype)
         figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
         note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
-        return Outcome(*map(float, figures)).lever(self.name, Outcome.of(chosen), note=note)
+        return ComparedFigures(*map(float, figures)).lever(self.name, ComparedFigures.of(chosen), note=note)
