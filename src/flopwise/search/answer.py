@@ -172,6 +172,31 @@ class Lever(msgspec.Struct, frozen=True):
     cost: float | None
     fits: bool
     note: str = ""
+    changed: ComparedFigures | None = None
+    """What the ratios are of: the figures with the change. Those without it are these over the ratios."""
+
+
+class ComparedFigures(msgspec.Struct, frozen=True):
+    """Memory of a GPU, time and cost of a plan that is compared with another one."""
+
+    memory_bytes: float
+    seconds: float
+    cost_usd: float
+
+    @classmethod
+    def of(cls, plan: Candidate) -> ComparedFigures:
+        """Those of a ranked plan."""
+        return cls(plan.memory_bytes, plan.seconds, plan.cost_usd)
+
+    def lever(self, change: str, before: ComparedFigures, *, fits: bool = True, note: str = "") -> Lever:
+        """The change that makes these figures of those `before`."""
+        memory, seconds = self.memory_bytes / before.memory_bytes, self.seconds / before.seconds
+        return Lever(change, memory, seconds, self.cost_usd / before.cost_usd, fits, note, self)
+
+
+def device_change(plan: Candidate) -> str:
+    """How the change to the machines of another plan is called."""
+    return f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
 
 
 def device_levers(plans: Sequence[Candidate]) -> list[Lever]:
@@ -179,9 +204,7 @@ def device_levers(plans: Sequence[Candidate]) -> list[Lever]:
     chosen, levers = plans[0], dict[str, Lever]()
     for plan in plans[1:]:
         if plan.gpu != chosen.gpu and plan.gpu not in levers and len(levers) < OTHER_GPUS:
-            change = f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
-            memory, seconds = plan.memory_bytes / chosen.memory_bytes, plan.seconds / chosen.seconds
-            levers[plan.gpu] = Lever(change, memory, seconds, plan.cost_usd / chosen.cost_usd, fits=True)
+            levers[plan.gpu] = ComparedFigures.of(plan).lever(device_change(plan), ComparedFigures.of(chosen))
     return list(levers.values())
 
 

@@ -36,6 +36,11 @@ class Latency:
     seconds: float
     stated: bool = field(default=True, compare=False)
 
+    def __str__(self) -> str:
+        """As a command line says it."""
+        text = options.argument_text(self.seconds)
+        return f"{self.percentile}={text}" if self.stated else text
+
 
 def _latency(value: object, what: str) -> Latency:
     """A time, or a percentile with its time: `1s`, `p95=1s`, `{p95: 1s}`."""

@@ -48,7 +48,7 @@ def command(
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog("gpus", "name", "vendor", "architecture")
+        show_catalog("gpus")
         return
     from flopwise.api import facts as known
 

@@ -47,7 +47,7 @@ def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **fi
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog("instances", "name", "gpu", "provider", "region")
+        show_catalog("instances")
         return
     from flopwise.api import facts as known
 

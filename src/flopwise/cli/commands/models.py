@@ -41,7 +41,7 @@ def command(
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog("models", "name", "family", "kind")
+        show_catalog("models", "batch", "seq", "assume_family")
         return
     from flopwise.api import facts as known
 
