@@ -109,6 +109,7 @@ def compare(
     exclude: Sequence[str] = ...,
     software: Sequence[str] = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     instances: Sequence[str] = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
@@ -168,6 +169,7 @@ def compare(
         exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
         software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         instances (or instance): Offers of this instance type only; they set price and network.
 
     Raises:
@@ -197,6 +199,7 @@ def calibrate(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -240,6 +243,7 @@ def calibrate(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -284,6 +288,7 @@ def fit(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -324,6 +329,7 @@ def fit(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -540,6 +546,7 @@ def io(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -598,6 +605,7 @@ def io(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -867,6 +875,7 @@ def replay(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -937,6 +946,7 @@ def replay(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1070,6 +1080,7 @@ def plan(
     exclude: Sequence[str] = ...,
     software: Sequence[str] = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     instances: Sequence[str] = ...,
     purchase: Sequence[str] = ...,
     max_gpus: int | None | str = ...,
@@ -1228,6 +1239,7 @@ def plan(
         exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
         software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         instances (or instance): Offers of this instance type only; they set price and network.
         purchase: Purchase option.
         max_gpus: Maximum number of accelerators.
@@ -1325,6 +1337,7 @@ def roofline(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1356,6 +1369,7 @@ def roofline(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1392,6 +1406,7 @@ def import_runs(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1488,6 +1503,7 @@ def import_runs(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1619,6 +1635,7 @@ def serve(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1698,6 +1715,7 @@ def serve(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1778,6 +1796,7 @@ def serve_sweep(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1851,6 +1870,7 @@ def serve_sweep(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1929,6 +1949,7 @@ def advise(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1964,6 +1985,7 @@ def advise(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2066,6 +2088,7 @@ def simulate(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2165,6 +2188,7 @@ def simulate(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2270,6 +2294,7 @@ def autoscale(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2369,6 +2394,7 @@ def autoscale(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2417,6 +2443,7 @@ def batch(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2492,6 +2519,7 @@ def batch(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2602,6 +2630,7 @@ def train(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2694,6 +2723,7 @@ def train(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.

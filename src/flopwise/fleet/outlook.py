@@ -141,8 +141,9 @@ def _left_out(trait: Trait, usd: float) -> Binding:
     if isinstance(value, str):
         what = value.replace("_", " ")  # a device, or a way to buy
     else:
-        region, third_parties, software = value
-        more = ", ".join([*(["hosts of third parties"] if third_parties else []), *([software] if software else [])])
+        region, third_parties, retired, software = value
+        kinds = {"hosts of third parties": third_parties, "retired machines": retired, software: bool(software)}
+        more = ", ".join(kind for kind, present in kinds.items() if present)
         what = f"{of} in {region}" + (f" ({more})" if more else "")
     text = (
         f"so that the shares hold, {what} is left out for all workloads; with it the same providers would do the same "
