@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import flopwise
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.offers import retirement_note
 from flopwise.fleet.prices import effective
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import causal_forward_flops
@@ -119,7 +120,8 @@ def _figures() -> Iterator[Said]:
         ours = offer.on_demand_usd_per_hour or 0.0
         verdict = _verdict(said, ours, once)
         told = why.replace("{owner}", _owner(said)) if verdict != "right" else "the list price"
-        yield Said(instance, said, ours, "USD/h", verdict, f"{told}; ours of {offer.price_date}, {region}")
+        where = ", ".join(filter(None, (f"ours of {offer.price_date}", region, retirement_note(offer.retires_on))))
+        yield Said(instance, said, ours, "USD/h", verdict, f"{told}; {where}")
 
 
 def _offer(provider: str, instance: str, region: str) -> Offer:

@@ -109,6 +109,7 @@ def compare(
     exclude: Sequence[str] = ...,
     software: Sequence[str] = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     instances: Sequence[str] = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
@@ -168,6 +169,7 @@ def compare(
         exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
         software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         instances (or instance): Offers of this instance type only; they set price and network.
 
     Raises:
@@ -197,6 +199,7 @@ def calibrate(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -240,6 +243,7 @@ def calibrate(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -284,6 +288,7 @@ def fit(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -324,6 +329,7 @@ def fit(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -540,6 +546,7 @@ def io(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -598,6 +605,7 @@ def io(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -867,6 +875,7 @@ def replay(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -937,6 +946,7 @@ def replay(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1071,6 +1081,7 @@ def plan(
     exclude: Sequence[str] = ...,
     software: Sequence[str] = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     instances: Sequence[str] = ...,
     purchase: Sequence[str] = ...,
     max_gpus: int | None | str = ...,
@@ -1230,6 +1241,7 @@ def plan(
         exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
         software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         instances (or instance): Offers of this instance type only; they set price and network.
         purchase: Purchase option.
         max_gpus: Maximum number of accelerators.
@@ -1327,6 +1339,7 @@ def roofline(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1358,6 +1371,7 @@ def roofline(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1394,6 +1408,7 @@ def import_runs(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1490,6 +1505,7 @@ def import_runs(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1621,6 +1637,7 @@ def serve(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1700,6 +1717,7 @@ def serve(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1780,6 +1798,7 @@ def serve_sweep(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1853,6 +1872,7 @@ def serve_sweep(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1931,6 +1951,7 @@ def advise(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1966,6 +1987,7 @@ def advise(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2068,6 +2090,7 @@ def simulate(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2167,6 +2190,7 @@ def simulate(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2272,6 +2296,7 @@ def autoscale(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2371,6 +2396,7 @@ def autoscale(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2419,6 +2445,7 @@ def batch(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2494,6 +2521,7 @@ def batch(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2604,6 +2632,7 @@ def train(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2696,6 +2725,7 @@ def train(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.

@@ -10,7 +10,7 @@ from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
-from flopwise.facts.offers import UNDATED, days_old
+from flopwise.facts.offers import UNDATED, days_old, retirement_note
 from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import TRAINING
 
@@ -31,6 +31,8 @@ LABELS = {
 """How the figures of a candidate are called on the screen."""
 SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
 """Latencies, and the targets that say at which percentile they are held."""
+WITHOUT_FIRST = ("encode", "batch")
+"""Tasks without a first token: an encoder has none, and the requests of a batch wait for one another."""
 UNMEASURED = "no measured run on this architecture"
 """How the evidence of such a candidate begins."""
 OLD_DAYS = 180
@@ -175,7 +177,7 @@ def _percentile(plan: Plan, target: str) -> str:
 
 def _note(c: Candidate, today: date | None = None) -> str:
     """What is to be known of a row: replicas raised, why it was not run, an old price."""
-    notes = [note for note in (c.note, c.price_note) if note]
+    notes = [note for note in (c.note, c.price_note, retirement_note(c.retires_on)) if note]
     if c.evidence.startswith(UNMEASURED):
         notes.append(UNMEASURED)
     try:
@@ -234,13 +236,12 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
         share = f"{units.format_usd(best.start_usd)} of the cost"
         rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
     figures = {name: value for name, value in best.figures.items() if value is not None}
-    if plan.task == "encode":  # which has no first token
+    if plan.task in WITHOUT_FIRST:
         figures.pop("ttft_s", None)
-    if plan.task not in RUNS:  # it stands above, with its interval
-        figures.pop("e2e_s", None)
+    figures.pop("e2e_s", None)  # of a service it stands above, with its interval; a run does not wait for one
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
-        rows += _simulation_rows(best.simulated)
+        rows += _simulation_rows(best.simulated, plan.task)
     rows += [(f"meets {name}", f"{100 * p:.0f} % chance") for name, p in best.meets.items()]
     return pairs(rows, paper)
 
@@ -289,16 +290,19 @@ def _price(best: Candidate) -> str:
     """What the machines cost an hour, of which day, from where, and what is to be known of it."""
     dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
     note = "" if best.price_note == "undated price" else best.price_note
-    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note]
+    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note, retirement_note(best.retires_on)]
     return f"{', '.join(filter(None, words))}: {best.price_source}"
 
 
-def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
-    """What the simulator says of the best plan."""
+def _simulation_rows(run: SimulatedFigures, task: str) -> list[tuple[str, Any]]:
+    """What the simulator says of the best plan; of a batch nobody waits for, what a token takes alone."""
     rows: list[tuple[str, Any]] = [
         ("simulated", f"{run.requests:,} requests through {_number_of(run.replicas, 'replica')}")
     ]
-    for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
+    latencies = {"TTFT": run.ttft_s, "TPOT": run.tpot_s, "whole request": run.e2e_s}
+    for label, values in latencies.items():
+        if task == "batch" and label != "TPOT":
+            continue
         shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
         if shown:
             rows.append((f"  {label}", ", ".join(shown)))

@@ -28,8 +28,8 @@ MOST_SHOWN = 12
 """Names of a circle that a message holds."""
 FOR_DEVELOPERS = (
     "objective", "software", "constraints.providers", "constraints.regions", "constraints.gpus",
-    "constraints.vendors", "constraints.exclude", "constraints.marketplace", "constraints.instances",
-    "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
+    "constraints.vendors", "constraints.exclude", "constraints.marketplace", "constraints.include_retired",
+    "constraints.instances", "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
     "constraints.inter_node_bandwidth", "constraints.network", "constraints.intra_node",
 )  # fmt: skip
 """Keys of a workload that machines to work on have a use for."""

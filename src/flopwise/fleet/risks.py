@@ -61,6 +61,7 @@ def risks(
         register += _degradation(chosen, fleet)
         register += _loading(chosen, fleet.facts)
     register += _capacity(fleet)
+    register += _retirements(fleet)
     register += _idle_use(fleet)
     register += _providers(fleet, questions)
     register += _prices(fleet.rows, fleet.cost, ages, rules.max_price_age_days)
@@ -249,6 +250,22 @@ def _degradation(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
         f"interval costs {format_usd(high, 0)} instead of {format_usd(usd, 0)}",
         mitigation="measure one machine first (flopwise calibrate); alert on throughput; keep quota for more machines",
     )  # fmt: skip
+
+
+def _retirements(fleet: SolvedFleet) -> Iterable[Risk]:
+    """Machines that their provider retires."""
+    kinds: dict[tuple[str, str, str], list[Allotment]] = {}
+    for row in fleet.rows:
+        if row.retires_on:
+            kinds.setdefault((row.provider, row.instance, row.retires_on), []).append(row)
+    for (provider, instance, day), rows in kinds.items():
+        names = list(dict.fromkeys(row.workload for row in rows))
+        yield Risk(
+            kind="retirement", workload=names[0] if len(names) == 1 else "", probability=1.0,
+            impact=min(1.0, sum(row.usd_per_month for row in rows) / max(fleet.cost.total, 1e-9)),
+            evidence=f"{provider} stops {sum(row.count for row in rows):,} x {instance} on {day}",
+            mitigation="move to another kind before that day, and sign no term that ends after it",
+        )  # fmt: skip
 
 
 def _loading(chosen: ChosenWorkload, facts: Facts) -> Iterable[Risk]:

@@ -401,6 +401,7 @@ class Policies(Spec):
     exclude: tuple[str, ...] = options.same(ConstraintsSpec, "exclude", key=FIELD)
     software: tuple[str, ...] = options.same(ConstraintsSpec, "software", key=FIELD)
     marketplace: bool = options.same(ConstraintsSpec, "marketplace", key=FIELD, default=False)
+    include_retired: bool = options.same(ConstraintsSpec, "include_retired", key=FIELD, default=False)
     purchase: tuple[str, ...] = _key(
         _PURCHASE,
         "Purchase options (default: on demand). Own machines may always be used, an API only where `api` is named.",

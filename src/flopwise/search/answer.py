@@ -89,6 +89,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     price_source: str
     price_note: str = ""
     """What is to be known of the price: that it has no date, is derived from others, or is assumed."""
+    retires_on: str = ""
+    """The day from which its provider has no such machine; "" where none is known."""
     usd_per_hour_interval: tuple[float, float] | None = None
     """Of a price that is assumed; the cost is as far off."""
     shortfall: dict[str, float] = {}

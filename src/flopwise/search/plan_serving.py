@@ -404,10 +404,8 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
     for option, row, odds in missed:
         if id(odds) not in likeliest:
             likeliest[id(odds)] = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
-        failed = likeliest[id(odds)]
-        if (option.num_gpus > option.workload.max_gpus).all():
-            failed = "max_gpus"
-        reason = f"misses {failed}"
+        too_many = bool((option.num_gpus > option.workload.max_gpus).all())
+        reason = "needs more GPUs than --max-gpus allows" if too_many else f"misses {likeliest[id(odds)]}"
         example = "" if draft.ruled_out.has(reason, "offers") else _miss(option, row)
         draft.ruled_out.add(reason, 1, example, unit="offers")
 

@@ -204,6 +204,9 @@ class ConstraintsSpec(Spec):
         section="Where it may run", key=FIELD, repeated=True,
     )
     marketplace: bool = same(MachineSpec, "marketplace", section="Where it may run", key="constraints.", default=False)
+    include_retired: bool = same(
+        MachineSpec, "include_retired", section="Where it may run", key="constraints.", default=False
+    )
     instances: tuple[str, ...] = _machines("instance")
     purchase: tuple[str, ...] = _machines("purchase")
     max_gpus: int | None = _place("--max-gpus", options.DEGREE, "Maximum number of accelerators.")

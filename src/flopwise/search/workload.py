@@ -24,7 +24,7 @@ from flopwise.values import dataclass
 
 ANYWHERE: Mapping[str, Any] = {
     "providers": (), "regions": (), "gpus": (), "vendors": (), "exclude": (), "instances": (), "software": ("any",),
-    "marketplace": True,
+    "marketplace": True, "include_retired": True,
 }  # fmt: skip
 """Limits that leave all machines: of what runs on machines that are there."""
 STRETCH = 5000

@@ -66,6 +66,8 @@ def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterato
     yield table(headers, [row for w in found.workloads for row in _rows(w)], paper)
     if wrong := [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]:
         yield bullets("Missed targets and policies:", [plain_text(text) for text in wrong])
+    if notes := [f"{w.name}: {text}" for w in found.workloads for text in w.notes]:
+        yield bullets("Retired machines:", [plain_text(text) for text in notes])
     rows = [
         (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
         for w in found.workloads

@@ -67,7 +67,13 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
         yield "No offer fits all of these."
         return
     yield verdict(_cheapest(offers), paper)
-    yield table(_HEADERS, [_row(offer) for offer in offers], paper, spare=_SPARE)
+    headers, rows = list(_HEADERS), [_row(offer) for offer in offers]
+    if any(offer.retires_on for offer in offers):
+        headers, rows = (
+            [*headers, "retires on"],
+            [(*row, offer.retires_on) for row, offer in zip(rows, offers, strict=True)],
+        )
+    yield table(headers, rows, paper, spare=_SPARE)
     if name is not None and all(offer.instance.lower() == name.lower() for offer in offers):
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)
@@ -80,6 +86,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
                     ("spot price from", _origin(offer, "spot")),
                     ("reserved prices from", _origin(offer, "reserved_1y")),
                     ("price on demand", offer.derived and f"derived: {offer.derived}"),
+                    ("retires on", offer.retires_on),
                     ("notes", offer.notes),
                 ],
                 paper,
@@ -93,7 +100,7 @@ def _cheapest(offers: tuple[Offer, ...]) -> str:
     count = "1 offer" if len(offers) == 1 else f"{len(offers):,} offers"
     priced = [
         (usd / (offer.count * offer.accelerator_share), purchase, offer)
-        for offer in offers
+        for offer in [o for o in offers if not o.retires_on] or offers
         for purchase in PURCHASES
         if (usd := offer.price_usd_per_hour(purchase)) is not None
     ]

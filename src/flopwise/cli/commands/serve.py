@@ -166,6 +166,7 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
 
 def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
+    together = found.concurrency * replicas
     requests, tokens = found.throughput, found.output_tokens_per_s
     most = f"{found.max_concurrency * replicas:,} in flight"
     if found.max_whole_contexts != found.max_concurrency:
@@ -177,7 +178,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
             ("latency", _seconds(found.ttft_s)),
             ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
             ("per accelerator", f"{requests.value / found.num_gpus:,.4g} inputs/s"),
-            ("batch", f"{found.concurrency * replicas:,.0f} inputs at once; at most {most}"),
+            ("batch", f"{together:,.0f} input{'s'[: round(together) != 1]} at once; at most {most}"),
         ]
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
@@ -189,7 +190,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows.append(("per accelerator", f"{tokens.value / found.num_gpus:,.0f} tokens/s"))
     if answer.keeps_up:
         rows.append(("per user", f"{1 / found.tpot_s.value:,.1f} tokens/s"))
-    decoding = f"with {found.concurrency * replicas:,.0f} decoding at once"
+    decoding = f"with {together:,.0f} decoding at once"
     rows.append(("requests", f"{requests.value * replicas:,.3g}/s {decoding}"))
     rows.append(("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"))
     if drafts is not None:

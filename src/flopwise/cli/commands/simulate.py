@@ -206,7 +206,10 @@ def _targets(found: RunSummary, given: Mapping[str, Any]) -> list[_Target]:
     return targets
 
 
-KEPT = ((MachineSpec, ("provider", "region", "marketplace", "gpu")), (ServingSpec, ("weights", "kv_dtype", "engine")))
+KEPT = (
+    (MachineSpec, ("provider", "region", "marketplace", "include_retired", "gpu")),
+    (ServingSpec, ("weights", "kv_dtype", "engine")),
+)
 """What a plan of the same load keeps."""
 
 
