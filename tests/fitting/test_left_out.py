@@ -39,4 +39,4 @@ def test_a_constant_lists_the_publishers_whose_rows_depend_on_it() -> None:
     assert buckets.rows["bigscience"] == sum(row["publisher"] == "bigscience" for row in chosen)
     assert buckets.after > buckets.before
     assert set(found["fragmentation_frac"].rows) == {"bigscience", "torchtitan"}
-    assert "loads_whole" not in found  # of old libraries only
+    assert "frozen_stay_gathered" not in found  # of old libraries only

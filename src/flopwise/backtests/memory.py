@@ -88,7 +88,7 @@ def _libraries(row: Row, stack: TrainingStack) -> TrainingStack:
     if row.get("recompute") == "plain":
         stack = replace(stack, holds_inputs=False)
     old = stack.pipeline_gathered and _year(row) <= OLD_LIBRARIES_YEAR  # PyTorch's FSDP
-    return replace(stack, loads_whole=True, quantised_keeps_input=True) if old else stack
+    return replace(stack, frozen_stay_gathered=True, quantised_keeps_input=True) if old else stack
 
 
 @lru_cache(maxsize=256)
