@@ -33,7 +33,8 @@ from flopwise.training.layout import GradSync, Layout, Lora, Recipe, Selective
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 
 UNIT = "bytes/GPU"
-RECENT_YEAR = 2025  # from then on FSDP stacks compile the loss as well
+RECENT_YEAR = 2025  # of a row that names none; from then on torchtune computes its loss in pieces
+COMPILED_LOSS = (2025, 4)  # year and month from which on torchtitan compiles the loss, too (its pull request 1033)
 LOOPING_YEAR = 2022  # optimizers of PyTorch before 2.0 go through the parameters one by one
 OLD_LIBRARIES_YEAR = 2023  # of PyTorch before 2.1 and bitsandbytes before 0.43.2, whatever software runs on them
 WHOLE_SEQUENCES = frozenset({"megatron-deepspeed", "megatron-2021"})  # stacks of before sequence parallelism
@@ -59,7 +60,7 @@ def row_stack(row: Row) -> str:
     """The row of data/stacks.csv: the software of that year, compiled or not."""
     name = row.get("software") or "hf-trainer"
     if name.endswith("-eager") and flag(row, "compiled", default=False):
-        recent = name == "fsdp-eager" and _year(row) >= RECENT_YEAR
+        recent = name == "fsdp-eager" and (_year(row), whole(row, "month", 12)) >= COMPILED_LOSS
         return name.replace("-eager", "-compile-2025" if recent else "-compile")
     return "torchtune-2024" if name == "torchtune-eager" and _year(row) < RECENT_YEAR else name
 
