@@ -90,3 +90,12 @@ def test_fsdp_loads_a_model_unit_by_unit() -> None:
         tensors = (float(memory.moments[moment]) - 1e9) / 1.12
         assert tensors == pytest.approx(68_976_648_192 * a_parameter / 16)
     assert memory.peak == "optimizer step"
+
+
+def test_axolotl_casts_ends_and_norms_back_to_16_bits() -> None:
+    """Two tables of 1,000 rows and the last norm take 2 bytes less each, what eight layers read half as much."""
+    plain, axolotl = (held(stack, 0, QLORA) for stack in ("hf-trainer", "axolotl"))
+    ends = 2 * 1000 * WIDTH + WIDTH
+    assert plain.items["weights"] - axolotl.items["weights"] == pytest.approx(2 * ends)
+    less = difference(plain, axolotl, "start of the backward pass")
+    assert less == pytest.approx(LAYERS * INPUT + 2 * ends)
