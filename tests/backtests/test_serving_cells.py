@@ -322,6 +322,7 @@ def test_what_is_left_of_an_unknown_name_is_no_model_of_that_size() -> None:
         named_model("X0_3B", FACTS)
     assert "T5" in named_model("T0_3B", FACTS).name
     assert "3B" in named_model("3B", FACTS).name
+    assert named_model("ViT-H/14", FACTS).name == "ViT-H/14"  # a name of the catalog, slash and all
 
 
 def test_a_power_limit_is_the_devices() -> None:
