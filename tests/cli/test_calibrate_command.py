@@ -215,7 +215,7 @@ def test_a_recorded_run_teaches_as_its_row_would(probed: Path, capsys: pytest.Ca
     store.add_run(bare)
     code, _, err = run(capsys, "calibrate", "cdcd", "--calibration", "mycpu")
     assert code == 2
-    assert "its tokens a second are not known" in err
+    assert "its throughput is not known" in err
     assert probed.exists()
 
 

@@ -100,4 +100,4 @@ def test_one_run_has_nothing_to_be_compared_with(capsys: pytest.CaptureFixture[s
     assert code == 2
     assert "one run cannot be compared" in err
     code, _, err = run(capsys, "runs", "export", "--rows", "training", "-o", "x")
-    assert (code, "a run of serving" in err) == (2, True)
+    assert (code, "it is a serving run" in err) == (2, True)

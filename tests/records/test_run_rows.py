@@ -73,9 +73,9 @@ def test_what_a_run_lacks_is_the_reason_why_it_makes_no_row(tmp_path: Path) -> N
     made = rows_of([bare, slow, serving], "training")
     assert made.rows == ()
     assert list(made.missing) == [
-        "bare: its tokens a second are not known: neither measured, nor do seq and global_batch tell them",
-        "slow: its tokens a second are not known: neither measured, nor do seq and global_batch tell them",
-        "serves: a run of serving",
+        "bare: its throughput is not known: it was not measured, and seq or global_batch is missing",
+        "slow: its throughput is not known: it was not measured, and seq or global_batch is missing",
+        "serves: it is a serving run",
     ]
     assert rows_of([slow], "memory").missing == ("slow: no peak of memory was measured",)
     named = stored(tmp_path / "runs.db", {"peak_memory_bytes@0": [4.0]}, name="named", gpu="h100")

@@ -138,7 +138,7 @@ function terms(run) {
     apart(rows) ? dots(rows) : bars(rows),
     table("Terms", [
       { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },
-      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "longer by", number: true, cell: (t) => taken(t.difference_s) },
+      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "difference", number: true, cell: (t) => taken(t.difference_s) },
       { title: "how it is known", cell: (t) => t.basis },
     ], run.terms));
 }
@@ -164,7 +164,7 @@ function figures(run) {
     { title: "figure", cell: (f) => called(f.metric) }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
     { title: "expected", number: true, cell: (f) => text(f, f.expected) },
     { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [`${text(f, f.low)} to ${text(f, f.high)}`, f.measured === null ? null : band(f.low, f.measured, f.high)]) },
-    { title: "off by", number: true, cell: (f) => known(f.difference, (held) => `${held > 0 ? "+" : ""}${format.percent(held)}`) },
+    { title: "difference", number: true, cell: (f) => known(f.difference, (held) => `${held > 0 ? "+" : ""}${format.percent(held)}`) },
     { title: "place", cell: (f) => f.place || "not measured" },
   ], run.figures));
 }
