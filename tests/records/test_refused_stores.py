@@ -247,5 +247,5 @@ def test_a_folder_for_reading_only_is_read_and_not_written_and_a_closed_one_is_r
     assert name == "first"
     assert "read-only" in deleting
     assert "--store or FLOPWISE_RUNS" in making
-    assert "you may not open one of its folders; --store or FLOPWISE_RUNS" in reaching
+    assert "permission denied for one of its folders; give another path by --store or FLOPWISE_RUNS" in reaching
     assert _names(folder) == ["runs.db"]

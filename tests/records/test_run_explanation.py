@@ -88,7 +88,7 @@ def test_lowered_clocks_and_more_tensor_work_than_planned(tmp_path: Path) -> Non
     evidence = {cause.name: cause.evidence for cause in why.causes}
     assert evidence["clocks"] == "the median clock is 1,200 MHz, the highest 1,980 MHz"
     # the planned work takes 0.4 x 1 s of tensor time: 20 % of the 2 s that a step took
-    assert evidence["more work"] == "tensor units are active 40.0 % of the time, the plan's work needs 20.0 %"
+    assert evidence["more work"] == "tensor units are active 40.0 % of the time; the planned work needs 20.0 %"
 
 
 def test_a_request_by_its_first_token_and_the_further_ones(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ def test_what_a_run_lacks_is_the_reason_why_it_makes_no_row(tmp_path: Path) -> N
         "slow: its throughput is not known: it was not measured, and seq or global_batch is missing",
         "serves: it is a serving run",
     ]
-    assert rows_of([slow], "memory").missing == ("slow: no peak of memory was measured",)
+    assert rows_of([slow], "memory").missing == ("slow: no memory peak was measured",)
     named = stored(tmp_path / "runs.db", {"peak_memory_bytes@0": [4.0]}, name="named", gpu="h100")
     assert rows_of([named], "memory").missing == ("named: its model is not known",)
-    reason = "serves: neither its requests in flight (concurrency) nor their rate is known"
+    reason = "serves: neither its concurrency nor its request rate is known"
     assert rows_of([serving], "serving").missing == (reason,)
     with pytest.raises(UnknownNameError, match="allowed: training, memory, serving"):
         rows_of([], "kernels")

@@ -21,7 +21,7 @@ WORTH_FRAC = 0.05
 """Relative difference below which a term is not reported as a cause."""
 HOST, QUEUE, PREFILL = "host", "queue", "prefill"
 WEIGHTS, CACHE, MESSAGES = "weights", "cache", "messages"
-PROMPTS, REST = "prefill of other requests", "unexplained"
+PROMPTS, REST = "prefill of other requests", "unexplained time"
 _LEVERS = {
     HOST: "the time of the HTTP server, tokenizer and scheduler differs from the plan: `flopwise calibrate` fits it",
     QUEUE: "the queue length differs: check the arrivals and the rate that the replica sustains",
