@@ -83,7 +83,7 @@ def further(plan: Plan) -> dict[str, str]:
     same = "with the same figures" if exact else "as estimated, before its simulation"
     if " --turns " in one.reproduce:
         same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
-    return {f"Row 1 by itself, {same}": one.reproduce}
+    return {f"Row 1 in full, {same}": one.reproduce}
 
 
 def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -234,13 +234,13 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
         share = f"{units.format_usd(best.start_usd)} of the cost"
         rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
     figures = {name: value for name, value in best.figures.items() if value is not None}
-    if plan.task == "encode":  # which has no first token
+    if plan.task in ("encode", "batch"):  # without a first token, or one that waits for all requests before it
         figures.pop("ttft_s", None)
-    if plan.task not in RUNS:  # it stands above, with its interval
+    if plan.task not in RUNS or plan.task == "batch":  # it is above, with its interval
         figures.pop("e2e_s", None)
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
-        rows += _simulation_rows(best.simulated)
+        rows += _simulation_rows(best.simulated, queued=plan.task == "batch")
     rows += [(f"meets {name}", f"{100 * p:.0f} % chance") for name, p in best.meets.items()]
     return pairs(rows, paper)
 
@@ -293,12 +293,13 @@ def _price(best: Candidate) -> str:
     return f"{', '.join(filter(None, words))}: {best.price_source}"
 
 
-def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
-    """What the simulator says of the best plan."""
+def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, Any]]:
+    """Figures of the simulation; `queued`: all requests arrive at the start, so only the time per token is shown."""
     rows: list[tuple[str, Any]] = [
         ("simulated", f"{run.requests:,} requests through {_number_of(run.replicas, 'replica')}")
     ]
-    for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
+    latencies = {"TTFT": run.ttft_s, "TPOT": run.tpot_s, "whole request": run.e2e_s}
+    for label, values in {"TPOT": run.tpot_s}.items() if queued else latencies.items():
         shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
         if shown:
             rows.append((f"  {label}", ", ".join(shown)))

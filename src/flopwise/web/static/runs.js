@@ -139,7 +139,7 @@ function terms(run) {
     table("Terms", [
       { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },
       { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "difference", number: true, cell: (t) => taken(t.difference_s) },
-      { title: "how it is known", cell: (t) => t.basis },
+      { title: "basis", cell: (t) => t.basis },
     ], run.terms));
 }
 
@@ -176,7 +176,7 @@ function causes(run) {
 
 function events(run) {
   if (!run.events.length) return null;
-  return el("section", { class: "card" }, el("h2", {}, "What happened"), table("Events, the last twenty", [
+  return el("section", { class: "card" }, el("h2", {}, "Events"), table("Events, the last twenty", [
     { title: "when", cell: (e) => at(e.at_s) }, { title: "step", number: true, cell: (e) => e.step ?? "-" }, { title: "what", cell: (e) => e.kind }, { title: "text", cell: (e) => e.text },
   ], run.events.slice(-20)));
 }
