@@ -75,7 +75,7 @@ def test_the_same_file_twice_and_an_export_into_another_store(
     [
         (("import",), "Missing argument 'FILES...'"), (("import", "nothing.csv"), "no such file"),
         (("import", BENCH, "--seq", "8k"), "--seq: of training;"),
-        (("import", BENCH, "--format", "wandb"), "not of the"),
+        (("import", BENCH, "--format", "wandb"), "not in the format"),
         (("import", BENCH, *PLAN[:2], "--gpu", "h1000"), "h1000"),
         (("import", BENCH, "--metric", "loss"), "is not a mapping"),
         (("import", BENCH, "--metric", "speed=x"), "speed"),

@@ -15,7 +15,6 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, name
-from flopwise.results import attributes
 
 if TYPE_CHECKING:
     from flopwise.backtests.run import Backtest
@@ -54,9 +53,7 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None, c
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
     """The backtest as the JSON that scripts rely on; with `by` the figures of each group, too."""
-    columns = "id quantity measured predicted low high unit error skipped band=band.name"
-    rows = [attributes(p, columns) | {"quantity": p.quantity or None} for p in done.predictions]
-    found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": done.summary}
+    found = done.document()
     if by:
         names = (*by, "quantity") if done.has_quantities else by
         found["groups"] = [
@@ -70,7 +67,6 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
 
     sources = tuple(name for name in done.kind.source if name in done.columns)[:1]
     classes = tuple(name for name in done.kind.classes if name in done.columns)
-    yield _total(done.summary, paper)
     for names in [by] if by else [sources, classes]:
         if names:
             yield _groups(done, names, paper)
@@ -101,16 +97,6 @@ def _cells(s: Errors) -> tuple[Any, ...]:
         s.rows, s.predicted_rows, _share(s.median_abs_error), _share(s.p90_abs_error), _signed_percent(s.bias),
         _share(s.coverage),
     )  # fmt: skip
-
-
-def _total(s: Errors, paper: Screen) -> str:
-    line = f"{s.predicted_rows:,} of {s.rows:,} predicted"
-    if s.median_abs_error is not None:
-        line += (
-            f": median error {_share(s.median_abs_error)}, 90th percentile {_share(s.p90_abs_error)}, "
-            f"bias {_signed_percent(s.bias)}, {_share(s.coverage)} inside the 80 % interval"
-        )
-    return heading(line, paper)
 
 
 def _share(value: float | None) -> str | None:

@@ -17,7 +17,6 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, choice, whole
-from flopwise.results import attributes, notes
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -99,7 +98,7 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: A
     spellings = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
     found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
-    options.answer(found, shape_lines, shape_document, verdict=shape_verdict)
+    options.answer(found, shape_lines)
 
 
 command.forms = (shapes,)
@@ -125,18 +124,7 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
         found = explanation(module.question(**given))
     asked = {"The answer itself": shlex.join(["flopwise", question, *arguments])}
     text = lambda one, paper: lines(one, depth, paper)  # noqa: E731 - of this depth
-    options.answer(found, text, document, verdict=lambda one: one.answer.verdict, further=asked)
-
-
-def document(found: Explanation) -> dict[str, Any]:
-    """The explanation as JSON."""
-    from flopwise.provenance import assumptions, to_json
-
-    return {
-        "provenance": to_json(found.figure),
-        "assumptions": [*assumptions(found.figure), *found.answer.assumptions],
-        "sensitivities": [attributes(one, "change effects note") for one in found.sensitivities],
-    }
+    options.answer(found, text, further=asked)
 
 
 def lines(found: Explanation, depth: int | None, paper: Screen) -> Iterator[str]:
@@ -163,30 +151,6 @@ def _percent(ratio: float | None) -> str | None:
 
 SMALL = 0.003
 """Share of the pass below which an operation is not drawn."""
-
-
-def shape_document(answer: ShapeAnswer) -> dict[str, Any]:
-    """The answer as JSON."""
-    return attributes(
-        answer,
-        "model=clock.model.name gpu=clock.cluster.accelerator.name clock.task clock.tp clock.batch clock.seq "
-        "clock.dtype pass_s kernels_s memory_bound_frac ridge_flops_per_byte l2_ridge_flops_per_byte operations advice "
-        "fine stacks",
-    ) | notes(answer)
-
-
-def shape_verdict(answer: ShapeAnswer) -> str:
-    """How long a pass takes, and the change that saves most of it."""
-    clock, share = answer.clock, units.format_percent(answer.memory_bound_frac, 0)
-    where = f"{clock.model.name} on {clock.cluster.accelerator.name}"
-    text = f"A pass of {where} takes {units.format_seconds(answer.pass_s)}, {share} of it bound by memory"
-    if not answer.advice:
-        return f"{text}; no single change of shape saves 0.5 % of it."
-    best = answer.advice[0]
-    change = f"{best.what} {best.better} instead of {best.now}"
-    if best.needed:
-        return f"{text}. It does not run as it is: {change}."
-    return f"{text}. The largest gain: {change}, {units.format_percent(best.gain_frac)} of it."
 
 
 def shape_lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:

@@ -75,7 +75,12 @@ NOT_QUEUED = {
 @flags(MachineSpec, "gpu", section="")
 @add("--replicas", DEGREE, "Replicas behind the balancer.", default=1)
 @flags(ServingSpec, "tp pp ep dp", section="")
-@add("--replay", FILE, "Folder of an observation, whose trace is replayed and compared with its measurements.", section="Traffic")
+@add(
+    "--replay",
+    FILE,
+    "Folder of an observation, whose trace is replayed and compared with its measurements.",
+    section="Traffic",
+)
 @flags(Traffic)
 @flags(TargetsSpec, "ttft tpot latency", section="What counts as good")
 @flags(Scheduling)
