@@ -207,7 +207,7 @@ def _capacity(fleet: SolvedFleet) -> Iterable[Risk]:
             odds = 1.0 - (1.0 - gone) ** sum(row.count for row, _ in rows)
             doubt = " (the record does not cover so many at once)" if many else ""
             doubt = (
-                f"{doubt} (so low a price is often out of date or has little capacity behind it)"
+                f"{doubt} (such a low price is often outdated or has little capacity)"
                 if least < THIN
                 else doubt
             )

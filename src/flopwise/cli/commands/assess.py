@@ -164,8 +164,11 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
-        ("the bill", bill_interval(cost)),
-        *([] if cost.expected is None else [("bill", f"{usd(cost.total)} {AS_PLANNED}")]),
+        (
+            "expected bill",
+            f"{usd(cost.total if cost.expected is None else cost.expected)} a month ({bill_interval(cost)})",
+        ),
+        *([] if cost.expected is None else [("planned bill", f"{usd(cost.total)} {AS_PLANNED}")]),
         ("optimal", found.optimality),
     ]
     if found.budget_per_month is not None:

@@ -122,9 +122,9 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
         options.refuse(NOT_EXPLAINED, "has no single answer that could be explained; leave it out")
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
         found = explanation(module.question(**given))
-    asked = {"The answer itself": shlex.join(["flopwise", question, *arguments])}
+    answering = {"The answer itself": shlex.join(["flopwise", question, *arguments])}
     text = lambda one, paper: lines(one, depth, paper)  # noqa: E731 - of this depth
-    options.answer(found, text, further=asked)
+    options.answer(found, text, further=answering)
 
 
 def lines(found: Explanation, depth: int | None, paper: Screen) -> Iterator[str]:
