@@ -1130,7 +1130,7 @@ def plan(
         name: Name used in the results.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
-        spot: Offers whose spot price is not known: leave them out, or assume the provider's published discounts.
+        spot: Offers whose spot price is unknown: leave them out, or assume the provider's published discounts.
         reserved: Offers whose reserved price is not known: leave them out, or assume the provider's published discounts.
         one_precision: One precision instead of all: of products in training, of weights in serving.
         tokens: Tokens of the whole run: 2T.

@@ -148,7 +148,7 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
         >>> try:
         ...     fresh = flopwise.refresh_prices(providers=["aws"])
         ... except flopwise.InfeasibleError as error:
-        ...     print("the prices that are there stay")
+        ...     print("the existing prices stay")
         the prices ...
     """
     from flopwise.facts.catalog import load_facts

@@ -80,7 +80,7 @@ def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterato
 def _totals(found: Check) -> Iterator[tuple[str, Any]]:
     beside = found.usd_per_month - sum(m.usd_per_month for w in found.workloads for m in w.machines)
     if beside > 0.005:
-        yield "of it storage and traffic", usd(beside)
+        yield "storage and traffic in it", usd(beside)
     share = format_percent(found.idle_usd_per_month / found.usd_per_month) if found.usd_per_month else "-"
     yield "idle", f"{usd(found.idle_usd_per_month)} a month, {share} of it"
     if found.proposed_usd_per_month is not None:
