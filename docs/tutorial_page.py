@@ -49,8 +49,8 @@ TTFT is the time to the first token, TPOT the time per token after it ([glossary
 
 $ flopwise serve Llama-3.1-8B --gpu l40s --rate 2/s --input 1k --output 200  # 1
 
-With `--rate` the answer has percentiles under that load; without it, the throughput with as many requests as memory holds.
-`flopwise simulate` with the same options simulates every request, and can replay a trace of your own.
+With `--rate` the answer has percentiles under that load; without it, the throughput with as many requests as memory
+holds. `flopwise simulate` with the same options simulates every request, and can replay a trace of your own.
 
 ## 4. How long does the training take, and what does it cost?
 
@@ -63,13 +63,13 @@ MFU is the share of the datasheet's rate that goes into the model's own operatio
 
 ## 5. Which machines are the cheapest for it?
 
-All offers with dated prices are searched: machines, layouts and purchase options, ranked by cost; those that miss a target
-are left out.
+All offers with dated prices are searched: machines, layouts and purchase options, ranked by cost; those that miss
+a target are left out.
 
 $ flopwise plan Llama-3.1-8B --task finetune --lora 16 --tokens 50M --budget 100 --top 3  # 1
 
-The answer ends with the `train` or `serve` command that estimates the best plan in full. `-o plan.json` saves the plan, and
-`flopwise export kubernetes plan.json -o out` (or skypilot, torchrun, vllm ...) writes the files that run it.
+The answer ends with the `train` or `serve` command that estimates the best plan in full. `-o plan.json` saves the plan,
+and `flopwise export kubernetes plan.json -o out` (or skypilot, torchrun, vllm ...) writes the files that run it.
 
 ## 6. Fine-tune, train from scratch, or call an API?
 

@@ -124,7 +124,8 @@ def test_profiles_are_listed_shown_and_removed(probed: Path, capsys: pytest.Capt
     assert NAME in run(capsys, "calibrate", "--show", "mycpu")[1]
     assert run(capsys, "calibrate", "--remove", "mycpu")[0] == 0
     assert not (profiles_folder() / "mycpu").exists()
-    assert run(capsys, "calibrate", "--list")[1].strip() == "No calibration profiles; estimates use the shipped constants."
+    said = run(capsys, "calibrate", "--list")[1].strip()
+    assert said == "No calibration profiles; estimates use the shipped constants."
     code, _, err = run(capsys, *TRAIN, "--gpu", "here", "--calibration", "mycpu")
     assert code == 2
     assert "calibration profile 'mycpu'" in err

@@ -149,7 +149,7 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
         ...     fresh = flopwise.refresh_prices(providers=["aws"])
         ... except flopwise.InfeasibleError as error:
         ...     print("the existing prices stay")
-        the prices ...
+        the existing prices ...
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.price_import.imports import import_fetched

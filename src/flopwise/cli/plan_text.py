@@ -154,7 +154,7 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
         return [(LATENCIES[target], f"{target}_s", None) for target in ("ttft", "tpot")]
     columns: list[tuple[str, str, str | None]] = []
     for target in ("ttft", "tpot"):
-        title, percentile = LATENCIES[target], _percentile(plan, target)
+        title, percentile = LATENCIES[target], plan.percentile(target)
         columns += [(f"{title} {percentile}", f"{target}_s", percentile), (f"estimated {title}", f"{target}_s", None)]
     return columns
 
@@ -165,12 +165,6 @@ def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
     if percentile is not None:
         value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
     return None if value is None else units.format_seconds(value)
-
-
-def _percentile(plan: Plan, target: str) -> str:
-    """The percentile that a latency of a plan is held at."""
-    bound = plan.workload.get("targets", {}).get(target)
-    return next(iter(bound)) if isinstance(bound, dict) else "p95"
 
 
 def _note(c: Candidate, today: date | None = None) -> str:
@@ -250,7 +244,7 @@ def _label(figure: str, plan: Plan) -> str:
     target = SERVED.get(figure)
     if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
         return LABELS[figure]
-    return f"{LABELS[figure]} {_percentile(plan, target)}"
+    return f"{LABELS[figure]} {plan.percentile(target)}"
 
 
 def _layout_text(layout: Mapping[str, Any]) -> str:
@@ -363,7 +357,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
         series = [Series("cheapest at each", points(rows), line=True)]
         series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
-        x = Axis(f"{LATENCIES[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
+        x = Axis(f"{LATENCIES[target]} ({plan.percentile(target)}, estimated)", units.format_seconds, log=True)
         yield chart(series, x, Axis("monthly cost", units.format_usd, log=True), paper, rows=10)
 
 
