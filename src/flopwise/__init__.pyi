@@ -802,10 +802,10 @@ def observe(
         out: folder for `observation.json` and `trace.csv`, which `replay` simulates.
         facts: folder of rows that override the shipped ones.
         progress: called with (seconds done, seconds in all).
-        seconds: How long to watch.
+        seconds: How long to observe the engine.
         interval_s (or every): Time between two readings of its metrics.
-        load: Result of a load generator with each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
-        seed: Random seed of a trace that is drawn.
+        load: Result of a load generator with a record of each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
+        seed: Random seed of a generated trace.
 
     Raises:
         SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
@@ -1143,7 +1143,7 @@ def plan(
         name: Name used in the results.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
-        spot: Offers whose spot price is not known: leave them out, or assume the provider's published discounts.
+        spot: Offers whose spot price is unknown: leave them out, or assume the provider's published discounts.
         reserved: Offers whose reserved price is not known: leave them out, or assume the provider's published discounts.
         one_precision: One precision instead of all: of products in training, of weights in serving.
         tokens: Tokens of the whole run: 2T.
@@ -1302,8 +1302,8 @@ def probe(
 
     Args:
         progress: called with (seconds done, seconds in all, what comes next).
-        device: Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.
-        only: Measure this kind only: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
+        device: Measure this device: cpu, cuda:0, mps (default: the first GPU and the CPU).
+        only: Measure only this kind: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
         quick: Fewer sizes and repetitions: under 20 seconds instead of two minutes.
         threads: CPU threads to use.
         disk: Folder whose disk is measured, in a temporary file (default: the current one).
@@ -1494,12 +1494,12 @@ def import_runs(
             benchmark.
         store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         gpus: number of accelerators.
-        format: Of the files: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.
+        format: Format: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.
         name: Name of the run (default: as in the file).
-        model: Model that was run: without it nothing can be expected of the run.
+        model: Model of the run; without it there is no estimate to compare with.
         task: What was trained (default: pretrain).
-        metric: Metric of ours by its name in the file, times a factor if need be: step_s=step_ms*0.001.
-        replace: Import again a run that was imported before, and replace it.
+        metric: Name of a metric in the file, with an optional factor: step_s=step_ms*0.001.
+        replace: Import runs again that were imported before, and replace them.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1600,9 +1600,9 @@ def runs(
     Args:
         store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         task: Runs of this task.
-        model: Runs whose model has this in its name.
-        status: Runs of this status; one that was killed stays running.
-        since: Runs that began within this time, or since this day.
+        model: Runs whose model's name contains this text.
+        status: Runs with this status; a run that was killed stays running.
+        since: Runs that began within this time or since this day.
 
     Raises:
         SpecError: the store cannot be read, or one that was named is not there.
@@ -2801,14 +2801,14 @@ def watch(
     Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
-        run: Read a recorded run, by id or name: live while it is running, else played back.
+        run: Read a recorded run, by id or name: live while it is running, else replayed.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
         interval: Time between two readings.
-        window: Time over which a bound is judged.
+        window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
         rank: The candidate of the plan.
         price: Price of all machines per hour.
-        started: Time since the job began; cost counts from then (default: from the first reading).
+        started: Time since the job began, from which cost counts (default: since the first reading).
         budget: Budget of the job, in US dollars.
         budget_per_day: Budget of 24 hours, in US dollars.
         target_p95: Limit of the 95th percentile of request latency, or ttft=TIME, tpot=TIME.
@@ -2863,14 +2863,14 @@ def watch_live(
     Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
-        run: Read a recorded run, by id or name: live while it is running, else played back.
+        run: Read a recorded run, by id or name: live while it is running, else replayed.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
         interval: Time between two readings.
-        window: Time over which a bound is judged.
+        window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
         rank: The candidate of the plan.
         price: Price of all machines per hour.
-        started: Time since the job began; cost counts from then (default: from the first reading).
+        started: Time since the job began, from which cost counts (default: since the first reading).
         budget: Budget of the job, in US dollars.
         budget_per_day: Budget of 24 hours, in US dollars.
         target_p95: Limit of the 95th percentile of request latency, or ttft=TIME, tpot=TIME.

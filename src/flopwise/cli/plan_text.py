@@ -85,7 +85,7 @@ def further(plan: Plan) -> dict[str, str]:
     same = "with the same figures" if exact else "as estimated, before its simulation"
     if " --turns " in one.reproduce:
         same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
-    return {f"Row 1 by itself, {same}": one.reproduce}
+    return {f"Row 1 in full, {same}": one.reproduce}
 
 
 def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -156,7 +156,7 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
         return [(LATENCIES[target], f"{target}_s", None) for target in ("ttft", "tpot")]
     columns: list[tuple[str, str, str | None]] = []
     for target in ("ttft", "tpot"):
-        title, percentile = LATENCIES[target], _percentile(plan, target)
+        title, percentile = LATENCIES[target], plan.percentile(target)
         columns += [(f"{title} {percentile}", f"{target}_s", percentile), (f"estimated {title}", f"{target}_s", None)]
     return columns
 
@@ -167,12 +167,6 @@ def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
     if percentile is not None:
         value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
     return None if value is None else units.format_seconds(value)
-
-
-def _percentile(plan: Plan, target: str) -> str:
-    """The percentile that a latency of a plan is held at."""
-    bound = plan.workload.get("targets", {}).get(target)
-    return next(iter(bound)) if isinstance(bound, dict) else "p95"
 
 
 def _note(c: Candidate, today: date | None = None) -> str:
@@ -241,7 +235,7 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     figures.pop("e2e_s", None)  # of a service it stands above, with its interval; a run does not wait for one
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
-        rows += _simulation_rows(best.simulated, plan.task)
+        rows += _simulation_rows(best.simulated, queued=plan.task == "batch")
     rows += [(f"meets {name}", f"{100 * p:.0f} % chance") for name, p in best.meets.items()]
     return pairs(rows, paper)
 
@@ -251,7 +245,7 @@ def _label(figure: str, plan: Plan) -> str:
     target = SERVED.get(figure)
     if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
         return LABELS[figure]
-    return f"{LABELS[figure]} {_percentile(plan, target)}"
+    return f"{LABELS[figure]} {plan.percentile(target)}"
 
 
 def _layout_text(layout: Mapping[str, Any]) -> str:
@@ -294,15 +288,13 @@ def _price(best: Candidate) -> str:
     return f"{', '.join(filter(None, words))}: {best.price_source}"
 
 
-def _simulation_rows(run: SimulatedFigures, task: str) -> list[tuple[str, Any]]:
-    """What the simulator says of the best plan; of a batch nobody waits for, what a token takes alone."""
+def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, Any]]:
+    """Figures of the simulation; `queued`: all requests arrive at the start, so only the time per token is shown."""
     rows: list[tuple[str, Any]] = [
         ("simulated", f"{run.requests:,} requests through {_number_of(run.replicas, 'replica')}")
     ]
     latencies = {"TTFT": run.ttft_s, "TPOT": run.tpot_s, "whole request": run.e2e_s}
-    for label, values in latencies.items():
-        if task == "batch" and label != "TPOT":
-            continue
+    for label, values in {"TPOT": run.tpot_s}.items() if queued else latencies.items():
         shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
         if shown:
             rows.append((f"  {label}", ", ".join(shown)))
@@ -366,7 +358,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
         series = [Series("cheapest at each", points(rows), line=True)]
         series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
-        x = Axis(f"{LATENCIES[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
+        x = Axis(f"{LATENCIES[target]} ({plan.percentile(target)}, estimated)", units.format_seconds, log=True)
         yield chart(series, x, Axis("monthly cost", units.format_usd, log=True), paper, rows=10)
 
 

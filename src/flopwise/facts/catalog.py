@@ -239,7 +239,7 @@ class Facts:
             if alias.name not in self.accelerators:
                 raise row.error("name", alias.name, "no accelerator has that name, spelt exactly so")
             if not key:
-                raise row.error("alias", alias.alias, "an alias needs letters or digits besides the vendor's")
+                raise row.error("alias", alias.alias, "an alias needs letters or digits other than the vendor's")
             if names.get(key, alias.name) != alias.name:
                 raise row.error("alias", alias.alias, f"that is the name of {names[key]}")
             if key in taken:

@@ -293,7 +293,7 @@ OFFERS = FactTable(
     },
 )  # fmt: skip
 MARKETPLACES = FactTable(
-    file="marketplaces.csv", meaning="instances on hosts of third parties, which answers leave out unless asked",
+    file="marketplaces.csv", meaning="instances on third-party hosts, which answers leave out by default",
     row=HostRecord, key=("provider", "instances"),
 )  # fmt: skip
 RETIREMENTS = FactTable(

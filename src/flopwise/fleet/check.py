@@ -124,7 +124,7 @@ def check(platform: Platform, facts: Facts, *, today: str = "", advance: Advance
     Raises: SpecError, UnknownNameError: something in the fleet is wrong, or nothing is said of what there is.
     """
     if not any(job.spec.existing for job in platform.jobs):
-        raise SpecError("what workloads run on today is not given; add `existing` or --existing FILE.csv")
+        raise SpecError("the current machines of the workloads are missing; give `existing` or --existing FILE.csv")
     named, known = resolve_names(platform, facts)
     setups = existing_setups(named, known)
     fleet, refusal = None, ""

@@ -328,7 +328,16 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             cost += f" {format_interval(*paid, format_usd)}"
         ends = "" if time is None else f" ({format_seconds(time[0])} to {format_seconds(time[1])})"
         sure = "" if best.likely is None else f"; {best.likely} chance to meet every target"
+        if not runs and not sure and time is not None:
+            loaded = {"requests_per_s", "trace"} & (self.workload.get("traffic") or {}).keys()
+            request = f"whole request {self.percentile('latency')}" if loaded else "whole request"
+            sure = f"; {request} {format_seconds(best.seconds)} {format_interval(*time, format_seconds)}"
         return f"{machines}: {cost}{f', done in {format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
+
+    def percentile(self, target: str) -> str:
+        """The percentile at which a latency target is held: that of the target, or p95."""
+        bound = self.workload.get("targets", {}).get(target)
+        return next(iter(bound)) if isinstance(bound, dict) else "p95"
 
     def document(self) -> dict[str, Any]:
         """The plan by key."""

@@ -1,4 +1,4 @@
-"""What can be said of a workload that is planned, and the format of its file."""
+"""Keys of a planned workload, and the format of its file."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RankingSpec(Spec):
     )
     spot: str = option(
         "--spot", options.choice(*UNKNOWN_PRICES),
-        "Offers whose spot price is not known: leave them out, or assume the provider's published discounts.",
+        "Offers whose spot price is unknown: leave them out, or assume the provider's published discounts.",
         default="known", section="Where it may run", key=FIELD,
     )
     reserved: str = option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +40,10 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 @flags(SourceSpec, "facts")
 @options.web_flag
 def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **filters: Any) -> None:
-    """Cloud offers: what they hold and what they cost.
+    """Cloud offers: hardware and prices.
 
     NAME is an instance type or a part of its name, or an accelerator (h100, 8xh100). Prices are per instance and hour,
-    of the day shown; `-` means unknown. With --purchase, offers without such a price are left out.
+    on the date shown; `-` means unknown. --purchase leaves out offers without such a price.
     """
     if web:
         from flopwise.cli.commands.web import show_catalog
@@ -59,7 +60,16 @@ def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **fi
         if unknown.kind != "instance" or not (offers := known.instances(matching=name, **wanted)):
             raise
         name = None
-    options.answer(offers, lambda found, paper: _listing(found, name, paper))
+    options.answer(offers, lambda found, paper: _listing(found, name, paper), further=_further(offers))
+
+
+def _further(offers: tuple[Offer, ...]) -> dict[str, str]:
+    """The commands for one offer of a list, or for the accelerator of a single type."""
+    if not offers:
+        return {}
+    if len({offer.instance for offer in offers}) > 1:
+        return {"An offer in full": shlex.join(["flopwise", "instances", offers[0].instance])}
+    return {"Its accelerator": shlex.join(["flopwise", "gpus", offers[0].accelerator])}
 
 
 def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iterator[str]:

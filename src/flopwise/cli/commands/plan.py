@@ -69,11 +69,11 @@ def command(
     *, web: bool, workload: str | None, top: int, output_file: Path | None, from_file: Path | None,
     compare: Path | None, to: tuple[str, ...], force: bool, explain: bool, rank: int, **given: Any,
 ) -> None:  # fmt: skip
-    """Rank the ways of running a workload over all offers.
+    """Rank machines, layouts and purchase options for a workload, over all offers.
 
-    WORKLOAD is a YAML file, or a model with the workload in options; options override a file. A file with `sweep` or
-    `workloads` holds many: each is planned, and the best plan of each is shown; a second --engine (inline by default,
-    processes or ray) says what runs them.
+    WORKLOAD is a YAML file, or a model with the workload in options; options override the file. A file with `sweep` or
+    `workloads` has several workloads: each is planned, and the answer shows the best plan of each; a second --engine
+    (inline by default, processes or ray) selects where they are planned.
     """
     from flopwise.api import plan as api
     from flopwise.api.export import check_targets

@@ -59,9 +59,10 @@ if TYPE_CHECKING:
 def command(*, sweep: str | None, explain: bool, web: bool, **given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
-    TTFT is the time to the first token, TPOT the time for each further one; models that do not generate have a latency.
-    Input and output tokens share the bill by the time that prompts and answers take. A model that does not fit gets
-    its memory and no speed; where --rate cannot be sustained, throughput is the most that can. The exit code is then 1.
+    TTFT is the time to the first token, TPOT the time per token after it; models that do not generate have a latency.
+    Input and output tokens share the cost by the time that prompts and answers take. If the model does not fit, the
+    answer has its memory but no speed; if --rate cannot be sustained, it has the highest throughput. The exit code is
+    then 1.
     """
     if web:
         from flopwise.cli.commands.web import show_estimate
@@ -164,6 +165,11 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
         )
 
 
+def _inputs(number: float) -> str:
+    """A number of inputs in words."""
+    return "1 input" if round(number) == 1 else f"{number:,.0f} inputs"
+
+
 def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
     together = found.concurrency * replicas
@@ -178,7 +184,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
             ("latency", _seconds(found.ttft_s)),
             ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
             ("per accelerator", f"{requests.value / found.num_gpus:,.4g} inputs/s"),
-            ("batch", f"{together:,.0f} input{'s'[: round(together) != 1]} at once; at most {most}"),
+            ("batch", f"{_inputs(found.concurrency * replicas)} at once; at most {most}"),
         ]
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:

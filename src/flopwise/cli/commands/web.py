@@ -42,8 +42,8 @@ NOT_SHOWN = (
 def command(*, openapi: bool, **settings: Any) -> None:
     """The local web app and REST API: planning pages, and the commands over HTTP.
 
-    Runs until it is interrupted. The API is described at /api/v1/openapi.json: its nouns are commands, its answers what
-    --json prints. Needs the extra `web`: pip install flopwise[web]
+    Runs until it is interrupted. /api/v1/openapi.json describes the API: its nouns are commands, its answers the
+    documents of --json. Needs the extra `web`: pip install flopwise[web]
     """
     if openapi:
         options.refuse(settings, "not with --openapi, which starts no server")

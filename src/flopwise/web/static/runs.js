@@ -134,8 +134,8 @@ function terms(run) {
     areApart(timesOf(rows)) ? dots(rows) : bars(rows),
     table("Terms", [
       { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },
-      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "longer by", number: true, cell: (t) => taken(t.difference_s) },
-      { title: "how it is known", cell: (t) => t.basis },
+      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "difference", number: true, cell: (t) => taken(t.difference_s) },
+      { title: "basis", cell: (t) => t.basis },
     ], run.terms));
 }
 
@@ -160,7 +160,7 @@ function figures(run) {
     { title: "figure", cell: (f) => called(f.metric) }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
     { title: "expected", number: true, cell: (f) => text(f, f.expected) },
     { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [`${text(f, f.low)} to ${text(f, f.high)}`, f.measured === null ? null : band(f.low, f.measured, f.high)]) },
-    { title: "off by", number: true, cell: (f) => format.known(f.difference, (one) => `${one > 0 ? "+" : ""}${format.percent(one)}`) },
+    { title: "difference", number: true, cell: (f) => format.known(f.difference, (one) => `${one > 0 ? "+" : ""}${format.percent(one)}`) },
     { title: "place", cell: (f) => f.place || "not measured" },
   ], run.figures));
 }
@@ -172,7 +172,7 @@ function causes(run) {
 
 function events(run) {
   if (!run.events.length) return null;
-  return el("section", { class: "card" }, el("h2", {}, "What happened"), table("Events, the last twenty", [
+  return el("section", { class: "card" }, el("h2", {}, "Events"), table("Events, the last twenty", [
     { title: "when", cell: (e) => at(e.at_s) }, { title: "step", number: true, cell: (e) => e.step ?? "-" }, { title: "what", cell: (e) => e.kind }, { title: "text", cell: (e) => e.text },
   ], run.events.slice(-20)));
 }
