@@ -30,15 +30,15 @@ This page is generated from the definitions of the targets by `python docs/gener
 """
 HEAD = """# The command line
 
-Every command prints its answer on stdout, and errors and notes on stderr. `--json` prints exactly one JSON document (for an
-error, `{"error": {"kind", "message", "exit_code"}}`), `--csv` the main table for a spreadsheet and `--markdown` the
-answer for a page or an issue.
+Every command prints its answer on stdout, and errors and notes on stderr. `--json` prints exactly one JSON document
+(for an error, `{"error": {"kind", "message", "exit_code"}}`), `--csv` the main table for a spreadsheet and `--markdown`
+the answer for a page or an issue.
 
 Quantities take units: `80GB` (decimal), `80GiB` (binary), `2T` tokens, `500ms`, `30d`, `20/s`, `$5k`. Accelerators and
 models can be written in any common spelling; for an unknown name the error lists the nearest known ones. `8xh100`
 means eight of them. For a context length `32k` means 32,768 tokens, as in the names of models. Options of vLLM, SGLang,
-Megatron and others (`--tensor-parallel-size`, `--max-model-len`, `--isl` ...) are accepted as well, and a note names the
-option that flopwise uses.
+Megatron and others (`--tensor-parallel-size`, `--max-model-len`, `--isl` ...) are accepted as well, and a note names
+the option that flopwise uses.
 
 `eval "$(flopwise completion bash)"` in `~/.bashrc` (or zsh, fish) completes commands, options and names.
 

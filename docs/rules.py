@@ -125,7 +125,9 @@ def _figures() -> Iterator[Said]:
         ours = offer.on_demand_usd_per_hour or 0.0
         verdict = _verdict(said, ours, once)
         told = why.replace("{owner}", _owner(said)) if verdict != "right" else "the list price"
-        where = ", ".join(filter(None, (f"our price is of {offer.price_date}", region, retirement_note(offer.retires_on))))
+        where = ", ".join(
+            filter(None, (f"our price is of {offer.price_date}", region, retirement_note(offer.retires_on)))
+        )
         yield Said(instance, said, ours, "USD/h", verdict, f"{told}; {where}")
 
 

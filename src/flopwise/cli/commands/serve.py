@@ -184,7 +184,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
             ("latency", _seconds(found.ttft_s)),
             ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
             ("per accelerator", f"{requests.value / found.num_gpus:,.4g} inputs/s"),
-            ("batch", f"{_inputs(found.concurrency * replicas)} at once; at most {most}"),
+            ("batch", f"{_inputs(together)} at once; at most {most}"),
         ]
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
