@@ -363,5 +363,5 @@ def test_what_says_too_little_of_a_deployment_is_refused(seen: Path, capsys: pyt
     with pytest.raises(SpecError, match="observe the service again"):
         flopwise.calibrate(seen, model="Qwen3-0.6B", **HOW)
     (seen / "trace.csv").unlink()
-    with pytest.raises(SpecError, match="without a trace"):
+    with pytest.raises(SpecError, match="no trace, since the engine does not count requests"):
         flopwise.calibrate(seen, model="Qwen3-0.6B", **HOW)

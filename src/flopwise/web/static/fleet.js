@@ -74,6 +74,8 @@ function editor({ files }) {
     form.element, el("details", { open: matchMedia("(min-width: 901px)").matches }, el("summary", {}, "The fleet as a file"), el("div", { class: "field" }, el("label", { for: id }, "Fleet file (YAML)"), text, el("small", {}, "A change here shows in the form, and the other way round; comments stay."))));
 }
 
+const purchase = (a) => a.purchase.replaceAll("_", " ");
+
 function drawFleet(found, place, question, view) {
   if (!found.usd_per_month) return;
   const cost = found.usd_per_month;
@@ -89,7 +91,7 @@ function drawFleet(found, place, question, view) {
     ]), found.optimality && el("p", { class: "note" }, found.optimality), reportButton(question)),
     el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
       { title: "workload", cell: (a) => a.workload }, { title: "environment", minor: true, cell: (a) => a.environment }, { title: "runs on", cell: bought },
-      { title: "bought", minor: true, cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => figure(`${a.workload || "nothing"}: ${a.count} x ${a.provider} ${a.instance}, ${a.region}, ${a.purchase}`, format.usd(a.usd_per_month)) },
+      { title: "bought", minor: true, cell: purchase }, { title: "a month", number: true, cell: (a) => figure(`${a.workload || "nothing"}: ${a.count} x ${a.provider} ${a.instance}, ${a.region}, ${purchase(a)}`, format.usd(a.usd_per_month)) },
     ], found.allocation)),
     whatIf(found, expected, view),
     el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
