@@ -206,7 +206,7 @@ def row_stack(row: Row) -> str:
 
 
 def row_job(row: Row, facts: Facts) -> TrainJob:
-    """The job that a row ran, in nodes of eight where it says how they are joined.
+    """The job that a row ran, in nodes of eight where it says how they are joined; a device alone needs no link.
 
     Raises:
         FlopwiseError: the row names what is not known, or a layout that cannot be.
@@ -218,7 +218,10 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
         model=row_model(row, facts),
         recipe=recipe_on(row_recipe(row, layout, facts), chip)[0],
         layout=layout,
-        cluster=cluster(chip, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
+        cluster=cluster(
+            chip, gpus_per_node=1 if layout.num_gpus == 1 else None, ambiguous=gpu.note,
+            network_bytes_per_s_per_gpu=network and network / NODE,
+        ),
     )
     return _as_it_fits(row, job)
 
