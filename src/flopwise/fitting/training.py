@@ -28,6 +28,8 @@ from flopwise.values import dataclass
 
 ROUNDS = 8
 LEAST_GAIN = 2e-4  # of the loss, for another round
+SINGLE_KERNELS = ("unsloth", "hf-trainer-liger")
+"""Stacks with hand-written kernels for single operations, whose layers are eager beside them."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
 def constants(facts: Facts) -> tuple[Constant, ...]:
     """What is fitted: each constant with what is known of it beforehand, how far it may go, and who shares it."""
     stacks = facts.stacks
-    fused = tuple(n for n, s in stacks.items() if s.activations == "fused" and n != "unsloth")
+    fused = tuple(n for n, s in stacks.items() if s.activations == "fused" and n not in SINGLE_KERNELS)
     eager = tuple(n for n in stacks if n not in fused)
     engine = tuple(n for n, s in stacks.items() if s.attention_kernel == "cudnn")
     torch_fused = tuple(n for n in stacks if n in fused and n not in engine)
