@@ -143,7 +143,8 @@ def table() -> list[str]:
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         seconds = assessed_s(int(sys.argv[1]))
-        own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        print(f"{seconds:.1f} s, of processors {own.ru_utime:.1f} s here and {children.ru_utime:.1f} s in processes")
+        used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        own, children = (usage.ru_utime + usage.ru_stime for usage in used)
+        print(f"{seconds:.1f} s, of processors {own:.1f} s here and {children:.1f} s in processes")
     else:
         print("\n".join(table()))

@@ -26,28 +26,30 @@ TARGETS_HEAD = """# Export targets
 
 What `flopwise export TARGET PLAN.json -o DIR` writes, for which tasks, and what checks it
 ([how it is used](../questions/deploy.md)).
-This page is made from the targets' own lines by `python docs/generate.py`.
+This page is generated from the definitions of the targets by `python docs/generate.py`.
 """
 HEAD = """# The command line
 
-Every command answers on stdout and complains on stderr, in one line. `--json` gives one JSON document and nothing else
-(of an error, too: `{"error": {"kind", "message", "exit_code"}}`), `--csv` the main table for a spreadsheet and
-`--markdown` the answer for a page or an issue.
+Every command prints its answer on stdout, and errors and notes on stderr. `--json` prints exactly one JSON document
+(for an error, `{"error": {"kind", "message", "exit_code"}}`), `--csv` the main table for a spreadsheet and `--markdown`
+the answer for a page or an issue.
+
 Quantities take units: `80GB` (decimal), `80GiB` (binary), `2T` tokens, `500ms`, `30d`, `20/s`, `$5k`. Accelerators and
-models go by any common spelling; a wrong name is answered with the nearest known ones. `8xh100` is eight of them. A
-context length is named as models are: `--context 32k` is 32,768 tokens. Options of vLLM, SGLang, Megatron and others
-(`--tensor-parallel-size`, `--max-model-len`, `--isl` ...) are read as ours, and a note says so.
+models can be written in any common spelling; for an unknown name the error lists the nearest known ones. `8xh100`
+means eight of them. For a context length `32k` means 32,768 tokens, as in the names of models. Options of vLLM, SGLang,
+Megatron and others (`--tensor-parallel-size`, `--max-model-len`, `--isl` ...) are accepted as well, and a note names
+the option that flopwise uses.
 
 `eval "$(flopwise completion bash)"` in `~/.bashrc` (or zsh, fish) completes commands, options and names.
 
 | exit code | meaning |
 |---|---|
 | 0 | answered |
-| 1 | a well-formed question without a feasible answer; the reasons are printed |
-| 2 | bad input, or a fact that nobody has written down |
+| 1 | a valid question without a feasible answer; the reasons are printed |
+| 2 | bad input, or a fact that is not known |
 | 70 | a defect of flopwise; `FLOPWISE_DEBUG=1` shows the traceback |
 
-This page is made from the commands' own help by `python docs/generate.py`.
+This page is generated from the help of the commands by `python docs/generate.py`.
 """
 
 

@@ -1,4 +1,4 @@
-"""Hold what is often said (rules of thumb, specifications, prices) against flopwise's own facts and models.
+"""Compare common statements (rules of thumb, specifications, prices) with flopwise's own facts and models.
 
 `python docs/generate.py` writes the page docs/rules-of-thumb.md from here; a test compares the two.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import flopwise
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.offers import retirement_note
 from flopwise.fleet.prices import effective
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import causal_forward_flops
@@ -30,11 +31,11 @@ PAGE = Path(__file__).parent / "rules-of-thumb.md"
 T4_MEMORY_HZ, T4_BUS_BITS = 5001e6, 256
 """NVIDIA T4 product brief, PB-09256-001, table 2: two transfers a cycle."""
 NEAR = 0.02
-"""What lies within it of our figure is right."""
+"""Largest relative difference from our figure at which a figure is right."""
 HEAD = """# Rules of thumb and published figures: right, outdated or wrong?
 
-What calculators, plans and posts say, beside what flopwise's facts and models give for the same thing. Every figure in
-a column "computed" comes from the code of this version (`python docs/generate.py` writes the page): sizes and counts
+Statements of calculators, plans and posts, compared with what flopwise's facts and models give. Every figure in a
+column "computed" comes from the code of this version (`python docs/generate.py` writes the page): sizes and counts
 are exact, times and memory of whole jobs are estimates, prices are list prices on the date given.
 """
 
@@ -81,7 +82,12 @@ def _table(figures: Iterator[Said]) -> Iterator[str]:
 def _figures() -> Iterator[Said]:
     clock = 2 * T4_MEMORY_HZ * T4_BUS_BITS / 8 / 1e9
     for what, name, said, told in (
-        ("T4, memory bandwidth", "T4", 300.0, f"a datasheet rounds so; its clock and bus give {clock:.0f} GB/s, and "),
+        (
+            "T4, memory bandwidth",
+            "T4",
+            300.0,
+            f"a rounded figure; clock and bus width give {clock:.0f} GB/s, and ",
+        ),
         ("A100-80 SXM, memory bandwidth", "A100-SXM-80", 1935.0, ""),
         ("A100-80 PCIe, memory bandwidth", "A100-PCIe-80", 1935.0, ""),
         ("V100, memory bandwidth", "V100-SXM2-16", 900.0, ""),
@@ -96,18 +102,18 @@ def _figures() -> Iterator[Said]:
         yield Said(what, said, ours, "GB/s", verdict, why or "the rate of the datasheet")
     for provider, instance, region, said, once, why in (
         ("aws", "p4d.24xlarge", "us-east-1", 32.77, True, "the list price until it was cut in 2025"),
-        ("gcp", "n1-standard-4+1xT4", "us-central1", 0.395, False, "the machine costs $0.19, the T4 $0.35 beside it"),
-        ("gcp", "a2-highgpu-8g", "us-central1", 24.48, False, "that is {owner}, with eight V100s"),
+        ("gcp", "n1-standard-4+1xT4", "us-central1", 0.395, False, "the machine costs $0.19, and the T4 $0.35"),
+        ("gcp", "a2-highgpu-8g", "us-central1", 24.48, False, "that is the price of {owner}, with eight V100s"),
         (
             "gcp",
             "n1-standard-8+1xV100-SXM2-16",
             "us-central1",
             1.450,
             False,
-            "the machine costs $0.38, the V100 $2.48 beside it",
+            "the machine costs $0.38, and the V100 $2.48",
         ),
         ("gcp", "a2-highgpu-1g", "us-central1", 3.673, True, ""),
-        ("azure", "Standard_NC6s_v3", "eastus", 3.168, False, "no region of Azure has that price"),
+        ("azure", "Standard_NC6s_v3", "eastus", 3.168, False, "no Azure region has that price"),
         ("azure", "Standard_NC4as_T4_v3", "eastus", 0.526, True, ""),
         ("azure", "Standard_NC24ads_A100_v4", "eastus", 3.672, True, ""),
         ("aws", "g4dn.2xlarge", "us-east-1", 0.752, True, ""),
@@ -119,7 +125,10 @@ def _figures() -> Iterator[Said]:
         ours = offer.on_demand_usd_per_hour or 0.0
         verdict = _verdict(said, ours, once)
         told = why.replace("{owner}", _owner(said)) if verdict != "right" else "the list price"
-        yield Said(instance, said, ours, "USD/h", verdict, f"{told}; ours of {offer.price_date}, {region}")
+        where = ", ".join(
+            filter(None, (f"our price is of {offer.price_date}", region, retirement_note(offer.retires_on)))
+        )
+        yield Said(instance, said, ours, "USD/h", verdict, f"{told}; {where}")
 
 
 def _offer(provider: str, instance: str, region: str) -> Offer:
@@ -129,13 +138,13 @@ def _offer(provider: str, instance: str, region: str) -> Offer:
 
 
 def _owner(usd_per_hour: float) -> str:
-    """What costs exactly that."""
+    """The offer with exactly that price."""
     found = [o for o in load_facts().offers if abs((o.on_demand_usd_per_hour or 0) - usd_per_hour) < 5e-3]
     return "nothing on offer" if not found else f"{found[0].provider} {found[0].instance}"
 
 
 def _cores() -> Iterator[str]:
-    """Counts of cores as plans tell them, against multiprocessors times what each has."""
+    """Stated numbers of cores, and multiprocessors times the cores of each."""
     yield "| GPU | said: CUDA cores, tensor cores | computed | verdict |"
     yield "|---|---|---|---|"
     for name, cores, tensor in (
@@ -148,13 +157,13 @@ def _cores() -> Iterator[str]:
         yield f"| {name} | {cores:,}, {tensor:,} | {ours[0]:,}, {ours[1]:,} | **{verdict}** |"
 
 
-_CLAIMS = """Statements of plans and courses, each computed anew. "Off by" is what is said over what is computed; within
-5 % a claim is right.
+_CLAIMS = """Statements of plans and courses, each recomputed. "Off by" is the stated figure relative to the
+computed one; a claim within 5 % is right.
 """
 
 
 class Claim(NamedTuple):
-    """A statement with its figure, ours, and why they differ; `unit` is written behind both."""
+    """A statement with its figure, ours, and why they differ; both have the unit `unit`."""
 
     what: str
     said: float
@@ -172,7 +181,7 @@ class Claim(NamedTuple):
 
 
 WITHIN = 0.05
-"""What lies within it of a computed figure is right as a claim."""
+"""Largest relative difference from the computed figure at which a claim is right."""
 
 
 def _claims() -> Iterator[str]:
@@ -180,22 +189,33 @@ def _claims() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for claim in (*_memory_claims(), *_speed_claims(), *_scaling_claims(), *_storage_claims(), *_money_claims()):
         off = claim.said / claim.ours
-        times = f"{100 * (off - 1):+.0f} %" if 0.2 < off < 5 else f"{off:.2g} x"
-        said, ours = (f"{value:,.4g} {claim.unit}".strip() for value in (claim.said, claim.ours))
+        times = (
+            f"{100 * (off - 1):+.0f} %" if 0.2 < off < 5 else f"{off:.2g} x" if off > 0.01 else f"1/{1 / off:,.0f} x"
+        )
+        said, ours = (f"{_figure(value)} {claim.unit}".strip() for value in (claim.said, claim.ours))
         yield f"| {claim.what}: {said} | {ours} | {times} | **{claim.verdict}** | {claim.why} |"
+
+
+def _figure(value: float) -> str:
+    """Four significant digits, without an exponent."""
+    return f"{float(f'{value:.4g}'):,.0f}" if value >= 1e4 else f"{value:,.4g}"
 
 
 def _memory_claims() -> Iterator[Claim]:
     serving = flopwise.memory("7B", task="serve", context=2048).per_gpu_bytes / 1e9
     training = flopwise.memory("7B", task="train", seq=2048).per_gpu_bytes / 1e9
-    yield Claim("a 7B model serves in", 14.0, serving, "GB", "its weights alone; cache, graphs and driver follow")
-    yield Claim("a 7B model trains in", 80.0, training, "GB", "18 bytes a parameter of states, then activations")
+    yield Claim("a 7B model serves in", 14.0, serving, "GB", "counts only weights, no cache, graphs or driver")
+    yield Claim("a 7B model trains in", 80.0, training, "GB", "states of 18 bytes a parameter plus activations")
     weights = {
         name: dict(flopwise.memory("7B", task="serve", context=1, weights=name).items)["weights"]
         for name in ("fp32", "fp16", "int8")
     }
     yield Claim(
-        "INT8 takes less memory than FP16 by", 4.0, weights["fp16"] / weights["int8"], "times", "4 is against FP32"
+        "INT8 takes less memory than FP16 by",
+        4.0,
+        weights["fp16"] / weights["int8"],
+        "times",
+        "it is 4 times less than FP32",
     )
     yield Claim(
         "FP32 takes more memory than FP16 by", 2.0, weights["fp32"] / weights["fp16"], "times", "twice the bytes"
@@ -203,56 +223,82 @@ def _memory_claims() -> Iterator[Claim]:
     base = dict(flopwise.memory("7B", task="train", lora=16, seq=2048).items)["weights"] / parameters(_model("7B"))
     yield Claim(
         "fine-tuning needs FP32, so each weight of a 7B model takes", 4.0, base, "bytes",
-        "under adapters the base stays in 16 bits, or in 4 to 8; only full fine-tuning keeps 32-bit states",
+        "with adapters the base stays in 16 or 4 to 8 bits; only full fine-tuning keeps 32-bit states",
     )  # fmt: skip
-    yield Claim("70B in FP16 need", 140.0, 2 * parameters(_model("70B")) / 1e9, "GB", "weights alone")
+    yield Claim("70B in FP16 need", 140.0, 2 * parameters(_model("70B")) / 1e9, "GB", "counts only the weights")
     large = flopwise.memory("20B", task="serve", context=2048).per_gpu_bytes / 1e9
-    yield Claim("a 20B model in 16 bits serves in", 40.0, large, "GB", "its weights alone, again")
+    yield Claim("a 20B model in 16 bits serves in", 40.0, large, "GB", "counts only the weights")
     fewest = next(n for n in (1, 2, 4, 8) if flopwise.memory("70B", task="serve", gpu="h100", tp=n, context=2048).fits)
     yield Claim(
         "70B in FP16 take parameters x bytes / memory, of GPUs with 80 GB", 2.0, float(fewest), "GPUs",
-        "as long as contexts are short: weights leave a fifth of the memory for the cache",
+        "only for short contexts: the weights leave a fifth of the memory for the cache",
     )  # fmt: skip
-    yield Claim("states of 1T parameters at 16 bytes", 16.0, 16e12 / 2**40, "TiB", "16 TB, in decimal units")
+    yield Claim("states of 1T parameters at 16 bytes", 16.0, 16e12 / 2**40, "TiB", "it is 16 TB, in decimal units")
     held = {row.gpu: row.parameters for row in flopwise.largest_models("a100-80gb", "b200")}
     largest = held["A100-SXM-80"]["serve FP16"] or 0.0
-    yield Claim("one 80 GB GPU ends at", 30.0, largest / 1e9, "B parameters", "served in 16 bits; in INT4 thrice that")
+    yield Claim(
+        "one 80 GB GPU ends at", 30.0, largest / 1e9, "B parameters", "served in 16 bits; three times that in INT4"
+    )
     small = flopwise.memory("1.2B", task="train", gpu="a100-40gb", seq=1024).per_gpu_bytes / 1.2e9
     yield Claim(
-        "1.2B at most train on 40 GB: a parameter takes", 32.0, small, "bytes", "states of 18, then activations"
+        "1.2B at most train on 40 GB: a parameter takes",
+        32.0,
+        small,
+        "bytes",
+        "states of 18 bytes plus activations",
     )
     fp32 = flopwise.memory("7B", task="train", precision="fp32", micro_batch=2, seq=2048).per_gpu_bytes / 1e9
     yield Claim(
         "a 7B model in FP32 trains on 2 x 2,048 tokens in", 319.5, fp32, "GB",
-        "a calculator that takes 4 times the weights for activations",
+        "from a calculator that assumes activations of 4 times the weights",
     )  # fmt: skip
     batch = flopwise.memory("7B", task="serve", concurrency=4, context=2048).per_gpu_bytes / 1e9
     yield Claim(
-        "a 7B model in FP16 serves 4 x 2,048 tokens in", 228.2, batch, "GB", "it counts activations that no pass keeps"
+        "a 7B model in FP16 serves 4 x 2,048 tokens in",
+        228.2,
+        batch,
+        "GB",
+        "it counts activations that are not kept",
     )
     medium = flopwise.memory("gpt-j-6b", task="train", seq=2048).per_gpu_bytes / 1e9
-    yield Claim("GPT-J trains on one or two V100, so in", 32.0, medium, "GB", "states of 18 bytes a parameter alone")
+    yield Claim("GPT-J trains on one or two V100, so in", 32.0, medium, "GB", "states alone take 18 bytes a parameter")
     whole = 8 * flopwise.train("Llama-65B", gpu="a100-80gb", gpus=8, seq=2048).memory.per_gpu_bytes / 1e9
-    yield Claim("Llama-65B trains on four to eight A100-80, so in", 640.0, whole, "GB", "of all eight, sharded best")
+    yield Claim(
+        "Llama-65B trains on four to eight A100-80, so in",
+        640.0,
+        whole,
+        "GB",
+        "total of all eight, best sharding",
+    )
     cache = max(a.l2_bytes or 0.0 for a in load_facts().accelerators.values() if a.kind == "gpu") / 2**20
-    yield Claim("L2 caches reach", 96.0, cache, "MiB", "the largest of all GPUs", once=True)
+    yield Claim("L2 caches reach", 96.0, cache, "MiB", "the largest L2 cache of all GPUs", once=True)
     most = max(a.hbm_bytes_per_s for a in load_facts().accelerators.values() if a.kind == "gpu") / 1e12
-    yield Claim("GPU memory reaches", 2.0, most, "TB/s", "of the A100's time", once=True)
+    yield Claim("GPU memory reaches", 2.0, most, "TB/s", "the figure dates from the A100", once=True)
     model = _model("Llama-2-7B")
     said, depth = 8 * math.log10(parameters(model)), float(model.stacks[0].num_layers)
-    yield Claim("layers of a 7B model by 8 log10 N", said, depth, "", "depth grows with a small power of N")
+    yield Claim("layers of a 7B model by 8 log10 N", said, depth, "", "depth grows as a small power of N")
 
 
 def _speed_claims() -> Iterator[Claim]:
     floor = flopwise.roofline("Llama-13B", gpu="v100", batch=1, seq=1).lower_bound_s * 1e3
-    yield Claim("13B in FP16 at 900 GB/s, a token takes at least", 15.0, floor, "ms", "26 GB at 900 GB/s; 15 is half")
+    yield Claim(
+        "13B in FP16 at 900 GB/s, a token takes at least", 15.0, floor, "ms", "26 GB at 900 GB/s; 15 ms is half"
+    )
     at_one, at_many = (
         float(flopwise.serve(
             "Llama-7B", gpu="a100-80gb", concurrency=n, input_tokens=128, output_tokens=128,
         ).estimate.mfu_frac) for n in (1, 32)
     )  # fmt: skip
-    yield Claim("one request at a time uses a GPU to", 10.0, 100 * at_one, "%", "Llama-7B on an A100: bandwidth binds")
-    yield Claim("32 at a time use it to", 80.0, 100 * at_many, "%", "the same; more needs hundreds at once")
+    yield Claim(
+        "one request at a time uses a GPU to", 10.0, 100 * at_one, "%", "Llama-7B on an A100, limited by bandwidth"
+    )
+    yield Claim(
+        "32 at a time use it to",
+        80.0,
+        100 * at_many,
+        "%",
+        "the same; more needs hundreds of requests",
+    )
     rates = {
         name: flopwise.serve(
             "Llama-7B", gpu="a100-80gb", concurrency=32, input_tokens=128, output_tokens=128, weights=name
@@ -261,13 +307,13 @@ def _speed_claims() -> Iterator[Claim]:
     }
     yield Claim(
         "INT8 raises throughput as it saves memory, by", 4.0, rates["int8"] / rates["fp16"], "times",
-        "over FP16, 32 requests at once: the weights halve, the cache does not",
+        "relative to FP16 with 32 concurrent requests: the weights halve, the cache does not",
     )  # fmt: skip
     kernels = flopwise.explain("gpt2-xl", gpu="a100-80gb").operations
     forward, whole = (sum(k.layers * k.flops for k in kernels if k.forward or every) for every in (False, True))
     yield Claim(
         "forward, backward and optimizer take of the operations of a forward pass", 3.0, whole / forward, "times",
-        "the backward pass takes two of them; an optimizer moves bytes and computes next to nothing",
+        "the backward pass takes twice the forward pass; the optimizer moves bytes and computes very little",
     )  # fmt: skip
     token = 3 * causal_forward_flops(_model("7B"), 1, 2048) / 2048
     yield Claim(
@@ -279,14 +325,14 @@ def _speed_claims() -> Iterator[Claim]:
     small = flopwise.train("gpt2", gpu="t4", seq=1024)
     yield Claim(
         "T4 trains GPT-2 at", 2500.0, small.estimate.tokens_per_s, "tokens/s",
-        f"as estimated with a kernel of today, {small.estimate.low:,.0f} to {small.estimate.high:,.0f}",
+        f"estimated with a current kernel, {small.estimate.low:,.0f} to {small.estimate.high:,.0f}",
     )  # fmt: skip
     tensor, device = max(
         (a.peak["fp16"] / a.peak["fp32"], a.name)
         for a in load_facts().accelerators.values()
         if a.vendor == "NVIDIA" and a.num_tensor_cores and {"fp16", "fp32"} <= a.peak.keys()
     )
-    yield Claim("tensor cores speed products up by", 8.0, tensor, "times", f"FP16 over FP32 of a {device}", once=True)
+    yield Claim("tensor cores speed products up by", 8.0, tensor, "times", f"FP16 over FP32 on a {device}", once=True)
     one_s = flopwise.roofline(
         gpu="custom:fp16=70T,bandwidth=900GB/s,memory=24GB", flops=1.4e13, bytes=14e9, dtype="fp16", efficiency=0.6
     )
@@ -300,11 +346,21 @@ def _speed_claims() -> Iterator[Claim]:
     pair = flopwise.serve("Llama-7B", gpu="t4", gpus=2, weights="awq", rate=1, input_tokens=128, output_tokens=64)
     assert pair.under_load is not None
     most = pair.under_load.requests_per_s / pair.under_load.utilisation_frac
-    yield Claim("one or two T4 serve Llama-7B at", 100.0, most, "requests/s", "two in 4 bits, 128 tokens in and 64 out")
-    large = flopwise.train("Llama-65B", gpu="a100-80gb", gpus=8, seq=2048)
-    fits = "" if large.fits else "; and it does not fit: " + f"{large.memory.per_gpu_bytes / 2**30:,.0f} GiB a GPU"
     yield Claim(
-        "8 x A100-80 train Llama-65B at", 400.0, large.estimate.tokens_per_s, "tokens/s", f"were there room{fits}"
+        "one or two T4 serve Llama-7B at",
+        100.0,
+        most,
+        "requests/s",
+        "two in 4 bits, 128 input, 64 output tokens",
+    )
+    large = flopwise.train("Llama-65B", gpu="a100-80gb", gpus=8, seq=2048)
+    fits = "" if large.fits else "; it does not fit: it needs " + f"{large.memory.per_gpu_bytes / 2**30:,.0f} GiB a GPU"
+    yield Claim(
+        "8 x A100-80 train Llama-65B at",
+        400.0,
+        large.estimate.tokens_per_s,
+        "tokens/s",
+        f"if memory sufficed{fits}",
     )
     alone = flopwise.serve("gpt2", gpu="t4", concurrency=1, input_tokens=128, output_tokens=128).estimate
     yield Claim(
@@ -312,11 +368,11 @@ def _speed_claims() -> Iterator[Claim]:
         120.0,
         1e3 * alone.e2e_s,
         "ms",
-        "128 tokens in and out; shorter is faster",
+        "128 input and 128 output tokens; shorter requests are faster",
     )
     yield Claim(
         "and, at 120 ms each and batch 1, takes", 150.0, 1 / 0.120, "requests/s",
-        "the two figures contradict one another: one at a time in 120 ms are 8.3 a second",
+        "the two figures contradict each other: one at a time in 120 ms makes 8.3 a second",
     )  # fmt: skip
 
 
@@ -325,7 +381,7 @@ def _scaling_claims() -> Iterator[Claim]:
     assert run is not None
     yield Claim(
         "data-parallel ranks exchange gradients in each epoch", 1.0, run.steps, "times",
-        "after each step: of GPT-2 on 100M tokens, 16 x 1,024 a step",
+        "after each step; the example is GPT-2 on 100M tokens with 16 x 1,024 tokens a step",
     )  # fmt: skip
     layout = flopwise.train("Llama-3.1-70B", gpu="h100", gpus=1024).estimate.job.layout
     yield Claim(
@@ -334,7 +390,7 @@ def _scaling_claims() -> Iterator[Claim]:
     )  # fmt: skip
     yield Claim(
         "data, tensor and pipeline ranks combine to all GPUs, 1,024 of", float(layout.dp * layout.tp * layout.pp),
-        1024.0 / int(layout.cp), "GPUs", "their product, with ranks that share a sequence; experts and ZeRO share them",
+        1024.0 / int(layout.cp), "GPUs", "times context-parallel ranks; expert parallelism and ZeRO reuse them",
     )  # fmt: skip
     few, many = (
         flopwise.train("GPT-2 XL", gpu="a100-80gb", gpus=n, dp=n, micro_batch=8, seq=1024).estimate.tokens_per_s_per_gpu
@@ -342,7 +398,7 @@ def _scaling_claims() -> Iterator[Claim]:
     )
     yield Claim(
         "data-parallel training on 8 GPUs loses", 10.0, 100 * (1 - many / few), "%",
-        "GPT-2 XL on A100s of one node: most messages hide behind the backward pass; more between nodes",
+        "GPT-2 XL on A100s of one node: most messages overlap with the backward pass; the loss is larger between nodes",
     )  # fmt: skip
     piped = flopwise.train(
         "Llama-3.1-8B", gpu="a100-80gb", gpus=4, pp=4, micro_batch=1, global_batch=8, seq=2048
@@ -352,15 +408,15 @@ def _scaling_claims() -> Iterator[Claim]:
     yield Claim(
         "four pipeline stages work at 8 micro-batches, b / (b + n - 1), for", 100 * 8 / 11,
         100 * works / (works + parts["pipeline_bubble"] + parts["stage_imbalance"]), "%",
-        "and the stage with the head is longer than the others",
+        "also, the stage with the head takes longer than the others",
     )  # fmt: skip
 
 
 def _storage_claims() -> Iterator[Claim]:
     node = flopwise.io("resnet50", gpu="v100", achieved_flops_per_s="130TFLOP/s").read_bytes_per_s_per_node / 1e9
-    yield Claim("ResNet-50 reads on 8 V100", 3.9, node, "GB/s", "8 x the 573 MB/s that the same source has for one")
+    yield Claim("ResNet-50 reads on 8 V100", 3.9, node, "GB/s", "8 x the 573 MB/s that the same source states for one")
     each = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=1e15).bytes_per_flop * 1e15 / 1e9
-    yield Claim("CosmoFlow reads for each PFLOP/s", 65.0, each, "GB/s", "MiB and 1024^3 mixed")
+    yield Claim("CosmoFlow reads for each PFLOP/s", 65.0, each, "GB/s", "mixes MiB and 1024^3")
     v100 = flopwise.io("cosmoflow", gpu="v100").achieved_flops_per_s / 1e12
     yield Claim("a V100 achieves in CosmoFlow 35 to 50, so", 42.5, v100, "TFLOP/s", "layer by layer, in fp16")
     peak, layers = (
@@ -369,7 +425,7 @@ def _storage_claims() -> Iterator[Claim]:
     )
     yield Claim(
         "ResNet-50 reads on an A100 at its datasheet's rate", peak, layers, "MB/s",
-        "an upper bound, four times what its layers reach",
+        "an upper bound, four times what its layers achieve",
     )  # fmt: skip
     asked = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=35e12).read_bytes_per_s_per_gpu / 1e9
     yield Claim("and would then read", 2.275, asked, "GB/s", "65 GB/s a PFLOP/s again")
@@ -381,7 +437,7 @@ def _storage_claims() -> Iterator[Claim]:
     yield Claim("and on 1,024 such nodes", 1.16, total, "TB/s", "1,024 times that of one")
     rate = flopwise.io("tiramisu", gpu="v100", achieved_flops_per_s=20.93e12).read_bytes_per_s_per_gpu / 1e6
     yield Claim(
-        "Tiramisu reads at 20.93 TFLOP/s", 189.0, rate, "MB/s", "at 4.188 TFLOP a sample; the figures are of two runs"
+        "Tiramisu reads at 20.93 TFLOP/s", 189.0, rate, "MB/s", "at 4.188 TFLOP a sample; the figures are from two runs"
     )
 
 
@@ -395,7 +451,7 @@ def _money_claims() -> Iterator[Claim]:
     }  # fmt: skip
     yield Claim(
         "4 times the work for 5 times the price pays; a unit of work costs", 0.8,
-        usd["data centre"] / usd["consumer"], "times as much", "5 / 4: it costs a quarter more",
+        usd["data centre"] / usd["consumer"], "times as much", "5 / 4: a unit costs a quarter more",
     )  # fmt: skip
     small = {
         gpu: (_offer("aws", instance, "us-east-1").on_demand_usd_per_hour or 0.0)
@@ -415,7 +471,7 @@ def _money_claims() -> Iterator[Claim]:
     )
     yield Claim(
         "a year's commitment at aws saves 40 to 60 %, so at least", 40.0, terms[-1], "%",
-        f"the most of {len(terms)} offers; their median is {terms[len(terms) // 2]:.0f} %", once=True,
+        f"the highest of {len(terms)} offers; their median is {terms[len(terms) // 2]:.0f} %", once=True,
     )  # fmt: skip
     known = sorted(
         100 * (1 - o.spot_usd_per_hour / o.on_demand_usd_per_hour)
@@ -424,30 +480,30 @@ def _money_claims() -> Iterator[Claim]:
     )
     yield Claim(
         "spot machines of azure save 60 to 90 %, so at least", 60.0, known[0], "%",
-        f"the least of {len(known)} offers with accelerators; their median is {known[len(known) // 2]:.0f} %",
+        f"the lowest of {len(known)} offers with accelerators; their median is {known[len(known) // 2]:.0f} %",
     )  # fmt: skip
     hourly = sorted(
         o.on_demand_usd_per_hour for o in load_facts().offers
         if o.on_demand_usd_per_hour and o.accelerator in chips and not o.marketplace and o.count >= 1
     )  # fmt: skip
     yield Claim(
-        "a machine with GPUs costs an hour at least", 2.0, hourly[0], "USD", f"the least of {len(hourly)} offers"
+        "a machine with GPUs costs an hour at least", 2.0, hourly[0], "USD", f"the lowest of {len(hourly)} offers"
     )
-    yield Claim("and at most", 40.0, hourly[-1], "USD", f"the most of {len(hourly)} offers", once=True)
+    yield Claim("and at most", 40.0, hourly[-1], "USD", f"the highest of {len(hourly)} offers", once=True)
     yield Claim(
         "switched off but for 8 h of 22 days saves 60 to 70 %, so", 65.0, 100 * (1 - 8 * 22 / 730), "%",
-        "176 of 730 hours are left",
+        "176 of 730 hours remain",
     )  # fmt: skip
     yield Claim(
         "a product of matrices of 1,024 times the elements is more work by",
         1024.0,
         1024.0**1.5,
         "times",
-        "twice as wide is four times the elements and eight times the operations",
+        "twice the width has four times the elements and eight times the operations",
     )
 
 
-_BILL = """Instances x hours x price. The arithmetic of such plans is right; what ages is the price.
+_BILL = """Instances x hours x price. The arithmetic of such plans is right, but the prices age.
 """
 
 
@@ -492,23 +548,22 @@ def _model(name: str) -> Model:
 
 
 def _training_flops() -> Rule:
-    rows = ["| model | sequence | 6 N a token | computed a token | off by |", "|---|---|---|---|---|"]
+    rows = ["| model | sequence | 6 N, GFLOP a token | computed, GFLOP a token | off by |", "|---|---|---|---|---|"]
     for name, seq in (("gpt2", 1024), ("Llama-2-7B", 4096), ("Llama-3.1-8B", 8192), ("Llama-3.1-8B", 131_072)):
         rule, real = 6.0 * active_parameters(_model(name)), _flops_per_token(name, seq)
-        rows.append(f"| {name} | {seq:,} | {rule:.3g} | {real:.3g} | {100 * (rule / real - 1):+.0f} % |")
+        rows.append(f"| {name} | {seq:,} | {rule / 1e9:.3g} | {real / 1e9:.3g} | {100 * (rule / real - 1):+.0f} % |")
     name = "Mixtral-8x7B"
     rule, real = 6.0 * parameters(_model(name)), _flops_per_token(name, 4096)
-    rows.append(
-        f"| {name}, all its parameters for N | 4,096 | {rule:.3g} | {real:.3g} | {100 * (rule / real - 1):+.0f} % |"
-    )
+    off = f"{100 * (rule / real - 1):+.0f} %"
+    rows.append(f"| {name}, all its parameters for N | 4,096 | {rule / 1e9:.3g} | {real / 1e9:.3g} | {off} |")
     return (
         "6 N D",
         "FLOP of training = 6 x parameters x tokens (Kaplan et al. 2020).",
         rows,
         (
-            "**Right** at usual lengths. It leaves out attention, which grows with the sequence, and counts "
-            "embeddings, which multiply nothing; of a mixture of experts N are the parameters that a token goes "
-            "through, not all. Recompute adds up to a third that is not in it."
+            "**Right** at usual lengths. It omits attention, which grows with the sequence, and counts embeddings, "
+            "which cause no products; for a mixture of experts N is the number of active parameters, not of all. "
+            "Recompute adds up to a third, which the rule omits."
         ),
     )
 
@@ -520,14 +575,15 @@ def _flops_per_token(name: str, seq: int) -> float:
 
 def _flops_a_token() -> Rule:
     real = _flops_per_token("Llama-2-7B", 4096)
-    rows = ["| | FLOP a token |", "|---|---|", "| said | 1e21 |", f"| computed, Llama-2-7B at 4,096 | {real:.3g} |"]
+    ours = f"| computed, Llama-2-7B at 4,096 | {real / 1e9:.3g} GFLOP |"
+    rows = ["| | operations a token |", "|---|---|", "| said | 10^21 FLOP |", ours]
     return (
         '"10^21 FLOP per training token of a 7B model"',
-        "6 N = 6 x 7e9 = 4.2e10.",
+        "6 N = 6 x 7 billion = 42 GFLOP.",
         rows,
         (
-            f"**Wrong** by a factor of {1e21 / real:.1e}: 1e21 FLOP train such a model on {1e21 / real / 1e9:,.0f} "
-            "billion tokens. The slip is a total taken for a rate."
+            f"**Wrong** by a factor of {1e21 / real / 1e9:,.0f} billion: 10^21 FLOP train such a model on "
+            f"{1e21 / real / 1e9:,.0f} billion tokens. The error is that a total was taken for a rate."
         ),
     )
 
@@ -551,7 +607,7 @@ def _state_bytes() -> Rule:
         rows,
         (
             "**Right for the states** of that one recipe; software that keeps weights in fp32 or accumulates "
-            "gradients in fp32 has up to 18. Activations, working sets, the allocator and the driver come on top, and "
+            "gradients in fp32 has up to 18. Activations, workspace, the allocator and the driver are additional, and "
             "ZeRO divides the states over the ranks."
         ),
     )
@@ -600,9 +656,8 @@ def _activations() -> Rule:
         "Activations = 4 x bytes of the weights.",
         rows,
         (
-            "**Wrong**: they grow with the tokens of a micro-batch (with their square where attention is eager), "
-            "shrink with recompute, and know nothing of how many bytes the weights have. Any factor is met at some "
-            "batch."
+            "**Wrong**: they grow with the tokens of a micro-batch (with its square if attention is eager), "
+            "shrink with recompute, and do not depend on the bytes of the weights. Any factor occurs at some batch."
         ),
     )
 
@@ -634,11 +689,11 @@ def _cache() -> Rule:
         rows.append(f"| {name} | {rule / 1024:,.0f} KiB | {real / 1024:,.0f} KiB | {rule / real:.0f} x |")
     return (
         "KV cache = 2 x layers x hidden size x bytes, a token",
-        "Right is 2 x layers x key-value heads x head size x bytes.",
+        "The right formula is 2 x layers x key-value heads x head size x bytes.",
         rows,
         (
             "**Outdated**: true of multi-head attention only. Grouped queries divide it by query heads over key-value "
-            "heads, latent attention (MLA) keeps one small vector, and windows stop its growth."
+            "heads, latent attention (MLA) keeps one small vector, and windows bound it."
         ),
     )
 
@@ -659,9 +714,9 @@ def _utilisation() -> Rule:
         "Time = 6 N D / (GPUs x peak x 0.4 to 0.5).",
         rows,
         (
-            "**Right for large dense models** in bf16 on well connected machines with a tuned stack. Small models, "
-            "mixtures of experts, slow links, small batches per GPU and fp8 (against its own, doubled peak) are "
-            "below; A100s, whose peak is smaller for their bandwidth, above."
+            "**Right for large dense models** in bf16 on well-connected machines with a tuned stack. Small models, "
+            "mixtures of experts, slow links, small batches per GPU and fp8 (relative to its own, doubled peak) are "
+            "below; A100s, whose peak is lower relative to their bandwidth, are above."
         ),
     )
 
@@ -678,9 +733,8 @@ def _waiting() -> Rule:
         "Each rank applies its gradients when it has them (Hogwild, parameter servers).",
         rows,
         (
-            "**Outdated** on machines of one kind: what waiting costs is a few percent of a step, and gradients that "
-            "are late cost steps. It returns where links are slow or machines unlike, with many local steps between "
-            "exchanges."
+            "**Outdated** on identical machines: waiting costs a few percent of a step, whereas stale gradients cost "
+            "steps. It is useful again with slow links or different machines, with many local steps between exchanges."
         ),
     )
 
@@ -696,7 +750,7 @@ def _tokens() -> Rule:
         "Compute-optimal tokens = 20 N (Hoffmann et al. 2022, table 3).",
         rows,
         (
-            "**Right for what it says**, the least training compute for a loss; **outdated as advice**: who serves a "
-            "model pays for its size every day, so published models are smaller and see a hundred times that."
+            "**Right for its purpose**, the least training compute for a loss; **outdated as advice**: the cost of "
+            "serving a model grows with its size, so published models are smaller and see a hundred times the tokens."
         ),
     )

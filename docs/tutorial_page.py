@@ -17,26 +17,27 @@ RUN = re.compile(r"^\$ (flopwise .+?)  # (\d+)$", re.MULTILINE)
 TEXT = """# Five minutes with flopwise
 
 Six questions that people ask, and how to read the answers. Every output below was made by running its command; this
-page is written by `python docs/generate.py`. No GPU, no account and no network is needed.
+page is written by `python docs/generate.py`. You need no GPU, no account and no network.
 
-Each answer begins with the verdict in a sentence. "80 % interval" means what it says: of measurements like this one,
-eight in ten lie inside; the answer names how many measured rows stand behind it. A name may be written as you like
-(`h100`, `H100-SXM`, `8xh100`), quantities take units (`32k`, `1T`, `2/s`, `1s`, `$100`), and a wrong one is answered
-with what is allowed.
+The first line of an answer is the verdict. An 80 % interval contains the measured value in eight of ten comparable
+measurements; the answer says how many measurements it is based on. Names can be written in any common spelling (`h100`,
+`H100-SXM`, `8xh100`), quantities take units (`32k`, `1T`, `2/s`, `1s`, `$100`), and an error message lists the allowed
+values.
 
 ## 1. Does it fit?
 
-One row for each weight format: whether it fits and how likely, the longest request, how many run at once, how fast that
-is and what it costs.
+One row for each weight format: whether it fits and with which probability, the longest request, the number of requests
+at once, the speed and the cost.
 
 $ flopwise fit Llama-3.1-8B --gpu l4 --context 16k  # 9
 
-The chance is not 0 or 1 because memory estimates have errors, too: it comes from measured ones. Take a format with room
-to spare; `scores kept` is what public evaluations found of the 16-bit model's.
+The chance is neither 0 nor 1 because memory estimates have errors, which were measured. Choose a format with room to
+spare; `scores kept` is the share of the 16-bit model's scores that public evaluations measured.
 
 ## 2. What takes the memory, and what would make it fit?
 
-Item by item on the fullest accelerator. Without a serving option (`--context`, `--concurrency`) it is training.
+The memory of the fullest accelerator, item by item. Without a serving option (`--context`, `--concurrency`) the command
+assumes training.
 
 $ flopwise memory Llama-3.1-8B --gpu a100-80gb --seq 4k  # 1
 
@@ -44,16 +45,16 @@ The changes that would make it fit are listed with what each saves. `--explain` 
 
 ## 3. How fast does it answer?
 
-TTFT is the time to the first token, TPOT that of each further one ([glossary](glossary.md)).
+TTFT is the time to the first token, TPOT the time per token after it ([glossary](glossary.md)).
 
 $ flopwise serve Llama-3.1-8B --gpu l40s --rate 2/s --input 1k --output 200  # 1
 
-With `--rate` you see percentiles under that load, without it the most that memory holds. `flopwise simulate` with the
-same options runs the requests one by one, and reads a trace of your own.
+With `--rate` the answer has percentiles under that load; without it, the throughput with as many requests as memory
+holds. `flopwise simulate` with the same options simulates every request, and can replay a trace of your own.
 
 ## 4. How long does the training take, and what does it cost?
 
-The layout (data, tensor, pipeline parallel ...) is chosen unless you say one.
+The fastest layout (data, tensor, pipeline parallel ...) is chosen unless you give one.
 
 $ flopwise train Llama-3.1-8B --gpu 64xh100 --tokens 1T --seq 8k  # 1
 
@@ -62,20 +63,21 @@ MFU is the share of the datasheet's rate that goes into the model's own operatio
 
 ## 5. Which machines are the cheapest for it?
 
-Over all offers with dated prices: machines, layouts and ways to buy, ranked; what misses the targets is left out.
+All offers with dated prices are searched: machines, layouts and purchase options, ranked by cost; those that miss
+a target are left out.
 
 $ flopwise plan Llama-3.1-8B --task finetune --lora 16 --tokens 50M --budget 100 --top 3  # 1
 
-Every plan ends with the `train` or `serve` line that shows it in full. `-o plan.json` keeps it, and
-`flopwise export kubernetes plan.json -o out` (or skypilot, torchrun, vllm ...) writes the files that run it.
+The answer ends with the `train` or `serve` command that estimates the best plan in full. `-o plan.json` saves the plan,
+and `flopwise export kubernetes plan.json -o out` (or skypilot, torchrun, vllm ...) writes the files that run it.
 
 ## 6. Fine-tune, train from scratch, or call an API?
 
-The same traffic answered in each way, month by month, and the volume from which own machines pay.
+The cost of the same traffic for each option, month by month, and the volume above which your own machines cost less.
 
 $ flopwise compare Llama-3.1-8B --tokens-per-month 500M --no-simulate  # 10
 
-Prices carry their dates; `flopwise prices` says how old they are, and imports or refreshes them.
+Every price has a date; `flopwise prices` shows how old they are, and imports or refreshes them.
 
 ## Where to go next
 
@@ -86,7 +88,7 @@ Prices carry their dates; `flopwise prices` says how old they are, and imports o
 | sliders instead of options | `flopwise web`, [in a browser](questions/web.md) |
 | the same from Python or a notebook | [Python](questions/python.md) |
 | to see what your run really did | [record](questions/record.md), [watch](questions/watch.md) |
-| estimates that learn from it | [calibrate](questions/calibrate.md) |
+| estimates calibrated to your own measurements | [calibrate](questions/calibrate.md) |
 | every option | [the command line](cli.md) |
 """
 

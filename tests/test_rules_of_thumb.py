@@ -82,3 +82,11 @@ def test_prices_that_were_never_right_are_wrong_and_old_ones_outdated() -> None:
     assert verdicts["n1-standard-8+1xV100-SXM2-16"] == "wrong"
     assert verdicts["p4d.24xlarge"] == "outdated"
     assert verdicts["a2-highgpu-1g"] == "right"
+
+
+def test_prices_of_retired_machines_say_so() -> None:
+    """Nobody can buy an NCv3 or a P3 at that price any more."""
+    reasons = {figure.what: figure.why for figure in rules()["_figures"]()}
+    assert reasons["Standard_NC6s_v3"].endswith(", retirement date 2025-09-30")
+    assert reasons["p3.2xlarge"].endswith(", retirement date 2025-12-20")
+    assert "retirement" not in reasons["g4dn.xlarge"]

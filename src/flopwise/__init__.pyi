@@ -109,6 +109,7 @@ def compare(
     exclude: Sequence[str] = ...,
     software: Sequence[str] = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     instances: Sequence[str] = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
@@ -168,6 +169,7 @@ def compare(
         exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
         software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         instances (or instance): Offers of this instance type only; they set price and network.
 
     Raises:
@@ -197,6 +199,7 @@ def calibrate(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -240,6 +243,7 @@ def calibrate(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -284,6 +288,7 @@ def fit(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -324,6 +329,7 @@ def fit(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -540,6 +546,7 @@ def io(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -598,6 +605,7 @@ def io(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -794,10 +802,10 @@ def observe(
         out: folder for `observation.json` and `trace.csv`, which `replay` simulates.
         facts: folder of rows that override the shipped ones.
         progress: called with (seconds done, seconds in all).
-        seconds: How long to watch.
+        seconds: How long to observe the engine.
         interval_s (or every): Time between two readings of its metrics.
-        load: Result of a load generator with each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
-        seed: Random seed of a trace that is drawn.
+        load: Result of a load generator with a record of each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
+        seed: Random seed of a generated trace.
 
     Raises:
         SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
@@ -867,6 +875,7 @@ def replay(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -937,6 +946,7 @@ def replay(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -969,6 +979,7 @@ def plan(
     assume_family: str | None = ...,
     advance: Advance | None = ...,
     on_compile: Callable[[], None] | None = ...,
+    on_ranked: Callable[[Plan], None] | None = ...,
     name: str | None = ...,
     simulate: bool = ...,
     objective: str = ...,
@@ -1070,6 +1081,7 @@ def plan(
     exclude: Sequence[str] = ...,
     software: Sequence[str] = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     instances: Sequence[str] = ...,
     purchase: Sequence[str] = ...,
     max_gpus: int | None | str = ...,
@@ -1127,10 +1139,11 @@ def plan(
         assume_family: read an unknown model_type as this known family.
         advance: called with (units of work done, units in all) as it goes.
         on_compile: called before the simulator is compiled for the first time.
+        on_ranked: called with the plans as they are ranked, before their front, changes and ports are computed.
         name: Name used in the results.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
         objective: What to rank by.
-        spot: Offers whose spot price is not known: leave them out, or assume the provider's published discounts.
+        spot: Offers whose spot price is unknown: leave them out, or assume the provider's published discounts.
         reserved: Offers whose reserved price is not known: leave them out, or assume the provider's published discounts.
         one_precision: One precision instead of all: of products in training, of weights in serving.
         tokens: Tokens of the whole run: 2T.
@@ -1228,6 +1241,7 @@ def plan(
         exclude: Leave out devices of these names, vendors or families: b200, amd, hopper.
         software: Software that the project runs on; machines that need a port are left out (default: cuda and cpu, on which a PyTorch project runs unchanged, and the software of devices that are named).
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         instances (or instance): Offers of this instance type only; they set price and network.
         purchase: Purchase option.
         max_gpus: Maximum number of accelerators.
@@ -1288,8 +1302,8 @@ def probe(
 
     Args:
         progress: called with (seconds done, seconds in all, what comes next).
-        device: Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.
-        only: Measure this kind only: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
+        device: Measure this device: cpu, cuda:0, mps (default: the first GPU and the CPU).
+        only: Measure only this kind: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
         quick: Fewer sizes and repetitions: under 20 seconds instead of two minutes.
         threads: CPU threads to use.
         disk: Folder whose disk is measured, in a temporary file (default: the current one).
@@ -1325,6 +1339,7 @@ def roofline(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1356,6 +1371,7 @@ def roofline(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1392,6 +1408,7 @@ def import_runs(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1477,17 +1494,18 @@ def import_runs(
             benchmark.
         store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         gpus: number of accelerators.
-        format: Of the files: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.
+        format: Format: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.
         name: Name of the run (default: as in the file).
-        model: Model that was run: without it nothing can be expected of the run.
+        model: Model of the run; without it there is no estimate to compare with.
         task: What was trained (default: pretrain).
-        metric: Metric of ours by its name in the file, times a factor if need be: step_s=step_ms*0.001.
-        replace: Import again a run that was imported before, and replace it.
+        metric: Name of a metric in the file, with an optional factor: step_s=step_ms*0.001.
+        replace: Import runs again that were imported before, and replace them.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1582,9 +1600,9 @@ def runs(
     Args:
         store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         task: Runs of this task.
-        model: Runs whose model has this in its name.
-        status: Runs of this status; one that was killed stays running.
-        since: Runs that began within this time, or since this day.
+        model: Runs whose model's name contains this text.
+        status: Runs with this status; a run that was killed stays running.
+        since: Runs that began within this time or since this day.
 
     Raises:
         SpecError: the store cannot be read, or one that was named is not there.
@@ -1619,6 +1637,7 @@ def serve(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1698,6 +1717,7 @@ def serve(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1778,6 +1798,7 @@ def serve_sweep(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1851,6 +1872,7 @@ def serve_sweep(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -1929,6 +1951,7 @@ def advise(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -1964,6 +1987,7 @@ def advise(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2066,6 +2090,7 @@ def simulate(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2165,6 +2190,7 @@ def simulate(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2270,6 +2296,7 @@ def autoscale(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2369,6 +2396,7 @@ def autoscale(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2417,6 +2445,7 @@ def batch(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2492,6 +2521,7 @@ def batch(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2602,6 +2632,7 @@ def train(
     instance: str | None = ...,
     region: str | None = ...,
     marketplace: bool = ...,
+    include_retired: bool = ...,
     purchase: str = ...,
     price: float | None | str = ...,
     gpus_per_node: int | None | str = ...,
@@ -2694,6 +2725,7 @@ def train(
         instance: Offers of this instance type only; they set price and network.
         region: Offers in this region only; patterns such as eu-* are fine.
         marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
         purchase: Purchase option.
         price: US dollars for one accelerator and hour, instead of an offer's.
         gpus_per_node: Accelerators per node.
@@ -2769,14 +2801,14 @@ def watch(
     Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
-        run: Read a recorded run, by id or name: live while it is running, else played back.
+        run: Read a recorded run, by id or name: live while it is running, else replayed.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
         interval: Time between two readings.
-        window: Time over which a bound is judged.
+        window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
         rank: The candidate of the plan.
         price: Price of all machines per hour.
-        started: Time since the job began; cost counts from then (default: from the first reading).
+        started: Time since the job began, from which cost counts (default: since the first reading).
         budget: Budget of the job, in US dollars.
         budget_per_day: Budget of 24 hours, in US dollars.
         target_p95: Limit of the 95th percentile of request latency, or ttft=TIME, tpot=TIME.
@@ -2831,14 +2863,14 @@ def watch_live(
     Args:
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
-        run: Read a recorded run, by id or name: live while it is running, else played back.
+        run: Read a recorded run, by id or name: live while it is running, else replayed.
         store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
         interval: Time between two readings.
-        window: Time over which a bound is judged.
+        window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
         rank: The candidate of the plan.
         price: Price of all machines per hour.
-        started: Time since the job began; cost counts from then (default: from the first reading).
+        started: Time since the job began, from which cost counts (default: since the first reading).
         budget: Budget of the job, in US dollars.
         budget_per_day: Budget of 24 hours, in US dollars.
         target_p95: Limit of the 95th percentile of request latency, or ttft=TIME, tpot=TIME.

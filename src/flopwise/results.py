@@ -187,11 +187,21 @@ def records(document: Any, table: str | None = "") -> list[dict[str, Any]]:
     return [{"name": n, "value": v} for n, v in document.items() if n != "verdict" and not isinstance(v, dict | list)]
 
 
+SMALLEST = 1e-9
+"""Smaller figures are written with an exponent."""
+
+
 def _cell_text(value: Any) -> str:
-    """A cell of a notebook's table."""
+    """A cell of a notebook's table: a figure has four significant digits."""
     if value is None:
         return "-"
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)  # infinities and NaN are None by now
+    rounded = float(f"{value:.4g}")
+    if not rounded or abs(rounded) < SMALLEST:
+        return f"{rounded:g}"
+    text = f"{rounded:,.{max(3 - math.floor(math.log10(abs(rounded))), 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def plain(value: Any) -> Any:

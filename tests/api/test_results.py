@@ -124,6 +124,24 @@ def test_a_table_escapes_what_data_says() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (9.894e14, "989,400,000,000,000"), (12_345.6, "12,350"), (1234.5678, "1,235"), (123.44, "123.4"), (0.5, "0.5"),
+        (7.1617e-5, "0.00007162"), (-3665.4, "-3,665"), (0.0, "0"), (2e-12, "2e-12"), (float("inf"), "-"), (3, "3"),
+    ],
+)  # fmt: skip
+def test_a_cell_of_a_notebook_has_no_exponent(value: float, text: str) -> None:
+    class One(Result):
+        table = "rows"
+        verdict = "one"
+
+        def document(self) -> dict[str, Any]:
+            return {"rows": [{"value": value}]}
+
+    assert f"<td>{text}</td>" in One()._repr_html_()
+
+
 def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(name: str) -> Any:
         raise ImportError(name)

@@ -169,3 +169,29 @@ def test_optimizers_before_pytorch_2_hold_no_temporaries_of_all_parameters() -> 
     }  # fmt: skip
     old, new = (memory.row_memory({**row, "year": year}, FACTS).allocated_bytes for year in ("2022", "2024"))
     assert float(new) - float(old) == pytest.approx(4 * 335.1e6, rel=0.05)
+
+
+@pytest.mark.parametrize(("month", "an_entry"), [("3", 12), ("4", 6), ("", 6)])
+def test_torchtitan_compiles_its_loss_from_april_2025_on(month: str, an_entry: int) -> None:
+    """8,192 tokens and 128,256 words: logits, fp32 copies and gradients take 12 bytes an entry, compiled 6."""
+    row = {
+        "model": "Llama3-8B", "method": "pretrain", "software": "fsdp-eager", "compiled": "yes", "gpus": "8",
+        "zero": "3", "micro_batch": "1", "seq_len": "8192", "recompute": "full", "year": "2025", "month": month,
+    }  # fmt: skip
+    loss = memory.row_memory(row, FACTS).items["logits and loss"]
+    assert loss == pytest.approx(8192 * 128_256 * an_entry)
+
+
+def test_a_script_of_the_trainer_without_settings_may_run_its_defaults() -> None:
+    """RoBERTa large in fp32: 355 M parameters of 16 bytes, and a copy of a state: an end of the interval alone."""
+    row = {"model": "RoBERTa large", "method": "full", "software": "hf-trainer", "year": "2024", "seq_len": "96",
+           "optimizer": "adamw", "reading": "allocated", "recompute": "full"}  # fmt: skip
+    cells = memory.unstated_cells(row)
+    assert [end["micro_batch"] for end in cells["micro_batch"]] == ["1", "1", "8"]
+    usual, _, most = cells["precision"]
+    assert usual == {"precision": "bf16"}
+    plain = memory.row_memory({**memory.usual_row(row), **most}, FACTS)
+    assert plain.moments["optimizer step"] == pytest.approx(20 * 355.4e6 * 1.12 + 1e9, rel=0.02)
+    other = {**row, "software": "torchtune-eager"}
+    assert "precision" not in memory.unstated_cells(other)
+    assert "precision" not in memory.unstated_cells({**row, "method": "qlora", "base": "nf4"})

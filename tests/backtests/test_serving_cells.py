@@ -230,7 +230,7 @@ def test_pools_of_their_own_for_prompts() -> None:
     assert (int(job.layout.tp), job.techniques.prefill_gpus, replicas, job.concurrency) == (2, 2, 2, 16)
     job, replicas = row_job(cells | {"prefill_replicas": "3", "decode_replicas": "1"}, FACTS)
     assert (int(job.layout.tp), job.techniques.prefill_gpus, replicas, job.concurrency) == (2, 6, 1, 32)
-    with pytest.raises(SpecError, match="1 replicas for prompts beside 3 that decode: not predicted"):
+    with pytest.raises(SpecError, match="1 prompt replicas and 3 decode replicas: not predicted"):
         row_job(cells | {"prefill_replicas": "1", "decode_replicas": "3"}, FACTS)
 
 
@@ -322,6 +322,7 @@ def test_what_is_left_of_an_unknown_name_is_no_model_of_that_size() -> None:
         named_model("X0_3B", FACTS)
     assert "T5" in named_model("T0_3B", FACTS).name
     assert "3B" in named_model("3B", FACTS).name
+    assert named_model("ViT-H/14", FACTS).name == "ViT-H/14"  # a name of the catalog, slash and all
 
 
 def test_a_power_limit_is_the_devices() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+import flopwise
 from flopwise.cli import main
 
 Run = Callable[[str], tuple[int, str, str]]
@@ -104,3 +105,23 @@ def test_simulated_whole_requests_have_an_interval_no_narrower_than_their_first_
     ttft = found["ttft_s_p50_high"] - found["ttft_s_p50_low"]
     assert found["e2e_s_p50_high"] - found["e2e_s_p50_low"] >= ttft
     assert any("the interval of TTFT is wide" in text for text in found["assumptions"])
+
+
+@pytest.mark.parametrize(("rate", "most"), [(3.0, 3.0), (1000.0, None)])
+def test_no_more_is_answered_than_arrives(rate: float, most: float | None) -> None:
+    """In the long run; where more arrives than can be answered, the interval is that of the machine."""
+    found = flopwise.serve("Llama-3.1-8B", gpu="l40s", rate=rate, input_tokens=500, output_tokens=200, gpus=1)
+    requests = found.estimate.throughput
+    assert requests.low <= requests.value <= requests.high <= rate
+    if most is None:
+        assert requests.high > 1.2 * requests.value
+    else:
+        assert requests.high == pytest.approx(most)
+
+
+def test_a_batch_shows_no_latency_of_requests_that_wait_for_one_another(run: Run) -> None:
+    code, out, _ = run("plan Llama-3.1-8B --task batch --requests 20000 --input 300 --output 50 --gpu l4")
+    assert code == 0
+    assert "TPOT" in out
+    assert "TTFT" not in out
+    assert "whole request" not in out

@@ -75,7 +75,7 @@ def test_the_same_file_twice_and_an_export_into_another_store(
     [
         (("import",), "Missing argument 'FILES...'"), (("import", "nothing.csv"), "no such file"),
         (("import", BENCH, "--seq", "8k"), "--seq: of training;"),
-        (("import", BENCH, "--format", "wandb"), "not of the"),
+        (("import", BENCH, "--format", "wandb"), "not in the format"),
         (("import", BENCH, *PLAN[:2], "--gpu", "h1000"), "h1000"),
         (("import", BENCH, "--metric", "loss"), "is not a mapping"),
         (("import", BENCH, "--metric", "speed=x"), "speed"),
@@ -100,4 +100,4 @@ def test_one_run_has_nothing_to_be_compared_with(capsys: pytest.CaptureFixture[s
     assert code == 2
     assert "one run cannot be compared" in err
     code, _, err = run(capsys, "runs", "export", "--rows", "training", "-o", "x")
-    assert (code, "a run of serving" in err) == (2, True)
+    assert (code, "it is a serving run" in err) == (2, True)

@@ -15,7 +15,7 @@ assert vars(run)["screen"] is vars(progress)["screen"] is render.screen, "loaded
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", [name for name in BASES if name != "web"])  # prints a JSON document
+@pytest.mark.parametrize("name", [name for name in BASES if name not in {"web", "completion"}])  # JSON, and a script
 def test_no_line_is_longer_than_the_terminal_and_nothing_is_cut(
     name: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,3 +28,16 @@ def test_no_line_is_longer_than_the_terminal_and_nothing_is_cut(
     long = [line for line in lines if len(line) > width and not line.lstrip().startswith("flopwise ")]
     assert long == []
     assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_the_same_on_a_narrow_terminal(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrapped line would be another command of the shell."""
+    assert cli.main(["completion", shell]) == 0
+    piped = capsys.readouterr().out
+    for module in ("flopwise.cli.render", "flopwise.cli.options"):
+        monkeypatch.setattr(f"{module}.screen", lambda *_: render.Screen(width=40))
+    assert cli.main(["completion", shell]) == 0
+    assert capsys.readouterr().out == piped

@@ -31,7 +31,7 @@ def test_nodes_by_the_labels_of_the_provider(document: dict[str, Any], labels: d
 
 def test_gpus_added_to_a_machine_are_no_part_of_its_type() -> None:
     deployment = deployment_of(
-        constrained(BATCH, gpus=["T4"], purchase=["on_demand"]) | {"targets": {"deadline": "24h"}}
+        constrained(BATCH, gpus=["T4"], purchase=["on_demand"], include_retired=True) | {"targets": {"deadline": "24h"}}
     )
     assert "+" in deployment.offer.instance
     assert kubernetes.node_labels(deployment)["node.kubernetes.io/instance-type"].startswith("n1-standard-")

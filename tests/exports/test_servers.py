@@ -263,8 +263,8 @@ def test_trtllm_has_the_rest_in_its_file() -> None:
 @pytest.mark.parametrize(
     ("engine", "changes", "reason"),
     [
-        ("hf", {}, "no server among the exports"),
-        ("vllm", {"techniques": {"kv_keep": 0.5}}, "whole KV cache"),
+        ("hf", {}, "no server is exported for hf"),
+        ("vllm", {"techniques": {"kv_keep": 0.5}}, "do not evict parts of a KV cache"),
         ("vllm", {"techniques": {"adapters": 2, "adapter_rank": 1024}}, "up to rank 512"),
         ("tgi", {"techniques": {"adapters": 2}}, "not exported for tgi: plan again with --engine vllm or sglang"),
         ("tgi", {"techniques": {"draft": "eagle", "acceptance": 0.5}}, "n-grams, not with eagle"),

@@ -211,3 +211,36 @@ def test_other_names_are_of_providers_that_are_known_and_none_is_one() -> None:
     providers = {o.provider for o in OFFERS}
     assert set(PROVIDER_ALIASES.values()) <= providers
     assert not PROVIDER_ALIASES.keys() & providers
+
+
+# provider, instance, the day as the provider's own announcement has it
+RETIRED = [
+    ("aws", "p3.2xlarge", "2025-12-20"),
+    ("azure", "Standard_NC24rs_v3", "2025-09-30"),
+    ("gcp", "n1-standard-8+1xP100-PCIe-16", "2026-09-15"),
+    ("gcp", "n1-standard-4+1xT4", "2027-08-01"),
+    ("gcp", "n1-standard-4+1xP4", "2027-08-01"),
+]
+
+
+@pytest.mark.parametrize(("provider", "instance", "day"), RETIRED)
+def test_retired_machines_have_the_day_of_the_announcement(provider: str, instance: str, day: str) -> None:
+    assert {o.retires_on for o in OFFERS if (o.provider, o.instance) == (provider, instance)} == {day}
+
+
+def test_no_other_machine_is_retired() -> None:
+    """A pattern of names takes no machine beside its own: no size of another series, no other accelerator."""
+    kinds = {(o.provider, o.accelerator) for o in OFFERS if o.retires_on}
+    assert kinds == {
+        ("aws", "V100-SXM2-16"), ("azure", "V100-PCIe-16"), ("gcp", "P100-PCIe-16"), ("gcp", "T4"), ("gcp", "P4"),
+    }  # fmt: skip
+    assert not any(o.retires_on for o in OFFERS if o.instance.startswith(("p3dn", "Standard_NC4as", "Standard_ND40rs")))
+
+
+def test_the_cheapest_offer_of_a_list_is_no_retired_one() -> None:
+    """The retired V100 of Azure cost less on spot than any other; the sentence names one that can be had."""
+    found = instances(gpu="v100-pcie-16")
+    assert all(o.retires_on for o in found)
+    both = instances(gpu="t4")
+    assert any(o.retires_on for o in both)
+    assert not all(o.retires_on for o in both)

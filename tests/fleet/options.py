@@ -20,12 +20,13 @@ def option(
     workload: int, provider: str, usd: float, n: int = 1, *, purchase: str = "on_demand", hours: float = 730,
     instance: str = "", kg: float = 0.0, unit: int = 1, running: float = 0.0, own: OwnPool | None = None,
     pool: str = "", region: str = "r", marketplace: bool = False, software: str = "", gpu: str = "H100-SXM-80",
+    retires_on: str | None = None,
 ) -> MonthlyOption:  # fmt: skip
     """`n` instances of a provider for a workload, each `usd` a month."""
     name = instance or f"{provider}.x"
     offer = Offer(
         provider=provider, instance=name, region=region, accelerator=gpu, count=1, source="s",
-        price_date="2026-01-01", marketplace=marketplace,
+        price_date="2026-01-01", marketplace=marketplace, retires_on=retires_on,
     )  # fmt: skip
     candidate = Candidate(
         rank=1, provider=provider, region=region, instance=name, num_instances=n, gpu=gpu, num_gpus=n,

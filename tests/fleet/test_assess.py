@@ -48,8 +48,8 @@ def facts() -> Facts:
 
 @pytest.fixture(scope="module")
 def answer(facts: Facts) -> Assessment:
-    """The assessment of three workloads with shares."""
-    shares = POLICIES | {"providers": {"aws": 0.75, "gcp": 0.25}, "share_tolerance": 0.1}
+    """The assessment of three workloads with shares; Google sells its T4 until its retirement date."""
+    shares = POLICIES | {"providers": {"aws": 0.75, "gcp": 0.25}, "share_tolerance": 0.1, "include_retired": True}
     fleet = fleet_from({"name": "f", "workloads": [CHAT, TUNE, DESKS], "policies": shares})
     return assess(fleet, facts, scenarios=300, today="2026-11-21")
 

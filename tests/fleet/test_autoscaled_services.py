@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from dataclasses import replace
 from functools import cache
@@ -183,6 +184,9 @@ def test_a_fleet_follows_its_traffic() -> None:
     assert scaled.machines_by_hour[12] == scaled.machines_peak > scaled.machines_by_hour[3]
     assert scaled.usd_per_month == pytest.approx(sum(row.usd_per_month for row in found.allocation))
     assert scaled.saved_usd == pytest.approx(scaled.usd_fixed - scaled.usd_per_month)
+    assert re.fullmatch(r"\d+ x \S+ \S+ .*(on demand|on spot|reserved for (a year|three years))", scaled.fixed), (
+        scaled.fixed
+    )
     assert scaled.saved_usd > 0
     for row in found.allocation:
         if row.purchase == "on_demand" and row.provider == "aws":

@@ -51,7 +51,7 @@ def fleet(seed: int) -> Platform:
     policies: dict[str, Any] = {
         "purchase": ["on_demand", "spot", "reserved_1y"], "max_spot_share": "40%", "share_tolerance": "10%",
         "providers": {"aws": "50%", "gcp": "30%", "azure": "20%"}, "budget_per_month": "$90k",
-        "quotas": [{"provider": "aws", "most": 16}], "backup": {"share": "50%", "hours": 100},
+        "quotas": [{"provider": "aws", "most": 16}], "backup": {"share": "50%", "hours": 100}, "include_retired": True,
     }  # fmt: skip
     return fleet_from({"name": "f", "workloads": jobs, "policies": policies})
 

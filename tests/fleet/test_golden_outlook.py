@@ -102,6 +102,8 @@ def test_growth_of_a_year_is_compounded(facts: Facts) -> None:
     found = answer(facts, TUNE | {"growth_per_month": "5%"})
     usd = found.usd_per_month.total
     rows = {question.name: question.usd_per_month for question in found.whatif}
+    growth = next(question.text for question in found.whatif if question.name == "growth after 12 months")
+    assert "each workload one year after it begins (x 1.8), with machines chosen" in growth  # 1.05 ** 12 = 1.7959
     assert rows["growth after 12 months"] == pytest.approx(usd * 1.05**12, rel=1e-3)
     assert rows["traffic and runs x 2"] == pytest.approx(2 * usd, rel=1e-3)
 

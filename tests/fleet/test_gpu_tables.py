@@ -13,7 +13,7 @@ from small import answer, catalog
 
 def test_prices_range_from_the_lowest_to_the_highest_offer() -> None:
     for row in answer().assessment.gpus:
-        offers = [o for o in catalog().offers if o.accelerator == row["gpu"]]
+        offers = [o for o in catalog().offers if o.accelerator == row["gpu"] and not o.retires_on]
         for field, low, high in (
             ("on_demand_usd_per_hour", "usd_per_gpu_hour", "usd_per_gpu_hour_most"),
             ("spot_usd_per_hour", "spot_usd_per_gpu_hour", "spot_usd_per_gpu_hour_most"),

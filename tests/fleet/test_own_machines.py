@@ -291,7 +291,7 @@ def test_the_table_says_when_clouds_are_dearer(facts: Facts) -> None:
     ("change", "says"),
     [
         ({"count": -1}, r"fleet.yaml:8: own_machines.0.count: -1 is out of range"),
-        ({"count": 0}, r"fleet.yaml:\d+: own_machines.0: none is there and none may be bought"),
+        ({"count": 0}, r"fleet.yaml:\d+: own_machines.0: none exist and none may be bought"),
         ({"gpus": 0}, r"own_machines.0.gpus: 0 is out of range"),
         ({"price": 0}, r"own_machines.0.price: 0 is out of range"),
         ({"network": "0Gbps"}, r"own_machines.0.network: 0Gbps is out of range; allowed: 1.00 B/s or more"),

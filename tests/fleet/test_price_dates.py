@@ -13,7 +13,7 @@ from flopwise.report.pages import markdown
 
 FLEET: dict[str, Any] = {
     "name": "batches",
-    "policies": {"purchase": ["on_demand", "spot"]},
+    "policies": {"purchase": ["on_demand", "spot"], "include_retired": True},
     "workloads": [
         {
             "name": "nightly", "task": "batch", "model": "Llama-3.1-8B",

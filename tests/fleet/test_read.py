@@ -112,10 +112,10 @@ def test_growth_follows_another_workload() -> None:
 @pytest.mark.parametrize(
     ("tune", "desks", "says"),
     [
-        ("desks", "tune", r"fleet.yaml:13: workloads.2.grows_with: .*circle: tune -> desks -> tune;"),
-        ("tune", "chat", r"fleet.yaml:12: workloads.1.grows_with: .*circle: tune -> tune;"),
+        ("desks", "tune", r"fleet.yaml:13: workloads.2.grows_with: .*circular growth: tune -> desks -> tune;"),
+        ("tune", "chat", r"fleet.yaml:12: workloads.1.grows_with: .*circular growth: tune -> tune;"),
         ("chta", "chat", r"fleet.yaml:12: workloads.1.grows_with: unknown workload 'chta'; nearest: chat"),
-        ("chat, growth_per_month: 3%", "chat", r"fleet.yaml:12: .*growth_per_month says it already"),
+        ("chat, growth_per_month: 3%", "chat", r"fleet.yaml:12: .*growth_per_month already gives it"),
     ],
 )
 def test_growth_that_leads_nowhere_is_refused(tune: str, desks: str, says: str) -> None:

@@ -39,7 +39,9 @@ def test_a_dearer_machine_of_the_same_provider_is_no_way_to_a_share() -> None:
 
 
 @pytest.mark.parametrize(
-    "where", [{"region": "s"}, {"marketplace": True}, {"software": "rocm"}], ids=["region", "marketplace", "vendor"]
+    "where",
+    [{"region": "s"}, {"marketplace": True}, {"retires_on": "2025-09-30"}, {"software": "rocm"}],
+    ids=["region", "marketplace", "retired", "vendor"],
 )
 def test_a_share_that_holds_without_a_market_holds_with_it(where: dict[str, Any]) -> None:
     """100 on a, 100 on b: half and half. That b sells it for 40 in another market too takes nothing of that away.
@@ -75,7 +77,7 @@ def test_a_market_is_left_out_for_all_workloads_or_for_none() -> None:
     ("more", "what"),
     [
         ({"gpu": "L4"}, ("device", "L4")), ({"purchase": "reserved_1y"}, ("purchase", "reserved_1y")),
-        ({"region": "s"}, ("b", ("s", False, ""))),
+        ({"region": "s"}, ("b", ("s", False, False, ""))),
     ],
 )  # fmt: skip
 def test_what_is_left_out_for_a_share_is_said_with_what_it_would_save(more: dict[str, Any], what: object) -> None:

@@ -176,3 +176,17 @@ def test_a_price_rise_under_shares_is_no_less_than_nothing_and_no_more_than_the_
     allowed = [n for n in range(whole + 1) if abs(0.5 * n / (0.5 * n + price * (whole - n)) - 0.6) <= 0.08]
     assert found.usd == pytest.approx(min(0.5 * n + price * (whole - n) for n in allowed) * MONTH)
     assert row.usd_per_month == pytest.approx(min(a * n + g * (whole - n) for n in allowed) * MONTH)
+
+
+def test_an_answer_with_other_machines_names_what_it_changes_most(facts: Facts) -> None:
+    """The machines to work on that were aws's go to gcp; a workload that stays where it was is not named."""
+    stays = desks(name="stays", constraints={"providers": ["gcp"]})
+    _, rows = asked(facts, desks(), stays)
+    now, then = 4 * 0.5 * MONTH, 4 * 0.6 * MONTH
+    change = (
+        f"; it changes most: d on 4 x gcp g2-standard-4 on demand for ${then:,.0f} instead of ${now:,.0f} on 4 x aws "
+        "g4dn.xlarge on demand"
+    )
+    assert rows["aws is lost"].text.endswith(change)
+    assert "stays" not in rows["aws is lost"].text
+    assert "it changes most" not in rows["gcp is lost"].text  # nothing is left for `stays`

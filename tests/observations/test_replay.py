@@ -101,9 +101,9 @@ def test_measured_and_simulated_terms_add_up() -> None:
         assert sum(term.measured_s or 0.0 for term in own) == pytest.approx(measured)
     assert terms["first token", "host"].measured_s == pytest.approx(host + 0.03)
     assert terms["first token", "queue"].measured_s == pytest.approx(wait)
-    assert terms["token", "the rest"].measured_s == pytest.approx(0.005)
+    assert terms["token", "unexplained time"].measured_s == pytest.approx(0.005)
     assert compared.findings[0].startswith("first token: host is 30 ms longer")
-    assert compared.findings[1].startswith("token: the rest is 5 ms longer")
+    assert compared.findings[1].startswith("token: unexplained time is 5 ms longer")
 
 
 def test_the_terms_of_a_token_are_those_of_its_step() -> None:
@@ -138,7 +138,7 @@ def test_the_command_observes_writes_and_replays(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("{", "damaged"), ("[]", "not what"), ('{"format": "other"}', "not what"),
+    ("{", "damaged"), ("[]", "not a file of"), ('{"format": "other"}', "not a file of"),
     ('{"format": "flopwise-observation", "version": 9}', "newer"),
     ('{"format": "flopwise-observation", "version": 1, "engine": 3}', "damaged"),
 ])  # fmt: skip

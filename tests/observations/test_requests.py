@@ -76,7 +76,7 @@ def test_aiperf_lines_and_genai_perf(tmp_path: Path) -> None:
     "document", ["{", "[1, 2]", "{}", '{"benchmarks": [{"metrics": {}}]}', '{"ttfts": 3}', "\x00\x01"]
 )
 def test_what_holds_no_requests_is_refused(tmp_path: Path, document: str) -> None:
-    with pytest.raises(SpecError, match="no requests with their times"):
+    with pytest.raises(SpecError, match="no single requests with times"):
         read_requests(written(tmp_path, document))
 
 

@@ -113,7 +113,7 @@ def test_a_full_disk_is_not_written_to(tmp_path: Path, monkeypatch: pytest.Monke
     moved: list[tuple[str, int]] = []
     found, notes = _disk(tmp_path, FakeDevice(), monkeypatch, moved)
     assert (found, moved) == ((), [])
-    assert f"disk: not measured, {tmp_path}: only 100 MiB are free, of which a tenth may be used" in notes
+    assert f"disk: not measured, {tmp_path}: only 100 MiB are free, and a probe uses at most a tenth" in notes
     missing, notes = _disk(tmp_path / "none", FakeDevice(), monkeypatch, [])
     assert missing == ()
 

@@ -161,7 +161,7 @@ def test_a_kind_that_comes_when_the_time_is_over_is_said() -> None:
 
     device = Stuck()
     probe = _probe(device, "launch", "memory")
-    assert "memory bandwidth: not measured, the time of the probe is over" in probe.notes
+    assert "memory bandwidth: not measured, the time limit of the probe is used up" in probe.notes
 
 
 def test_the_time_of_a_kind_shrinks_with_what_earlier_ones_took() -> None:
@@ -275,8 +275,9 @@ def test_others_at_work_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = _probe(FakeDevice(), "launch")
     assert [one.others_frac for one in probe.measurements] == pytest.approx([0.5] * 3)
     assert {one.involuntary_switches for one in probe.measurements} == {3}
-    assert "0.8 processes a core" in probe.notes[0]
-    assert "3 of 3 figures were taken while others used more than 10 % of the cores (at most 50 %)" in probe.notes[1]
+    assert "0.8 processes per core" in probe.notes[0]
+    busy = "3 of 3 figures were measured while other processes used more than 10 % of the cores (at most 50 %)"
+    assert busy in probe.notes[1]
 
 
 def test_a_quiet_machine_is_no_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--only", "matmull"], "'matmull' is not one of matmul"),
         (["--threads", "0"], "--threads"),
         (["-o", str(tmp_path)], "a folder; give the name of a file"),
-        (["--threads", "1", "--only", "launch"], "threads cannot be chosen for NumPy once it is loaded"),
+        (["--threads", "1", "--only", "launch"], "the number of threads cannot be set after NumPy is loaded"),
     ):
         assert cli.main(["probe", "--quick", *line]) == 2, line
         assert message in capsys.readouterr().err
@@ -69,7 +69,7 @@ def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_nothing_to_measure_is_no_answer(tmp_path: Path) -> None:
     with pytest.raises(InfeasibleError, match="nothing could be measured") as caught:
         flopwise.probe(only=["transfers"], quick=True, disk=tmp_path)
-    reason = "transfers between host and devices: not measured, a CPU has no device to send to"
+    reason = "transfers between host and devices: not measured, there are no transfers between a CPU and its own memory"
     assert reason in caught.value.reasons
 
 

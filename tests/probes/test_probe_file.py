@@ -69,10 +69,10 @@ def test_a_damaged_or_newer_file_is_refused(tmp_path: Path, parts: dict[str, Any
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"value": -1.0}, "not above 0"),
-        ({"best": 0.0}, "not above 0"),
-        ({"value": None}, "either a value or a failure"),
-        ({"failure": "both"}, "either a value or a failure"),
+        ({"value": -1.0}, "not positive and finite"),
+        ({"best": 0.0}, "not positive and finite"),
+        ({"value": None}, "neither a value nor a failure, or both"),
+        ({"failure": "both"}, "neither a value nor a failure, or both"),
         ({"work": -2.0}, "its work"),
     ],
 )

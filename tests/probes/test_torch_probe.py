@@ -75,8 +75,8 @@ def test_threads_are_as_before(torch: Any, tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("gpu", "unknown device 'gpu'; usable here:"),
-        ("cpu:1", "the processor is called cpu"),
-        ("mps", "no GPU of Apple's"),
+        ("cpu:1", "the name of the CPU is cpu"),
+        ("mps", "finds no Apple GPU"),
     ],
 )
 def test_devices_that_are_not_there(torch: Any, name: str, message: str) -> None:

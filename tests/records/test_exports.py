@@ -61,9 +61,9 @@ def test_json_lines_come_back_whole(where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
-        (1, '{"format": "other"}', "line 1: no export of runs"),
+        (1, '{"format": "other"}', "line 1: not an export of runs"),
         (1, '{"format": "flopwise-runs", "version": 2}', "line 1: version 2"),
-        (1, "[1]", "line 1: no export of runs"),
+        (1, "[1]", "line 1: not an export of runs"),
         (2, '{"event": {}}', "line 2: samples before any run"),
         (2, '{"run": {"run_id": 5}}', "line 2"),
         (3, "not json", "line 3"),

@@ -83,7 +83,7 @@ def test_a_damaged_file_is_refused_and_stays_byte_for_byte(
         out, err = capsys.readouterr()
         assert out == ""
         assert "sqlite3 recovered.db" in err
-        assert "move it aside" in err
+        assert "move the file away" in err
         assert err.count("\n") == 1
     with pytest.raises(SpecError, match="damaged"):
         open_store(path)
@@ -123,7 +123,7 @@ def _postgres_tables(where: str) -> None:
 def test_a_database_of_something_else_is_refused(where: str) -> None:
     (_postgres_tables if "://" in where else _sqlite_tables)(where)
     before = Path(where).read_bytes() if "://" not in where else b""
-    with pytest.raises(SpecError, match=r"tables of something else \(customers\).*of its own"):
+    with pytest.raises(SpecError, match=r"tables of another program \(customers\).*of its own"):
         open_store(where)
     if before:
         assert Path(where).read_bytes() == before
@@ -198,7 +198,7 @@ def test_a_folder_and_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="there is no store of runs"):
         open_store(tmp_path / "none.db", create=False)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(SpecError, match=r"cannot be (made|used)"):
+    with pytest.raises(SpecError, match=r"cannot be (created|used)"):
         open_store(tmp_path / "file" / "runs.db")
     assert _names(tmp_path) == ["file"]
 
@@ -245,7 +245,7 @@ def test_a_folder_for_reading_only_is_read_and_not_written_and_a_closed_one_is_r
     assert ended.returncode == 0, ended.stderr
     name, deleting, making, reaching = ended.stdout.splitlines()
     assert name == "first"
-    assert "for reading only" in deleting
+    assert "read-only" in deleting
     assert "--store or FLOPWISE_RUNS" in making
-    assert "you may not open one of its folders; --store or FLOPWISE_RUNS" in reaching
+    assert "permission denied for one of its folders; give another path by --store or FLOPWISE_RUNS" in reaching
     assert _names(folder) == ["runs.db"]

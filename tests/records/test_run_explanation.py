@@ -32,7 +32,7 @@ def test_waiting_for_data_is_told_apart_as_measured(tmp_path: Path) -> None:
     assert "most of it: data wait (+70 %)" in why.verdict
     assert [cause.name for cause in why.causes] == ["data wait", TOGETHER]
     assert "flopwise io" in why.causes[0].lever
-    assert any("separates compute from communication" in note for note in why.notes)
+    assert any("compute and communication are one term" in note for note in why.notes)
 
 
 def test_all_terms_measured_and_they_add_up(tmp_path: Path) -> None:
@@ -42,13 +42,13 @@ def test_all_terms_measured_and_they_add_up(tmp_path: Path) -> None:
     }  # fmt: skip
     plan = PLAN | {"launch": 0.05, "storage_io": 0.01}
     why = explanation(stored(tmp_path / "runs.db", series, gpus=2, expected=expectation(plan, step_s=1.06)))
-    # idle 25 % of 2 s = 0.5 s, of which 0.2 s wait for data; compute is what is left: 2 - 0.2 - 0.3 - 0.6
+    # idle 25 % of 2 s = 0.5 s, of which 0.2 s wait for data; compute is the remainder: 2 - 0.2 - 0.3 - 0.6
     assert terms(why) == {
         "data wait": (0.01, 0.2), "host": (0.05, 0.3), "communication": (0.1, 0.6), "compute": (0.9, 0.9),
     }  # fmt: skip
     assert sum(term.difference_s for term in why.terms) == pytest.approx(2.0 - 1.06)
     assert [cause.name for cause in why.causes] == ["communication", "host", "data wait"]
-    assert next(t for t in why.terms if t.name == "compute").basis == "what is left"
+    assert next(t for t in why.terms if t.name == "compute").basis == "the remainder"
 
 
 def test_one_accelerator_without_messages_has_compute_left(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_one_accelerator_without_messages_has_compute_left(tmp_path: Path) -> No
         stored(tmp_path / "runs.db", {"step_s": [1.5] * 20}, gpus=1, expected=expectation(plan, step_s=1.0))
     )
     assert terms(why) == {"compute": (1.0, 1.5)}
-    assert why.terms[0].basis == "what is left; data wait and host not measured, so included"
+    assert why.terms[0].basis == "the remainder; data wait and host not measured, so included"
 
 
 def test_busy_devices_have_no_host_term_to_speak_of(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_pauses_and_warm_up_are_causes_of_their_own(tmp_path: Path) -> None:
         stored(tmp_path / "runs.db", {"step_s": seconds}, events, gpus=1, expected=expectation(PLAN, step_s=1.0))
     )
     assert [(cause.name, cause.evidence) for cause in why.causes] == [
-        ("warm-up", "8.00 s beside the steps, 15.1 % of the run (1 log lines)"),
-        ("checkpoints", "5.00 s beside the steps, 9.4 % of the run (1 pauses)"),
+        ("warm-up", "8.00 s outside of steps, 15.1 % of the run (1 log line)"),
+        ("checkpoints", "5.00 s outside of steps, 9.4 % of the run (1 pause)"),
     ]
     assert why.verdict.startswith("On plan: a step takes 1.00 s")
 
@@ -86,9 +86,9 @@ def test_lowered_clocks_and_more_tensor_work_than_planned(tmp_path: Path) -> Non
     expected = expectation(PLAN, step_s=1.0, mfu_frac=0.4)
     why = explanation(stored(tmp_path / "runs.db", series, gpus=8, expected=expected))
     evidence = {cause.name: cause.evidence for cause in why.causes}
-    assert evidence["clocks"] == "the clock's median is 1,200 MHz, its highest 1,980 MHz"
+    assert evidence["clocks"] == "the median clock is 1,200 MHz, the highest 1,980 MHz"
     # the planned work takes 0.4 x 1 s of tensor time: 20 % of the 2 s that a step took
-    assert evidence["more work"] == "tensor units are active 40.0 % of the time, the plan's work needs 20.0 %"
+    assert evidence["more work"] == "tensor units are active 40.0 % of the time; the planned work needs 20.0 %"
 
 
 def test_a_request_by_its_first_token_and_the_further_ones(tmp_path: Path) -> None:
@@ -122,16 +122,16 @@ def test_a_step_of_another_batch_is_held_against_a_step_of_as_many_tokens(tmp_pa
     assert outcomes["step_s"].difference == pytest.approx(1.0)
     assert outcomes["tokens_per_s"].difference == pytest.approx(-0.5)
     assert outcomes["mfu_frac"].difference == pytest.approx(-0.5), "half as fast at the same work a token"
-    assert any("0.25 times the tokens that were planned" in note for note in why.notes)
+    assert any("0.25 times the planned tokens" in note for note in why.notes)
     padded = series | {"tokens_per_s": [1900.0] * 20}
     same = explanation(stored(tmp_path / "same.db", padded, gpus=8, expected=expected))
     assert same.verdict.startswith("Faster than the plan: a step takes 500 ms, expected 1.00 s")
-    assert not any("planned for one" in note for note in same.notes), "5 % fewer tokens are padding"
+    assert not any("planned tokens" in note for note in same.notes), "5 % fewer tokens are padding"
 
 
 def test_a_run_without_a_plan_or_without_figures_says_so(tmp_path: Path) -> None:
     why = explanation(stored(tmp_path / "runs.db", {"step_s": [2.0] * 20}))
-    assert why.verdict.startswith("No plan to compare it with: 2.00 s a step; give its model")
+    assert why.verdict.startswith("No estimate to compare it with: 2.00 s a step; give its model")
     why = explanation(stored(tmp_path / "runs.db", {"loss": [2.0]}, expected=expectation(PLAN, step_s=1.0)))
     assert why.verdict == "Cannot be judged: none of the expected figures was measured"
     why = explanation(stored(tmp_path / "runs.db", {"step_s": [1.0] * 3}, expected=expectation(PLAN, step_s=1.0)))

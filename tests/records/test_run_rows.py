@@ -73,14 +73,14 @@ def test_what_a_run_lacks_is_the_reason_why_it_makes_no_row(tmp_path: Path) -> N
     made = rows_of([bare, slow, serving], "training")
     assert made.rows == ()
     assert list(made.missing) == [
-        "bare: its tokens a second are not known: neither measured, nor do seq and global_batch tell them",
-        "slow: its tokens a second are not known: neither measured, nor do seq and global_batch tell them",
-        "serves: a run of serving",
+        "bare: its throughput is not known: it was not measured, and seq or global_batch is missing",
+        "slow: its throughput is not known: it was not measured, and seq or global_batch is missing",
+        "serves: it is a serving run",
     ]
-    assert rows_of([slow], "memory").missing == ("slow: no peak of memory was measured",)
+    assert rows_of([slow], "memory").missing == ("slow: no memory peak was measured",)
     named = stored(tmp_path / "runs.db", {"peak_memory_bytes@0": [4.0]}, name="named", gpu="h100")
     assert rows_of([named], "memory").missing == ("named: its model is not known",)
-    reason = "serves: neither its requests in flight (concurrency) nor their rate is known"
+    reason = "serves: neither its concurrency nor its request rate is known"
     assert rows_of([serving], "serving").missing == (reason,)
     with pytest.raises(UnknownNameError, match="allowed: training, memory, serving"):
         rows_of([], "kernels")

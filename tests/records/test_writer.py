@@ -120,7 +120,7 @@ def test_nothing_that_is_given_raises(tmp_path: Path, lines: Any) -> None:
     assert store.samples(run.run_id, "loss").step.tolist() == [-1, -1]
     assert store.events(run.run_id)[0].text == "5"
     assert len(lines()) == 2  # each kind of fault once
-    assert "no metric 3" in " ".join(lines())
+    assert "unknown metric 3" in " ".join(lines())
 
 
 def test_a_store_that_cannot_be_is_said_once_and_costs_nothing(tmp_path: Path, lines: Any) -> None:

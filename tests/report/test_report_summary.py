@@ -24,7 +24,7 @@ def tiles(found: Assessment) -> dict[str, Tile]:
 def signed(found: Assessment) -> list[str]:
     """The sentences on commitments."""
     (block,) = [b for b in summary(found) if isinstance(b, Points)]
-    return [text for title, text in block.items if title == "To sign."]
+    return [text for title, text in block.items if title == "Commitments."]
 
 
 def test_accelerators_are_those_of_all_parts_of_a_workload() -> None:

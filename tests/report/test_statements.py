@@ -162,7 +162,7 @@ def test_shares_counts_and_chances_of_the_summary_are_those_of_the_assessment() 
     assert all(near(text, 100 * bill["by_provider"][p] / bill["total"]) for p, text in shares.items())
     ((used,),) = [re.findall(r"of the budget \| ([\d.]+) %", summary)]
     assert near(used, 100 * bill["expected"] / found["budget_per_month"])
-    ((above,),) = [re.findall(r"; ([\d.]+) % chance of a month above", summary)]
+    ((above,),) = [re.findall(r"; ([\d.]+) % chance of exceeding it", summary)]
     assert near(above, 100 * found["scenarios"]["over_budget"])
     primary = [row for row in rows if row["role"] == "primary"]
     counted = r"accelerators \| (\d+) \| on (\d+) machines of (\d+) providers"

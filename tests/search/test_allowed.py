@@ -128,3 +128,31 @@ def test_formats_are_those_that_the_engine_runs_on_the_platform(facts: Facts) ->
     tpus = plan(resolve({**SERVICE, "software": ["xla"]}), facts, alone=False)
     assert {c.layout["weights"] for c in tpus.plans} == {"bf16"}
     assert any(r.reason == "vllm is not documented to run fp8 weights there" for r in tpus.ruled_out)
+
+
+def test_retired_machines_are_left_out_unless_asked_for_or_named(facts: Facts) -> None:
+    """Azure's V100 of NCv3 were retired on 2025-09-30 (Microsoft's list of retired sizes); nobody can start one."""
+    retired = {o.key for o in facts.offers if o.retires_on}
+    assert ("azure", "Standard_NC6s_v3", "eastus") in retired
+    assert ("azure", "Standard_NC4as_T4_v3", "eastus") not in retired
+    small = {**SERVICE, "constraints": {"gpus": ["v100", "t4"], "providers": ["azure", "gcp"]}}
+    usual = plan(resolve(small), facts, alone=False)
+    assert usual.plans
+    assert not retired & {(c.provider, c.instance, c.region) for c in usual.plans}
+    assert any("--include-retired" in row.reason and row.unit == "offers" for row in usual.ruled_out)
+    open_ = plan(
+        resolve({**small, "constraints": {**small["constraints"], "include_retired": True}}), facts, alone=False
+    )
+    taken = {(c.provider, c.instance, c.region) for c in open_.plans}
+    assert retired & taken
+    assert open_.plans[0].cost_usd <= usual.plans[0].cost_usd
+    for c in open_.plans:
+        assert bool(c.retires_on) == ((c.provider, c.instance, c.region) in retired)
+    named = plan(resolve({**SERVICE, "constraints": {"instances": ["NC24s_v3"]}}), facts, alone=False)
+    assert {c.retires_on for c in [*named.plans, *named.misses]} == {"2025-09-30"}
+
+
+def test_nothing_is_left_where_only_retired_machines_are(facts: Facts) -> None:
+    with pytest.raises(InfeasibleError) as raised:
+        plan(resolve({**SERVICE, "constraints": {"gpus": ["p100"], "providers": ["gcp"]}}), facts)
+    assert any("--include-retired" in reason for reason in raised.value.reasons)

@@ -13,7 +13,8 @@ from flopwise.search.answer import Plan, to_json
 BATCH = {
     "model": "Llama-3.1-8B", "task": "batch", "simulate": False,
     "traffic": {"requests": 100_000, "input_tokens": 500, "output_tokens": 200},
-    "constraints": {"gpus": ["t4"], "providers": ["gcp"], "purchase": ["spot"], "weight_formats": ["awq"]},
+    "constraints": {"gpus": ["t4"], "providers": ["gcp"], "purchase": ["spot"], "weight_formats": ["awq"],
+                    "include_retired": True},
 }  # fmt: skip
 
 

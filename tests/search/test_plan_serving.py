@@ -1,7 +1,11 @@
 """Plans of services: what is searched, what is told of misses and levers."""
 
+import re
+from typing import Any
+
 import pytest
 
+import flopwise
 from flopwise.facts.catalog import load_facts
 from flopwise.search.answer import Plan
 from flopwise.search.plan import plan
@@ -98,3 +102,11 @@ def test_any_searches_the_usual_formats_that_the_engine_runs() -> None:
     assert found.plans[0].cost_usd <= narrow.plans[0].cost_usd
     assert any(text.startswith("weights in bf16, fp8, int8, awq, ") for text in found.assumptions)
     assert "any" not in {one.layout["weights"] for one in found.plans}
+
+
+@pytest.mark.parametrize(
+    ("traffic", "request_text"), [({"rate": 2}, "whole request p95"), ({"concurrency": 8}, "whole request")]
+)
+def test_without_targets_the_verdict_has_the_interval_of_a_request(traffic: dict[str, Any], request_text: str) -> None:
+    verdict = flopwise.plan("Llama-3.1-8B", task="serve", gpu="h100", provider="lambda", **traffic).verdict
+    assert re.search(rf"; {request_text} [\d.]+ m?s \(80 % interval: [\d.]+ m?s to [\d.]+ m?s\)\.$", verdict), verdict

@@ -116,8 +116,8 @@ def test_a_store_in_the_host_needs_that_memory() -> None:
     ("more", "message"),
     [
         ({"turns": None}, "needs the turns of sessions"),
-        ({"requests_per_s": None, "concurrency": 4}, "sessions come at a rate"),
-        ({"requests_per_s": None}, "sessions come at a rate"),
+        ({"requests_per_s": None, "concurrency": 4}, "sessions need a rate"),
+        ({"requests_per_s": None}, "sessions need a rate"),
         ({"burstiness": 3}, "sessions start at random"),
         ({"tool_pause": None}, "go together"),
     ],

@@ -234,7 +234,7 @@ def test_the_command_stands_in_text_and_json(capsys: pytest.CaptureFixture[str])
     rows = json.loads(capsys.readouterr().out)["plans"]
     cli.main(line)
     text = capsys.readouterr().out
-    assert f"Row 1 by itself, with the same figures:\n  {rows[0]['reproduce']}\n" in text
+    assert f"Row 1 in full, with the same figures:\n  {rows[0]['reproduce']}\n" in text
 
 
 def test_a_miss_has_its_command_too(capsys: pytest.CaptureFixture[str]) -> None:

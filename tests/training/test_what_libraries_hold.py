@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flopwise.facts.architecture import Model
@@ -9,7 +11,7 @@ from flopwise.facts.models.config import model_from_config
 from flopwise.ops.tensors import parameters
 from flopwise.training.layout import Layout, Lora
 from flopwise.training.memory import Memory, step_memory
-from named import lora_with, recipe_with
+from named import FACTS, lora_with, recipe_with
 
 WIDTH, LAYERS, SEQ, BATCH = 1024, 8, 2048, 4
 INPUT = BATCH * SEQ * WIDTH * 2  # bytes of what one layer reads, in 16 bits
@@ -71,3 +73,29 @@ def test_buckets_of_replicas_hold_all_gradients_once_more(stack: str, dp: int, z
     model, recipe = llama(1000), recipe_with(seq_len=SEQ, global_batch=2 * BATCH, stack=stack)
     memory = step_memory(model, recipe, Layout(dp=dp, zero=zero, micro_batch=BATCH))
     assert memory.items.get("communication buffers", 0.0) == pytest.approx(copies * 2 * parameters(model))
+
+
+def test_fsdp_loads_a_model_unit_by_unit() -> None:
+    """Llama 2 70B in bf16 over 16 GPUs: no rank has its 138 GB at once, old FSDP or new.
+
+    Weights of 2 bytes and states of 4 stand, 25.9 GB; in the step gradients and foreach's copies of a state add 17.2.
+    """
+    model = FACTS.model("Llama-2-70B")
+    stack = replace(FACTS.stack("hf-trainer-2023"), frozen_stay_gathered=True)
+    recipe = recipe_with(
+        seq_len=512, global_batch=16, weights_dtype="bf16", grad_dtype="bf16", states_dtype="bf16", stack=stack
+    )
+    memory = step_memory(model, recipe, Layout(dp=16, zero=3, recompute=2))
+    for moment, a_parameter in (("loading", 6), ("optimizer step", 10)):
+        tensors = (float(memory.moments[moment]) - 1e9) / 1.12
+        assert tensors == pytest.approx(68_976_648_192 * a_parameter / 16)
+    assert memory.peak == "optimizer step"
+
+
+def test_axolotl_casts_ends_and_norms_back_to_16_bits() -> None:
+    """Two tables of 1,000 rows and the last norm take 2 bytes less each, what eight layers read half as much."""
+    plain, axolotl = (held(stack, 0, QLORA) for stack in ("hf-trainer", "axolotl"))
+    ends = 2 * 1000 * WIDTH + WIDTH
+    assert plain.items["weights"] - axolotl.items["weights"] == pytest.approx(2 * ends)
+    less = difference(plain, axolotl, "start of the backward pass")
+    assert less == pytest.approx(LAYERS * INPUT + 2 * ends)

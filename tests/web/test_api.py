@@ -20,7 +20,7 @@ from flopwise.cli.app import COMMANDS, app
 from flopwise.web.openapi import document, question_schema
 from flopwise.web.problems import KINDS
 from flopwise.web.questions import FACTS, LEFT_OUT, MEMBERS, OPTIONS_LEFT_OUT, nouns
-from flopwise.web.server import Limits
+from flopwise.web.server import STATIC, Limits
 
 NOUNS = nouns(app)
 PLAN = {"workload": "Llama-3.1-8B", "gpu": ["l4", "l40s"], "provider": ["aws"], "simulate": False}
@@ -155,6 +155,43 @@ def test_a_job_tells_its_progress_and_answers(web: TestClient) -> None:
     assert web.get(where).status_code == 404
 
 
+LATER = ("network", "unit_usd", "reproduce")
+"""What rows have only in the whole answer."""
+
+
+def _rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key not in LATER} for row in plan["plans"]]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [{"task": "serve", "rate": 2.5}, {"task": "finetune", "lora": 16, "tokens": "21M", "simulate": None}],
+    ids=["serve", "finetune"],
+)
+def test_a_plan_is_ranked_before_the_rest_of_it_is_there(task: dict[str, Any], web: TestClient) -> None:
+    begun = web.post("/api/v1/plan", json=PLAN | task, headers={"Prefer": "respond-async"})
+    where = begun.headers["location"]
+    with web.stream("GET", f"{where}/events") as stream:
+        told = [line for line in stream.iter_lines() if line.startswith(("event: ", "data: "))]
+    result = web.get(f"{where}/result").json()
+    names = told[::2]
+    assert names.count("event: ranked") == 1
+    assert names[-1] == "event: end"
+    ranked = json.loads(told[2 * names.index("event: ranked") + 1].removeprefix("data: "))
+    assert _rows(ranked) == _rows(result)
+    assert (ranked["verdict"], ranked["evaluated"]) == (result["verdict"], result["evaluated"])
+    assert result["levers"]
+    assert not ranked["levers"]
+
+
+def test_an_infeasible_plan_ranks_nothing(web: TestClient) -> None:
+    question = PLAN | {"task": "serve", "rate": 2, "ttft": "p95=1us"}
+    where = web.post("/api/v1/plan", json=question, headers={"Prefer": "respond-async"}).headers["location"]
+    with web.stream("GET", f"{where}/events") as stream:
+        assert "event: ranked" not in [*stream.iter_lines()]
+    assert web.get(f"{where}/result").status_code == 422
+
+
 def test_a_job_is_stopped_and_its_process_answers_again(web: TestClient) -> None:
     slow = {
         "model": "Llama-3.1-8B",
@@ -219,6 +256,10 @@ def test_a_page_names_all_its_modules_and_no_others(web: TestClient) -> None:
     assert "/static/plan.js" not in web.get("/fleet").text
     assert "/static/fleet_form.js" in web.get("/fleet").text
     assert "/static/vendor" not in web.get("/fleet").text  # what is large comes after the first paint
+
+
+def test_the_pages_are_a_small_bundle() -> None:
+    assert sum(path.stat().st_size for path in STATIC.rglob("*") if path.is_file()) < 1_500_000
 
 
 def test_files_of_the_pages_are_sent_once(web: TestClient) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
-import threading
+import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,23 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 from journeys import JOURNEYS, LONGEST_S
+from on_page import chart_texts, click_datum, cut_on_paper, serious, served, settled
 from playwright.sync_api import Browser, Page, expect
 
 import flopwise
-from browser import open_browser
 from flopwise import cli, units
 from flopwise.callbacks import record
 from flopwise.cli.app import app
-from flopwise.web.guard import Access
 from flopwise.web.questions import nouns
-from flopwise.web.server import create_app, listen, server_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "exports"))
+from validators import kubernetes
 
 pytestmark = pytest.mark.browser
-expect.set_options(timeout=90_000)
 ROOT = Path(__file__).parents[2]
-AXE = Path(__file__).parent / "axe" / "axe.min.js"
 FINETUNE = "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
 LINE = "plan Llama-3.1-8B --task finetune --lora 16 --provider aws --gpu l40s --gpu l4 --max-gpus 4"
+SERVICE = "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s --no-simulate --provider aws --gpu l40s --gpu l4"
 SERVE = "workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
 FLEET = """name: small
 workloads:
@@ -52,95 +52,9 @@ CONFIG = {
 }  # fmt: skip
 
 
-@contextmanager
-def _served() -> Iterator[str]:
-    """The address of a server of this process on a free port."""
-    with listen("127.0.0.1", 0) as bound:
-        server = server_of(create_app(app, Access.of("127.0.0.1", None)))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with _served() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(chromium: Browser, address: str) -> Iterator[Page]:
-    """A page whose errors, messages and requests to other machines fail the test."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, base_url=address, accept_downloads=True)
-    context.set_default_timeout(90_000)
-    one = context.new_page()
-    wrong: list[str] = []
-    one.on("pageerror", lambda error: wrong.append(str(error)))
-    one.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-    one.on(
-        "request", lambda asked: None if asked.url.startswith((address, "blob:", "data:")) else wrong.append(asked.url)
-    )
-    yield one
-    context.close()
-    assert not [text for text in wrong if not re.search(r"status of 4\d\d", text)]
-
-
 def _printed(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
     cli.main([*line.split(), "--json"])
     return json.loads(capsys.readouterr().out)
-
-
-def _serious(page: Page) -> list[str]:
-    """What axe-core finds that hinders people, by rule."""
-    if not page.evaluate("() => 'axe' in window"):
-        page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("() => axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']})")
-    assert len(found["passes"]) > 10
-    return [
-        f"{one['id']}: {one['nodes'][0]['html'][:150]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
-
-
-def _texts(page: Page, name: str) -> list[str]:
-    """What is written in the chart whose label begins with `name`, as it is drawn."""
-    chart = page.locator(f".chart[data-drawn][aria-label^='{name}']")
-    expect(chart).to_have_count(1)
-    found: list[str] = chart.evaluate(
-        "async (one) => { const { getInstanceByDom } = await import('/static/vendor/echarts.js');"
-        " return getInstanceByDom(one).getZr().storage.getDisplayList(true)"
-        ".filter((shape) => shape.type === 'tspan' && !shape.invisible && !shape.ignore)"
-        ".map((shape) => shape.style.text); }"
-    )
-    return found
-
-
-def _cut_on_paper(page: Page) -> list[str]:
-    """What paper of A4 would cut, and what is folded on it."""
-    page.set_viewport_size({"width": 718, "height": 1000})  # what A4 leaves between usual margins
-    page.emulate_media(media="print", color_scheme="dark")
-    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-    found: list[str] = page.evaluate(
-        "() => [...document.querySelectorAll('.wide, .card, pre, summary, .tabs')]"
-        ".filter((one) => one.checkVisibility()"
-        " && (one.scrollWidth > one.clientWidth + 1 || one.matches('summary, .tabs')))"
-        ".map((one) => one.textContent.slice(0, 60))"
-    )
-    return found
-
-
-def _settled(page: Page) -> None:
-    expect(page.locator("#results table").first).to_be_visible()
-    expect(page.locator("#results[aria-busy]")).to_have_count(0)
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
@@ -166,7 +80,7 @@ def test_a_person_plans_from_the_start_page(workload: str, field: str, charts: i
     page.get_by_label("Providers").fill("aws")
     page.get_by_label("GPUs", exact=True).fill("l40s, l4")
     expect(page.locator("#results")).to_contain_text("g6e.xlarge")
-    _settled(page)
+    settled(page)
     expect(page.locator(".tree")).to_be_visible()
     expect(page.locator(".chart[data-drawn]")).to_have_count(charts)
     assert "workload=Llama-3.1-8B" in page.url
@@ -176,7 +90,7 @@ def test_a_person_plans_from_the_start_page(workload: str, field: str, charts: i
 
 def test_a_changed_field_shows_what_the_command_line_prints(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto(f"/plan?{FINETUNE}")
-    _settled(page)
+    settled(page)
     page.get_by_label("Tokens of the run", exact=True).fill("200M")
     plan = _printed(f"{LINE} --tokens 200M", capsys)
     best = plan["plans"][0]
@@ -194,26 +108,32 @@ def test_a_changed_field_shows_what_the_command_line_prints(page: Page, capsys: 
             expect(page.locator("#chosen")).to_contain_text(units.format_seconds(part["seconds"]))
 
 
-def test_a_slider_moves_the_numbers(page: Page) -> None:
+def test_a_slider_moves_the_numbers_to_those_of_the_command_line(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
     page.goto(f"/plan?{FINETUNE}")
-    _settled(page)
-    before = page.locator("tr[data-rank='1']").inner_text()
+    settled(page)
     slider = page.get_by_label("Tokens of the run, by slider")
     slider.focus()
     slider.press("End")
     expect(page.get_by_label("Tokens of the run", exact=True)).to_have_value("20T")
-    expect(page.locator("#results")).not_to_contain_text(before)
+    plan = _printed(f"{LINE} --tokens 20T", capsys)
+    expect(page.get_by_role("heading", name=plan["verdict"])).to_be_visible()
+    row = page.locator("tr[data-rank='1']")
+    expect(row).to_contain_text(units.format_usd(plan["plans"][0]["cost_usd"]))
+    expect(row).to_contain_text(units.format_seconds(plan["plans"][0]["seconds"]))
     assert "tokens=20T" in page.url
+    expect(page.get_by_role("heading", name="Cost by month")).to_be_visible()  # it takes more than one
 
 
 def test_a_link_shows_the_same_view(page: Page) -> None:
     page.goto(f"/plan?{SERVE}&pick=2")
-    _settled(page)
+    settled(page)
     expect(page.locator("input[name=pick][value='2']")).to_be_checked()
     shown = page.locator("table").first.inner_text()
     heading = page.locator("#chosen h2").first.inner_text()
     page.reload()
-    _settled(page)
+    settled(page)
     assert page.locator("table").first.inner_text() == shown
     assert page.locator("#chosen h2").first.inner_text() == heading
     assert heading.startswith("Plan 2:")
@@ -222,7 +142,7 @@ def test_a_link_shows_the_same_view(page: Page) -> None:
 
 def test_sorting_and_filtering_the_plans(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
-    _settled(page)
+    settled(page)
     page.get_by_role("button", name="USD/h").click()
     header = page.locator("th[aria-sort]")
     expect(header).to_have_attribute("aria-sort", "ascending")
@@ -231,6 +151,12 @@ def test_sorting_and_filtering_the_plans(page: Page) -> None:
     assert prices == sorted(prices)
     page.get_by_label("Filter the plans").fill("g6.12xlarge")
     assert all("g6.12xlarge" in text for text in rows.all_inner_texts())
+    page.get_by_role("button", name="USD/h").click()
+    shown = rows.all_inner_texts()
+    page.reload()
+    settled(page)
+    expect(header).to_have_attribute("aria-sort", "descending")
+    assert rows.all_inner_texts() == shown
 
 
 def test_an_infeasible_question_says_why_and_shows_the_nearest(page: Page) -> None:
@@ -238,7 +164,7 @@ def test_an_infeasible_question_says_why_and_shows_the_nearest(page: Page) -> No
     expect(page.get_by_role("alert")).to_contain_text("No plan meets every target")
     expect(page.get_by_role("alert")).to_contain_text("physics")
     expect(page.locator("#results table").first).to_contain_text("Nearest misses")
-    assert not _serious(page)
+    assert not serious(page)
 
 
 def test_an_error_says_what_was_wrong(page: Page) -> None:
@@ -246,7 +172,7 @@ def test_an_error_says_what_was_wrong(page: Page) -> None:
     expect(page.get_by_role("alert")).to_contain_text("--rate")
     page.goto("/plan?workload=Lama-3.1-8Bx&task=serve&rate=1")
     expect(page.get_by_role("alert")).to_contain_text("Llama-3.1-8B")
-    assert not _serious(page)
+    assert not serious(page)
 
 
 def test_a_dropped_configuration_is_planned(page: Page) -> None:
@@ -254,13 +180,28 @@ def test_a_dropped_configuration_is_planned(page: Page) -> None:
     page.get_by_label("A config.json").set_input_files(
         {"name": "config.json", "mimeType": "application/json", "buffer": json.dumps(CONFIG).encode()}
     )
-    _settled(page)
+    settled(page)
     expect(page.locator("form").first).to_contain_text("it is not part of the link")
+    assert "workload=config.json" in page.url
+
+
+def test_a_pasted_configuration_is_planned(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"/plan?{FINETUNE.replace('workload=Llama-3.1-8B&', '')}")
+    page.evaluate("(text) => navigator.clipboard.writeText(text)", json.dumps(CONFIG, indent=2))
+    page.get_by_label("Model", exact=True).press("Control+V")
+    settled(page)
+    expect(page.get_by_label("Model", exact=True)).to_have_value("config.json")
+    expect(page.locator("#chosen pre").first).to_contain_text("flopwise train config.json")
+    page.evaluate("() => navigator.clipboard.writeText('gpt2')")  # what is no configuration goes where it was pasted
+    page.get_by_label("Model", exact=True).fill("")
+    page.get_by_label("Model", exact=True).press("Control+V")
+    expect(page.get_by_label("Model", exact=True)).to_have_value("gpt2")
 
 
 def test_files_are_previewed_and_packed(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
-    _settled(page)
+    settled(page)
     page.get_by_label("Export target").select_option("kubernetes")
     page.locator("summary", has_text=".yaml").first.click()
     expect(page.locator("details[open] pre").first).to_contain_text("apiVersion")
@@ -268,12 +209,15 @@ def test_files_are_previewed_and_packed(page: Page) -> None:
         page.get_by_role("button", name="Download as zip").click()
     packed = zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes()))
     assert packed.testzip() is None
-    assert any(name.endswith(".yaml") for name in packed.namelist())
+    manifests = [packed.read(name).decode() for name in packed.namelist() if name.endswith(".yaml")]
+    assert manifests
+    for text in manifests:
+        assert kubernetes(text)  # as the API server takes it
 
 
 def test_a_figure_that_is_clicked_says_where_it_comes_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto(f"/plan?{FINETUNE}")
-    _settled(page)
+    settled(page)
     figure = page.locator("[data-origin='throughput per GPU'] button").first
     shown = figure.inner_text()
     figure.click()
@@ -291,7 +235,7 @@ def test_a_figure_that_is_clicked_says_where_it_comes_from(page: Page, capsys: p
         if summary.evaluate("one => !one.parentElement.open"):
             summary.click()
     expect(dialog).to_contain_text(names[-1])
-    assert not _serious(page)
+    assert not serious(page)
     dialog.get_by_role("button", name="Close").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.locator("[data-origin='step time'] button").focus()
@@ -305,7 +249,7 @@ def test_a_figure_that_is_clicked_says_where_it_comes_from(page: Page, capsys: p
 
 def test_headline_memory_and_time_say_where_they_come_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto(f"/plan?{FINETUNE}")
-    _settled(page)
+    settled(page)
     expect(page.locator(".tree")).to_be_visible()
     line = page.locator("pre").first.inner_text()
     root = _printed(f"{line.removeprefix('flopwise ')} --explain", capsys)["provenance"][0]
@@ -350,7 +294,7 @@ def test_each_row_of_a_plan_is_the_one_of_the_command_line(
     assert asked is not None
     pairs = [(key, one) for key, value in asked.items() for one in (value if isinstance(value, list) else [value])]
     page.goto(f"/plan?{urlencode([(key, str(one).lower() if one is False else one) for key, one in pairs])}")
-    _settled(page)
+    settled(page)
     if page.get_by_role("button", name="Show all").count():
         page.get_by_role("button", name="Show all").click()
     shown = page.locator("tr[data-rank]").all_inner_texts()
@@ -369,7 +313,7 @@ def test_each_row_of_a_plan_is_the_one_of_the_command_line(
 
 def test_conversations_have_fields_and_development_a_page(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
-    _settled(page)
+    settled(page)
     page.get_by_text("Conversations of several turns").click()
     page.get_by_label("Turns of a conversation", exact=True).fill("4")
     page.get_by_label("Until the next turn, on average", exact=True).fill("10s")
@@ -384,20 +328,21 @@ def test_conversations_have_fields_and_development_a_page(page: Page) -> None:
 def test_no_label_of_a_chart_is_cut(width: int, page: Page) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"/plan?{FINETUNE}")
-    _settled(page)
-    changes = _texts(page, "Change of the cost")
+    settled(page)
+    changes = chart_texts(page, "Change of the cost")
     assert len(changes) > 5
-    for text in changes + _texts(page, "Memory by item") + _texts(page, "Cost against time"):
+    for text in changes + chart_texts(page, "Memory by item") + chart_texts(page, "Cost against time"):
         assert not text.endswith(("...", "…"))
-    page.goto("/catalog?kind=instances")
-    ages = " ".join(" ".join(_texts(page, "Number of offers")).split())
+    page.goto("/catalog?list=instances")
+    ages = " ".join(" ".join(chart_texts(page, "Number of offers")).split())
     assert "up to a month up to 3 months up to half a year up to a year older" in ages
 
 
-def test_a_narrow_screen_shows_cost_and_time_without_scrolling(page: Page) -> None:
+@pytest.mark.parametrize("query", [FINETUNE, SERVE], ids=["run", "service"])
+def test_a_narrow_screen_shows_cost_and_time_without_scrolling(query: str, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"/plan?{FINETUNE}")
-    _settled(page)
+    page.goto(f"/plan?{query}")
+    settled(page)
     cells = page.locator("tr[data-rank='1'] td").filter(visible=True)
     boxes = [cell.bounding_box() for cell in cells.all()]
     edges = [box["x"] + box["width"] for box in boxes if box is not None]
@@ -410,7 +355,7 @@ def test_a_narrow_screen_shows_cost_and_time_without_scrolling(page: Page) -> No
 
 def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto(f"/plan?{FINETUNE}")
-    _settled(page)
+    settled(page)
     page.locator("summary", has_text=re.compile(r"^\d+ operations$")).click()
     stack = re.search(r"--stack (\S+)", page.locator("pre").first.inner_text())
     micro = re.search(r"--micro-batch (\d+)", page.locator("pre").first.inner_text())
@@ -429,7 +374,7 @@ def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pyte
 
 def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto("/estimate?question=serve&model=gpt2&gpu=l4&concurrency=4&input=512&output=256")
-    _settled(page)
+    settled(page)
     section = page.locator("section", has=page.get_by_role("heading", name="Roofline of"))
     found = _printed("explain gpt2 --gpu l4 --task serve --batch 4 --seq 640", capsys)
     still = [one for one in found["operations"] if not one["flops"] and one["seconds"]]
@@ -472,19 +417,18 @@ def test_an_estimate_shows_what_its_command_prints(line: str, page: Page, capsys
     assert texts
     for text in texts:
         expect(results).to_contain_text(text)
-    assert not _serious(page)
+    assert not serious(page)
 
 
 def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto(f"/plan?{SERVE.replace('&max_gpus=4', '')}")
-    _settled(page)
+    settled(page)
     page.get_by_role("button", name="Show all").click()
     rows = page.locator("tr[data-rank]")
     last = rows.last  # of whatever rank
     rank = last.get_attribute("data-rank")
     assert int(rank or 0) > 10
-    line = "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s --no-simulate --provider aws --gpu l40s --gpu l4"
-    plan = _printed(line, capsys)
+    plan = _printed(SERVICE, capsys)
     row = plan["plans"][int(rank or 0) - 1]
     for name, texts in {
         "price of all machines": [row["price_source"], row["price_date"], row["instance"]],
@@ -502,6 +446,99 @@ def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys:
     tiles = page.locator("#chosen section").first
     for name in ("busy", "requests/s it sustains", "chance of ttft", "cost of the plan"):
         expect(tiles.locator(f"[data-origin='{name}'] button")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/plan?{SERVE}", f"/plan?{FINETUNE}",
+        "/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1B&gpu=h100&provider=aws&max_gpus=32",
+        "/plan?workload=gpt2&task=batch&requests=50k&provider=aws&gpu=l4&max_gpus=4",
+        "/estimate?question=train&model=Llama-3.1-8B&gpu=h100&gpus=8&tokens=1B",
+        "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&rate=2",
+        "/estimate?question=memory&model=Llama-3.1-8B&gpu=h100&task=serve",
+        "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s",
+    ],
+)  # fmt: skip
+def test_every_figure_that_is_underlined_says_where_it_comes_from(path: str, page: Page) -> None:
+    page.goto(path)
+    settled(page)
+    if "/serve" not in path:
+        expect(page.locator(".tree")).to_be_visible()
+    places = page.locator("[data-origin]:has(button)").filter(visible=True)
+    names = {one.get_attribute("data-origin"): one for one in places.all()}
+    assert len(names) > 5
+    for name, place in names.items():
+        place.get_by_role("button").click()
+        first = page.get_by_role("dialog").locator("summary, p").first
+        expect(first).to_contain_text(re.compile(rf"^{re.escape(name or '')}( per .*)?: .* = "))
+        page.keyboard.press("Escape")
+
+
+def test_later_rows_have_their_own_estimate(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto(f"/plan?{SERVE.replace('&max_gpus=4', '')}&pick=12")
+    settled(page)
+    expect(page.locator("#chosen h2").first).to_contain_text("Plan 12:")
+    line = page.locator("#chosen pre").first
+    expect(line).to_contain_text("flopwise serve")
+    estimate = _printed(line.inner_text().removeprefix("flopwise "), capsys)
+    expect(page.locator("#chosen")).to_contain_text(units.format_gib(estimate["memory"]["per_gpu_bytes"]))
+    expect(page.get_by_role("heading", name="Roofline of")).to_be_visible()
+
+
+def test_a_point_of_the_front_is_clicked(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto(f"/plan?{SERVE.replace('&max_gpus=4', '')}")
+    settled(page)
+    front = sorted(_printed(SERVICE, capsys)["fronts"]["ttft"], key=lambda one: float(one["figures"]["ttft_s"]))
+    drawn = [one for i, one in enumerate(front) if all(other["cost_usd"] > one["cost_usd"] for other in front[:i])]
+    assert len(drawn) > 2
+    click_datum(page, "Cost against TTFT", 0, 0)
+    heading = page.locator("#chosen h2").first
+    expect(heading).to_contain_text(f"{drawn[0]['num_instances']} x aws {drawn[0]['instance']}")
+    shown = page.locator("#chosen section").first
+    expect(shown).to_contain_text(units.format_usd(drawn[0]["cost_usd"]))
+    expect(shown).to_contain_text(units.format_seconds(drawn[0]["figures"]["ttft_s"]))
+    expect(page.locator("#chosen pre").first).to_contain_text("flopwise serve Llama-3.1-8B")
+    shown.locator("[data-origin='TTFT of the plan'] button").click()
+    expect(page.get_by_role("dialog")).to_contain_text("at p95 of requests")
+    page.keyboard.press("Escape")
+    text = heading.inner_text()
+    page.reload()
+    settled(page)
+    expect(heading).to_have_text(text)
+
+
+@pytest.mark.parametrize(
+    ("query", "line"),
+    [
+        (SERVE, f"{SERVICE} --max-gpus 4"),
+        (FINETUNE, f"{LINE} --tokens 20M"),
+    ],
+    ids=["service", "run"],
+)  # fmt: skip
+def test_a_change_says_where_it_comes_from(
+    query: str, line: str, page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.goto(f"/plan?{query}")
+    settled(page)
+    plan = _printed(f"{line} --explain", capsys)
+    figures = {one["name"]: one for one in plan["provenance"]["inputs"]}
+    levers = [one for one in plan["levers"] if one["cost"] is not None]
+    largest = max(levers, key=lambda one: abs(math.log(one["cost"])))
+    drawn = [one for one in levers if abs(math.log(one["cost"])) > 0.005]
+    click_datum(page, "Change of the cost", 0, min(len(drawn), 10) - 1)
+    dialog = page.get_by_role("dialog")
+    found = figures[f"cost, {largest['change']}"]
+    assert found["value"] == pytest.approx(largest["cost"])
+    expect(dialog.locator("summary").first).to_contain_text(f"cost, {largest['change']}: ")
+    expect(dialog.locator("summary").first).to_contain_text(f" = {found['formula']}")
+    page.keyboard.press("Escape")
+    page.get_by_text(re.compile("^All .* changes$")).click()
+    for one in levers[-2:]:
+        for name in ("memory", "time", "cost"):
+            page.locator(f"[data-origin='{name}, {one['change']}'] button").click()
+            expect(dialog).to_contain_text(figures[f"{name}, {one['change']}"]["formula"])
+            page.keyboard.press("Escape")
 
 
 @pytest.mark.parametrize(
@@ -534,7 +571,7 @@ def test_a_first_look_holds_rows_of_the_whole_answer(page: Page) -> None:
     expect(page.locator(".first-look")).to_be_visible()
     expect(page.locator("#results[aria-busy]")).to_have_count(1)
     first = page.locator("tr[data-rank='1'] td").all_inner_texts()
-    _settled(page)
+    settled(page)
     expect(page.locator(".first-look")).to_have_count(0)
     page.get_by_label("Filter the plans").fill(first[2].split()[2])  # the instance
     rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr[data-rank]").all()]
@@ -557,7 +594,7 @@ def test_a_long_plan_tells_its_progress_and_is_stopped(page: Page) -> None:
 
 def test_why_not_another(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
-    _settled(page)
+    settled(page)
     page.get_by_label("Instance or GPU").fill("t4")
     page.get_by_role("button", name="Ask").click()
     answer = page.locator("section", has_text="Why not").get_by_role("status")
@@ -567,7 +604,7 @@ def test_why_not_another(page: Page) -> None:
 @pytest.mark.parametrize("query", [SERVE, FINETUNE])
 def test_every_instance_without_a_plan_can_be_asked_for(query: str, page: Page) -> None:
     page.goto(f"/plan?{query}")
-    _settled(page)
+    settled(page)
     section = page.locator("section", has_text="Why not")
     section.get_by_text("Every instance without a plan").click()
     ranked = set(page.locator("tr[data-rank] td.name:nth-child(3)").all_inner_texts())
@@ -612,14 +649,14 @@ def test_memory_is_drawn_for_each_pipeline_stage_with_the_capacity(
 def test_paper_shows_what_was_asked_and_cuts_nothing(page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto(f"/plan?{SERVE}")
-    _settled(page)
+    settled(page)
     expect(page.locator(".tree")).to_be_visible()
     folded = page.locator("details", has=page.locator("table", has_text="memory")).filter(has_text="changes")
     expect(folded.locator("table")).to_be_hidden()
-    assert not _cut_on_paper(page)
+    assert not cut_on_paper(page)
     expect(folded.locator("table")).to_be_visible()
     assert page.locator("header.top, form, button.quiet").filter(visible=True).count() == 0
-    assert "rate 2" in str(page.locator("main").get_attribute("data-asked"))
+    assert "rate 2" in str(page.locator("main").get_attribute("data-question"))
     assert page.locator("body").evaluate("(one) => getComputedStyle(one).color") == "rgb(27, 35, 48)"  # dark on white
     wide = page.evaluate(
         "() => [...document.querySelectorAll('.chart canvas')]"
@@ -627,6 +664,8 @@ def test_paper_shows_what_was_asked_and_cuts_nothing(page: Page) -> None:
     )
     assert wide
     assert wide == pytest.approx([1.0] * len(wide), abs=0.02)
+    high = page.locator(".chart canvas").evaluate_all("(all) => all.map((one) => one.clientHeight)")
+    assert min(high) > 40
     page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     expect(page.locator("html")).not_to_have_attribute("data-theme", "light")
     page.emulate_media(media="screen")
@@ -635,7 +674,7 @@ def test_paper_shows_what_was_asked_and_cuts_nothing(page: Page) -> None:
 
 def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
-    _settled(page)
+    settled(page)
     reached = set()
     for _ in range(120):
         page.keyboard.press("Tab")
@@ -650,12 +689,62 @@ def test_the_keyboard_alone_reaches_everything(page: Page) -> None:
     expect(page.locator("#chosen h2").first).to_contain_text("Plan 2:")
 
 
+FOCUSED = "() => document.activeElement.getAttribute('aria-label') || document.activeElement.labels?.[0]?.textContent"
+
+
+def _tab_to(page: Page, label: str) -> None:
+    """Press the tabulator until what is called `label` has the focus."""
+    for _ in range(250):
+        page.keyboard.press("Tab")
+        if page.evaluate(FOCUSED) == label:
+            return
+    raise AssertionError(f"the keyboard does not reach {label!r}")
+
+
+def test_a_service_is_planned_and_exported_with_the_keyboard_alone(page: Page) -> None:
+    page.goto("/")
+    expect(page.get_by_text("What do you want to run?")).to_be_visible()
+    _tab_to(page, "Model")
+    page.keyboard.type("Llama-3.1-8B")
+    _tab_to(page, "Real-time")
+    page.keyboard.press("Space")
+    _tab_to(page, "Providers")
+    page.keyboard.type("aws")
+    _tab_to(page, "GPUs")
+    page.keyboard.type("l40s")
+    expect(page.locator("#results")).to_contain_text("g6e.xlarge")
+    settled(page)
+    _tab_to(page, "Filter the plans")
+    rows = page.locator("input[name=pick]")
+    for _ in range(30):  # headings of the table, then its rows
+        page.keyboard.press("Tab")
+        if rows.first.evaluate("(one) => one === document.activeElement"):
+            break
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#chosen h2").first).to_contain_text("Plan 2:")
+    expect(page.locator(".tree")).to_be_visible()
+    for _ in range(250):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement.parentElement.dataset.origin") == "cost of the plan":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("cost of the plan: ")
+    page.keyboard.press("Escape")
+    _tab_to(page, "Export target")
+    page.keyboard.type("vllm")
+    expect(page.get_by_role("button", name="Download as zip")).to_be_visible()
+    page.keyboard.press("Tab")
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename == "flopwise-vllm.zip"
+
+
 @pytest.mark.parametrize(
     ("path", "width"),
     [
         ("/plan", 390), ("/estimate", 390), ("/estimate?question=fit", 2560), (f"/plan?{SERVE}", 390),
         (f"/plan?{SERVE}", 2560), ("/catalog", 390), ("/runs", 390),
-        ("/catalog?kind=instances", 2560), ("/serve", 390), ("/fleet", 390),
+        ("/catalog?list=instances", 2560), ("/serve", 390), ("/fleet", 390),
     ],
 )  # fmt: skip
 def test_pages_suit_screens_and_people(path: str, width: int, page: Page) -> None:
@@ -664,12 +753,12 @@ def test_pages_suit_screens_and_people(path: str, width: int, page: Page) -> Non
     page.goto(path)
     expect(page.locator("h2, table").first).to_be_visible()
     if "?workload" in path or "/estimate" in path:
-        _settled(page)
+        settled(page)
     if "?workload" in path:
         expect(page.locator(".tree")).to_be_visible()
     wide = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "the page scrolls sideways"
-    assert not _serious(page)
+    assert not serious(page)
 
 
 def test_the_catalog_holds_the_facts(page: Page) -> None:
@@ -686,7 +775,7 @@ def test_the_catalog_holds_the_facts(page: Page) -> None:
 
 def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s")
-    _settled(page)
+    settled(page)
     run = _printed("simulate Llama-3.1-8B --gpu l40s --rate 2 --duration 1min --ttft 1s", capsys)
     expect(page.get_by_role("heading", name=run["verdict"])).to_be_visible()
     for figure in ("ttft_s", "tpot_s", "e2e_s"):
@@ -701,19 +790,19 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
     page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
     expect(page.locator("form")).to_contain_text("it is not part of the link")
     expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
-    _settled(page)
-    assert not _serious(page)
+    settled(page)
+    assert not serious(page)
 
 
 def test_replicas_come_and_go_as_the_command_line_says(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=8&duration=10min&ttft=1s&replicas=1")
-    _settled(page)
+    settled(page)
     page.get_by_label("Autoscaling").select_option("concurrency")
     expect(page.get_by_label("Replicas", exact=True)).to_have_count(0)
     page.get_by_label("Of that, for each replica", exact=True).fill("16")
     page.get_by_label("Replicas, at most", exact=True).fill("4")
     expect(page.get_by_role("heading", name="Replicas", exact=True)).to_be_visible()
-    _settled(page)
+    settled(page)
     line = "simulate Llama-3.1-8B --gpu l40s --rate 8 --duration 10min --ttft 1s"
     run = _printed(f"{line} --autoscale concurrency --target 16 --max-replicas 4", capsys)
     expect(page.get_by_role("heading", name=run["verdict"])).to_be_visible()
@@ -731,7 +820,7 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     page.get_by_label("Fleet file (YAML)").fill(FLEET)
     page.get_by_label("Draws of demand").fill("5")
     page.get_by_role("button", name="Assess").click()
-    _settled(page)
+    settled(page)
     assert time.monotonic() - begun < LONGEST_S
     (tmp_path / "fleet.yaml").write_text(FLEET, encoding="utf-8")
     found = _printed(f"assess {tmp_path / 'fleet.yaml'} --scenarios 5", capsys)
@@ -768,13 +857,19 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     assert len(drawn) > 2
     bar = page.locator(".picture .bar").first
     assert bar.evaluate("one => getComputedStyle(one).fill") == "rgb(126, 162, 232)"  # in the colours of the page
-    assert not _serious(page)
-    assert not _cut_on_paper(page)
+    assert not serious(page)
+    assert not cut_on_paper(page)
     for one in found["whatif"]:
         expect(page.locator("#results").get_by_role("cell", name=one["text"], exact=True).first).to_be_visible()
     page.emulate_media(media="screen")
-    page.reload()
+    page.reload()  # the link holds the file, what was asked of it, and what was switched on
     expect(page.get_by_label("Fleet file (YAML)")).to_have_value(FLEET)
+    settled(page)
+    expect(page.get_by_role("heading", name=found["verdict"])).to_be_visible()
+    expect(page.get_by_label(found["whatif"][-1]["name"], exact=True)).to_be_checked()
+    expect(page.locator("section", has_text="What if").get_by_role("status")).to_contain_text(
+        found["whatif"][-1]["text"]
+    )
 
 
 def test_the_form_and_the_file_of_a_fleet_say_the_same(page: Page) -> None:
@@ -816,7 +911,7 @@ def test_the_form_and_the_file_of_a_fleet_say_the_same(page: Page) -> None:
     expect(page.get_by_label("Name of the fleet")).to_have_value("large")
     page.get_by_role("button", name="Remove").last.click()
     assert len(yaml.safe_load(text.input_value())["workloads"]) == 1
-    assert not _serious(page)
+    assert not serious(page)
 
 
 def test_a_fleet_file_that_is_wrong_is_answered_with_its_line(page: Page) -> None:
@@ -864,21 +959,15 @@ def test_numbers_are_written_as_the_command_line_writes_them(page: Page) -> None
 
 def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
     token = "a-token-of-the-tests"  # noqa: S105 - of the tests
-    with listen("127.0.0.1", 0) as bound:
-        server = server_of(create_app(app, Access.of("127.0.0.1", token)))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-        thread.start()
-        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    with served(token) as address:
         page = chromium.new_page()
         page.goto(f"{address}/catalog")
-        expect(page.get_by_role("alert")).to_contain_text("Open the link that flopwise web printed", timeout=90_000)
+        expect(page.get_by_role("alert")).to_contain_text("Open the link that flopwise web printed")
         page.goto("about:blank")
         page.goto(f"{address}/catalog#token={token}")
-        expect(page.locator("table")).to_be_visible(timeout=90_000)
+        expect(page.locator("table")).to_be_visible()
         assert token not in page.url
         page.close()
-        server.should_exit = True
-        thread.join(10)
 
 
 @pytest.mark.parametrize(
@@ -927,7 +1016,7 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
 ) -> None:
     """A server of its own: its processes read the runs that this test records."""
     question = {"model": "gpt2", "gpu": "l4", "seq": 512, "global_batch": 8, "tokens": "1M"}
-    with _served() as address:
+    with served() as address:
         page = chromium.new_page(base_url=address)
         page.set_default_timeout(90_000)
         page.goto("/runs")
@@ -951,8 +1040,8 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
         expect(row).to_contain_text(units.format_seconds(figures["step_s"]["measured"]))
         expect(row).to_contain_text(units.format_seconds(figures["step_s"]["expected"]))
         expect(page.locator('[data-drawn="true"]')).to_have_count(1 + len(document["series"]))
-        assert _serious(page) == []
-        assert not _cut_on_paper(page)
+        assert serious(page) == []
+        assert not cut_on_paper(page)
         page.emulate_media(media="screen")
         page.goto("/runs?run=no-such-run")
         expect(page.get_by_text("no-such-run").last).to_be_visible()

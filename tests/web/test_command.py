@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from flopwise import cli
 from flopwise.cli.answering import MOST_MEMORY_BYTES
 from flopwise.cli.app import app
 from flopwise.cli.commands import web
-from flopwise.web.questions import nouns
+from flopwise.web.questions import Noun, nouns
 
 NOUN = nouns(app)["plan"]
 
@@ -82,10 +83,12 @@ def test_a_plan_is_shown_as_the_page_of_the_same_question(
          {"question": "roofline", "flops": "1e15", "bytes": "2e12", "gpu": "h100", "training": "true"}, {}),
         ("runs show last-night", "runs", {"run": "last-night"}, {}),
         ("runs", "runs", {}, {}),
-        ("gpus", "catalog", {"kind": "gpus"}, {}),
-        ("gpus h100", "catalog", {"kind": "gpus", "find": "h100"}, {}),
-        ("instances --gpu l40s --provider aws", "catalog", {"kind": "instances", "find": "l40s aws"}, {}),
-        ("models --kind encoder", "catalog", {"kind": "models", "find": "encoder"}, {}),
+        ("gpus", "catalog", {"list": "gpus"}, {}),
+        ("gpus h100", "catalog", {"list": "gpus", "name": "h100"}, {}),
+        ("gpus --min-memory 80GB", "catalog", {"list": "gpus", "min_memory": "8e10"}, {}),
+        ("instances --gpu l40s --provider aws", "catalog",
+         {"list": "instances", "gpu": "l40s", "provider": "aws"}, {}),
+        ("models --family llama", "catalog", {"list": "models", "family": "llama"}, {}),
         ("assess fleet.yaml --scenarios 20", "fleet", {"scenarios": "20"}, {"fleet": "name: a & b\n"}),
     ],
 )  # fmt: skip
@@ -115,7 +118,6 @@ def test_every_page_is_reached_from_the_command_of_its_question(
         "assess fleet.yaml -o report",
         "train gpt2 --gpu l4 --compare",
         "serve gpt2 --gpu l4 --sweep concurrency",
-        "gpus --min-memory 80GB",
         "models gpt2 --batch 1",
     ],
 )
@@ -127,10 +129,43 @@ def test_what_a_page_does_not_hold_is_refused(
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n", encoding="utf-8")
     assert cli.main([*line.split(), "--web"]) == 2
     said = capsys.readouterr().err
-    assert any(
-        option in said
-        for option in ("--trace", "--task", "--output", "--min-memory", "--batch", "--compare", "--sweep")
-    )
+    assert any(option in said for option in ("--trace", "--task", "--output", "--batch", "--compare", "--sweep"))
+
+
+PAGE_OPTIONS = {"estimate": "question", "catalog": "list"}
+"""Options of pages that say what is asked, by page."""
+LINES = [
+    pytest.param(noun, line, id=line)
+    for noun in nouns(app).values()
+    if any(param.name == "web" for param in noun.command.params)
+    for line in getattr(noun.command, "examples", ())
+    if "--json" not in line
+]
+
+
+@pytest.mark.parametrize(("noun", "line"), LINES)
+def test_a_link_asks_what_its_command_line_asks(
+    noun: Noun, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("webbrowser.open", lambda _: None)
+    monkeypatch.setattr("flopwise.web.server.serve", lambda *_: None)
+    argv = shlex.split(line)[1:]
+    if cli.main([*argv, "--web"]) == 2:  # what the page does not hold
+        said = capsys.readouterr().err
+        assert any(word.split("=")[0] in said for word in argv if word.startswith("-") or "." in word)
+        return
+    address = urlsplit(capsys.readouterr().out.strip())
+    query = parse_qs(address.query)
+    query.pop(PAGE_OPTIONS.get(address.path[1:], ""), None)
+    asked = noun.question({key: values if len(values) > 1 else values[0] for key, values in query.items()})
+    start = len(noun.words)
+    assert _values(noun, [word for word in asked.argv[start:] if word != "--json"]) == _values(noun, argv[start:])
+
+
+def _values(noun: Noun, words: list[str]) -> dict[str, object]:
+    """What the words of a command line say, by parameter."""
+    with noun.command.make_context(noun.name, words) as context:
+        return {name: value for name, value in context.params.items() if value not in (None, ())}
 
 
 def test_it_starts_answers_and_ends(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from flopwise.cli.app import app
 from flopwise.web import pool as pool_file
-from flopwise.web.pool import Pool, Progress, Reply, Worker
+from flopwise.web.pool import Listener, Pool, Reply, Worker
 from flopwise.web.questions import Question
 
 ENDLESS = "endless"
@@ -27,8 +27,8 @@ class _Answering(Worker):
     async def ready(self) -> None:
         """It is."""
 
-    async def ask(self, question: Question, progress: Progress | None) -> Reply:
-        del progress
+    async def ask(self, question: Question, listener: Listener | None) -> Reply:
+        del listener
         await asyncio.sleep(60 if question.argv == (ENDLESS,) else 0.01)
         return Reply(0, str(self.number), "", (), (), {})
 

@@ -67,7 +67,7 @@ def compare(
         of_traffic = {"tokens_per_month", "input_tokens", "output_tokens", "growth_frac", "peak"}
         refused = of_traffic & {*changed_options(spec)}
         if refused:
-            raise SpecError(f"{', '.join(sorted(refused))}: `traffic` says it already; leave one of them out")
+            raise SpecError(f"{', '.join(sorted(refused))}: `traffic` already gives them; leave one of them out")
     placed = as_in_file(alternatives)
     request = ComparisonRequest(
         model=model, traffic=traffic or spec.traffic(), months=spec.months,

@@ -1,11 +1,13 @@
-"""Where figures come from, and what would move them: the provenance of an answer and its sensitivities."""
+"""Origin of figures and their sensitivities: the provenance of an answer, and the effect of single changes."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from flopwise.errors import SpecError
+from flopwise.pictures import BarPicture, Picture
+from flopwise.results import Result, attributes
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -20,13 +22,44 @@ if TYPE_CHECKING:
 QUESTIONS = ("train", "serve", "memory")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """An answer with the tree of its figures and the effect of each single change, the largest first."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Result):
+    """An answer with the tree of its figures and the effect of each single change, largest first."""
 
     answer: TrainAnswer | ServeAnswer | MemoryAnswer
     figure: Figure
     sensitivities: tuple[Sensitivity, ...]
+
+    table: ClassVar[str] = "sensitivities"
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the answer."""
+        return self.answer.verdict
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """The settings of the answer."""
+        return tuple(self.answer.settings)
+
+    def document(self) -> dict[str, Any]:
+        """The explanation by key."""
+        from flopwise.provenance import assumptions, to_json
+
+        return {
+            "provenance": to_json(self.figure),
+            "assumptions": [*assumptions(self.figure), *self.answer.assumptions],
+            "sensitivities": [attributes(one, "change effects note") for one in self.sensitivities],
+        }
+
+    def picture(self) -> Picture:
+        """The effect of each change on the first figure, in percent."""
+        name = next((name for one in self.sensitivities for name in one.effects), "")
+        ratios = [(one.change, one.effects.get(name)) for one in self.sensitivities]
+        rows = [(change, 100 * (ratio - 1)) for change, ratio in ratios if ratio is not None]
+        if not rows:
+            raise SpecError("there is nothing to plot: no single change has an effect")
+        return BarPicture(title=self.verdict, unit=f"% change of {name}", rows=rows)
 
 
 @overload

@@ -116,7 +116,7 @@ def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -
     Args:
         answer: what `export` returned.
         folder: where they go; it is made where there is none.
-        force: replace files that are there.
+        force: replace existing files.
 
     Raises:
         SpecError: a file stands there, or the folder cannot be written to.

@@ -238,7 +238,7 @@ def _rates(rows: FactRows[Accelerator]) -> PointPicture:
 def _prices(rows: FactRows[Offer]) -> BarPicture:
     """The cheapest hour of each accelerator among the offers."""
     least = dict[str, float]()
-    for offer in rows:
+    for offer in (row for row in rows if not row.retires_on):
         prices = (offer.on_demand_usd_per_hour, offer.spot_usd_per_hour)
         for usd in (usd / offer.count for usd in prices if usd is not None):
             least[offer.accelerator] = min(usd, least.get(offer.accelerator, usd))

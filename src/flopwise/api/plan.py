@@ -46,6 +46,7 @@ def plan(
     assume_family: str | None = None,
     advance: Advance | None = None,
     on_compile: Callable[[], None] | None = None,
+    on_ranked: Callable[[Plan], None] | None = None,
     **options: Any,
 ) -> Plan:
     """Rank the ways of running a workload over all offers: machines, layout, time, cost, energy.
@@ -63,6 +64,7 @@ def plan(
         assume_family: read an unknown model_type as this known family.
         advance: called with (units of work done, units in all) as it goes.
         on_compile: called before the simulator is compiled for the first time.
+        on_ranked: called with the plans as they are ranked, before their front, changes and ports are computed.
         **options: options of the command line by name, or whole specs.
 
     Raises:
@@ -82,7 +84,9 @@ def plan(
     options |= {name: value for name, value in {"model": model, "task": task}.items() if value is not None}
     wanted = _workload(source, options) if isinstance(source, str | Path | dict) or options else source
     known = load_facts(facts, calibration)
-    answer = search_plan(wanted, known, advance, assume_family=assume_family, on_compile=on_compile)
+    answer = search_plan(
+        wanted, known, advance, assume_family=assume_family, on_compile=on_compile, on_ranked=on_ranked
+    )
     if not answer.plans or assume_family is not None:
         return answer
     return msgspec.structs.replace(answer, if_you_port=ports(wanted, known, answer.plans[0].cost_usd))
@@ -128,6 +132,37 @@ def read_plan(path: str | Path) -> Plan:
         Path(path), MAX_PLAN_BYTES, remedy="; give the path of a plan file", too_large="not a plan file"
     )
     return Plan.from_json(data, str(Path(path)))
+
+
+def with_commands(answer: Plan, *, facts: str | Path | None = None, calibration: str | None = None) -> Plan:
+    """A plan that was read, its first rows with the commands that they lack: later rows and fronts are written so.
+
+    Of offers that the facts no longer hold there is none.
+    """
+    from flopwise.facts.catalog import load_facts
+    from flopwise.facts.spec import SourceSpec
+    from flopwise.search.plan import SHOWN
+    from flopwise.search.reproduce import command
+    from flopwise.search.spec import TRAINING
+    from flopwise.search.workload_file import workload_from
+
+    wanted = workload_from(answer.workload)
+    known = load_facts(facts, calibration)
+    known = known.with_custom(wanted.limits.gpus).with_assumed_prices(wanted.assumed_prices)
+    named, offers = known.model(wanted.model), {offer.key for offer in known.offers}
+    source = SourceSpec(facts=known.folder, calibration=calibration)
+    if wanted.task not in TRAINING:
+        from flopwise.search.replica import with_lengths
+
+        wanted, _ = with_lengths(wanted, named)
+
+    def with_command(one: Candidate) -> Candidate:
+        if one.reproduce or (one.provider, one.instance, one.region) not in offers:
+            return one
+        return msgspec.structs.replace(one, reproduce=command(wanted, named, one, known, source))
+
+    rows = [*map(with_command, answer.plans[:SHOWN]), *answer.plans[SHOWN:]]
+    return msgspec.structs.replace(answer, plans=rows)
 
 
 def explain_candidate(

@@ -148,8 +148,8 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
         >>> try:
         ...     fresh = flopwise.refresh_prices(providers=["aws"])
         ... except flopwise.InfeasibleError as error:
-        ...     print("the prices that are there stay")
-        the prices ...
+        ...     print("the existing prices stay")
+        the existing prices ...
     """
     from flopwise.facts.catalog import load_facts
     from flopwise.price_import.imports import import_fetched

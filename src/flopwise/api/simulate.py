@@ -135,7 +135,7 @@ def _objective(slo: Slo | None, *limits: Latency | None) -> Slo:
     if slo is None:
         return Slo(*(None if limit is None else limit.seconds for limit in limits))
     if any(limit is not None for limit in limits):
-        raise SpecError("slo: `ttft`, `tpot` and `latency` say it already; leave one of them out")
+        raise SpecError("slo: `ttft`, `tpot` and `latency` already give it; leave one of them out")
     return slo
 
 

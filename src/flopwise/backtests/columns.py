@@ -303,7 +303,7 @@ def _same(*names: str) -> dict[str, Origin]:
 COLUMNS: dict[str, dict[str, Origin]] = {
     "weights": {**_same("id", "model", "format"), "form": "kind", "stored_bytes": "bytes", "source": "source"},
     "memory": {
-        "id": "id", "study": "source_key", **_same("publisher", "year", "model", "config"),
+        "id": "id", "study": "source_key", **_same("publisher", "year", "month", "model", "config"),
         "hidden": _match(BLOOM, "model", "id"), "num_layers": _match(BLOOM, "model", "id", template=r"\2"),
         "num_heads": _match(BLOOM, "model", "id", template=r"\3"),
         "params": Scaled("params_b", 1e9), "method": "method", "trainable_params": Scaled("trainable_params_m", 1e6),

@@ -33,11 +33,13 @@ from flopwise.training.layout import GradSync, Layout, Lora, Recipe, Selective
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 
 UNIT = "bytes/GPU"
-RECENT_YEAR = 2025  # from then on FSDP stacks compile the loss as well
+RECENT_YEAR = 2025  # of a row that names none; from then on torchtune computes its loss in pieces
+COMPILED_LOSS = (2025, 4)  # year and month from which on torchtitan compiles the loss, too (its pull request 1033)
 LOOPING_YEAR = 2022  # optimizers of PyTorch before 2.0 go through the parameters one by one
 OLD_LIBRARIES_YEAR = 2023  # of PyTorch before 2.1 and bitsandbytes before 0.43.2, whatever software runs on them
 WHOLE_SEQUENCES = frozenset({"megatron-deepspeed", "megatron-2021"})  # stacks of before sequence parallelism
 DEFAULT_SEQ = 512  # of unpacked instruction tuning whose length is not stated
+TRAINER_BATCH = "8"  # per_device_train_batch_size where a script of the Trainer's names none
 FEW, MANY = 1, 8  # micro-batches of a step where none are stated; in a pipeline so often its stages
 PAPER_LORA = (64, "all-linear")
 """Rank and targets where a row states none: those of QLoRA (arXiv 2305.14314)."""
@@ -59,7 +61,7 @@ def row_stack(row: Row) -> str:
     """The row of data/stacks.csv: the software of that year, compiled or not."""
     name = row.get("software") or "hf-trainer"
     if name.endswith("-eager") and flag(row, "compiled", default=False):
-        recent = name == "fsdp-eager" and _year(row) >= RECENT_YEAR
+        recent = name == "fsdp-eager" and (_year(row), whole(row, "month", 12)) >= COMPILED_LOSS
         return name.replace("-eager", "-compile-2025" if recent else "-compile")
     return "torchtune-2024" if name == "torchtune-eager" and _year(row) < RECENT_YEAR else name
 
@@ -88,7 +90,7 @@ def _libraries(row: Row, stack: TrainingStack) -> TrainingStack:
     if row.get("recompute") == "plain":
         stack = replace(stack, holds_inputs=False)
     old = stack.pipeline_gathered and _year(row) <= OLD_LIBRARIES_YEAR  # PyTorch's FSDP
-    return replace(stack, loads_whole=True, quantised_keeps_input=True) if old else stack
+    return replace(stack, frozen_stay_gathered=True, quantised_keeps_input=True) if old else stack
 
 
 @lru_cache(maxsize=256)
@@ -206,7 +208,8 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     """What a row does not state, each with cells for what is usual and for both ends of what people do.
 
     Source: defaults of the tools (`USUAL_LORA`: torchtune and litgpt recipes; torchtitan `local_batch_size` 1 to 4;
-    PEFT rank 8, QLoRA rank 64 on every layer); Megatron-LM's advice of many micro-batches a stage.
+    PEFT rank 8, QLoRA rank 64 on every layer); transformers, TrainingArguments: per_device_train_batch_size 8, bf16 and
+    fp16 off; Megatron-LM's advice of many micro-batches a stage.
     """
     method, found = row.get("method", "").lower(), dict[str, tuple[Mapping[str, str], ...]]()
 
@@ -217,7 +220,11 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     adapters, stages = method in ADAPTER_METHODS, whole(row, "pp", 1)
     tool = (row.get("software") or "").partition("-")[0]
     silent("recompute", *({"recompute": mode} for mode in ("full", "none", "full")))
-    silent("micro_batch", *({"micro_batch": size} for size in ("1", "1", "4")))
+    most = TRAINER_BATCH if tool == "hf" else "4"
+    silent("micro_batch", *({"micro_batch": size} for size in ("1", "1", most)))
+    plain = tool == "hf" and (row.get("base") or "bf16") in DTYPES and not row.get("weights_dtype")
+    without_flags = {"precision": "fp32", "weights_dtype": "fp32"}
+    silent("precision", {"precision": "bf16"}, {"precision": "bf16"}, without_flags, when=plain)
     whole_batch = not row.get("grad_accum") and (stages > 1 or row.get("zero") in {"2", "3"})
     usual = stages * MANY // 2 if stages > 1 else FEW
     silent("global_batch", *({"grad_accum": str(n)} for n in (usual, stages * FEW, stages * MANY)), when=whole_batch)

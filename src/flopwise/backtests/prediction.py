@@ -158,6 +158,8 @@ def named_model(text: str, facts: Facts) -> Model:
     """
     spellings = model_spellings(text)
     failure: SpecError | None = None
+    if text in facts.models.names:  # of which a few have a slash: ViT-H/14
+        return facts.model(text, offline=True)
     for name in spellings:
         if "/" in name or name.lower().endswith(".gguf"):
             continue

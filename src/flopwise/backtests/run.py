@@ -4,25 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 from flopwise.backtests.columns import COLUMNS, Origin, Scaled, our_columns
 from flopwise.backtests.kinds import MeasurementKind
 from flopwise.backtests.prediction import Prediction, Row
 from flopwise.backtests.summary import Errors, summarize
-from flopwise.errors import UnknownNameError
+from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.rows import check_header, each_row
+from flopwise.pictures import Picture, Point, PointPicture
+from flopwise.results import Result, attributes
+from flopwise.units import format_percent
 from flopwise.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backtest:
-    """All predictions for a file, each with the row it belongs to."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Backtest(Result):
+    """All predictions for a file, each with its row."""
 
     kind: MeasurementKind
     predictions: tuple[Prediction, ...]
     rows: tuple[Row, ...]  # the row of each prediction, parallel to `predictions`: the file's columns beside ours
     columns: tuple[str, ...]  # the file's, and those of ours that are filled in
+
+    table: ClassVar[str] = "rows"
+
+    @property
+    def verdict(self) -> str:
+        """How many rows were predicted, and the errors."""
+        s = self.summary
+        text = f"{s.predicted_rows:,} of {s.rows:,} {'row' if s.rows == 1 else 'rows'} predicted"
+        if s.median_abs_error is None or s.p90_abs_error is None or s.bias is None:
+            return f"{text}."
+        errors = f"median error {format_percent(s.median_abs_error)}, 90th percentile {format_percent(s.p90_abs_error)}"
+        bias = f"{s.bias:+.1%}".replace("%", " %")
+        inside = "" if s.coverage is None else f", {format_percent(s.coverage)} inside the 80 % interval"
+        return f"{text}: {errors}, bias {bias}{inside}."
+
+    def document(self) -> dict[str, Any]:
+        """The backtest by key."""
+        names = "id quantity measured predicted low high unit error skipped band=band.name"
+        rows = [attributes(p, names) | {"quantity": p.quantity or None} for p in self.predictions]
+        return {"kind": self.kind.name, "rows": rows, "summary": self.summary}
+
+    def picture(self) -> Picture:
+        """Predicted against measured values, on logarithmic axes."""
+        series: dict[str, list[Point]] = {}
+        for p in self.predictions:
+            if p.measured and p.predicted:
+                series.setdefault(p.quantity or self.kind.name, []).append((p.measured, p.predicted))
+        if not series:
+            raise SpecError("there is nothing to plot: no row was predicted")
+        unit = next(p.unit for p in self.predictions if p.measured and p.predicted)
+        return PointPicture(title=self.verdict, x=f"measured, {unit}", y=f"predicted, {unit}", series=series, log=True)
 
     @property
     def summary(self) -> Errors:

@@ -278,7 +278,7 @@ def _row_prefill_gpus(row: Row, layout: ServingLayout, replicas: int) -> tuple[i
         return 0, replicas
     each, rest = divmod(before, decoding)
     if rest:
-        raise SpecError(f"{before} replicas for prompts beside {decoding} that decode: not predicted, as shares of one")
+        raise SpecError(f"{before} prompt replicas and {decoding} decode replicas: not predicted, as shares of one")
     return each * int(layout.num_gpus), decoding
 
 

@@ -136,4 +136,5 @@ class AlternativesSpec(Spec):
     exclude: tuple[str, ...] = same(ConstraintsSpec, "exclude")
     software: tuple[str, ...] = same(ConstraintsSpec, "software")
     marketplace: bool = same(ConstraintsSpec, "marketplace", default=False)
+    include_retired: bool = same(ConstraintsSpec, "include_retired", default=False)
     instances: tuple[str, ...] = same(ConstraintsSpec, "instances")

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from flopwise.cli.app import app
 from flopwise.cli.options import SET_COMMANDS
 from flopwise.cli.output import FOR_PROGRAMS
-from flopwise.cli.progress import LISTENER
+from flopwise.cli.progress import LISTENER, RANKING
 from flopwise.cli.run import EXIT_BAD_INPUT, Ending, ending
 from flopwise.cli.settings import FIXED, read_settings
 
@@ -145,7 +145,7 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
         os.chdir(folder)
         try:
             with guard.reading_below(folder, run_files() if question["argv"][:1] == ["runs"] else ()):
-                reply = _run(question["argv"], send)
+                reply = _run(question["argv"], send, ranks=question["ranks"])
             results = Path(folder) / RESULTS
             found = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_symlink())
             reply["files"] = {path.relative_to(results).as_posix(): path.read_text("utf-8") for path in found}
@@ -156,10 +156,13 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
         return reply
 
 
-def _run(argv: Sequence[str], send: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Run one command line; what it would print, and its exit code."""
+def _run(
+    argv: Sequence[str], send: Callable[[Mapping[str, Any]], None], *, ranks: bool = False
+) -> dict[str, Any]:  # fmt: skip
+    """Run one command line; what it would print, and its exit code. `ranks`: a ranking is sent before the answer."""
     out, err = io.StringIO(), io.StringIO()
     token = LISTENER.set(lambda *progress: send({"progress": progress}))
+    ranking = RANKING.set((lambda plan: send({"ranking": json.dumps(plan.to_dict())})) if ranks else None)
     ended = Ending(0)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -172,6 +175,7 @@ def _run(argv: Sequence[str], send: Callable[[Mapping[str, Any]], None]) -> dict
     except BaseException as failure:  # noqa: BLE001 - as in `flopwise.cli.run`: each kind has its exit code
         ended = ending(failure)
     finally:
+        RANKING.reset(ranking)
         LISTENER.reset(token)
     return {
         "code": ended.code, "document": out.getvalue(), "message": ended.message, "reasons": list(ended.details),

@@ -13,39 +13,39 @@ from flopwise.errors import InfeasibleError, nearest_names
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Questions": {
-        "fit": "Which weight format fits, how long a context, how many requests, how fast, at what price.",
+        "fit": "Weight formats compared: fit, longest context, requests at once, speed, price.",
         "memory": "Memory per accelerator, item by item, and what would make it fit.",
         "train": "Step time, throughput, utilisation, memory, and the run's cost.",
         "serve": "Latency, throughput, maximum concurrency and cost per token.",
-        "simulate": "What users see: requests through replicas, step by step.",
+        "simulate": "Latency percentiles of simulated requests, engine step by engine step.",
         "io": "Storage bandwidth per accelerator, node and cluster, and which storage keeps up.",
-        "roofline": "Compute time against memory time of any piece of work.",
-        "explain": "Where each figure comes from, and what would move it.",
+        "roofline": "Compute time and memory time of any operation, by the roofline.",
+        "explain": "Origin of every figure, and the changes that affect it most.",
     },
     "Facts": {
-        "models": "What is known about a model: parameters, FLOPs, operations.",
-        "gpus": "What is known about an accelerator: rates, memory, links.",
-        "instances": "Cloud offers: what they hold and what they cost.",
+        "models": "Facts about models: parameters, FLOPs, operations.",
+        "gpus": "Facts about accelerators: rates, memory, links.",
+        "instances": "Cloud offers: hardware and prices.",
         "prices": "Age, import and refresh of prices.",
     },
     "Plans": {
-        "plan": "Rank the ways of running a workload over all offers.",
+        "plan": "Rank machines, layouts and purchase options for a workload, over all offers.",
         "compare": "Fine-tune, train from scratch, or call an API, for the same traffic.",
-        "assess": "The GPU strategy of a platform: many workloads, one bill.",
-        "check": "Judge what a platform runs on today: does it hold, what does it cost, what would change.",
+        "assess": "Machines for a whole platform: many workloads, one bill.",
+        "check": "Assessment of today's machines: targets, cost, and what to change.",
     },
     "Deploy": {"export": "Files of other tools that deploy a plan."},
     "Measurements": {
-        "probe": "What this machine sustains: products, memory, attention, messages, disk, launches.",
+        "probe": "Measured rates of this machine: products, memory, attention, messages, disk, launches.",
         "calibrate": "Refit constants to your own measurements.",
-        "runs": "Recorded runs: measured figures beside the expected ones.",
-        "observe": "Latencies, load and cache of a running engine, and its traffic as a trace.",
-        "watch": "A job while it runs: what bounds it, whether it is on plan, what it costs.",
+        "runs": "Recorded runs, compared with their estimates.",
+        "observe": "Latencies, load and cache usage of a running engine, and its traffic as a trace.",
+        "watch": "Live view of a job: what bounds it, whether it is on plan, its cost, alerts.",
     },
     "Pages": {"web": "The local web app and REST API: planning pages, and the commands over HTTP."},
     "Accuracy": {"backtest": "Predictions for a measurement file: errors and coverage."},
     "Shell": {
-        "completion": "The script that completes commands, options and names of models, GPUs, instances and providers."
+        "completion": "Shell completion of commands, options and names of models, GPUs, instances and providers."
     },
 }
 """The help's sections; each line names a command and says what it answers (the first line of its own help)."""

@@ -371,7 +371,7 @@ to_flag = add(
 web_flag = add(
     "--web", FLAG, "Show the same question in a browser instead, as a page of `flopwise web`.", default=False
 )
-force_flag = add("--force", FLAG, "Replace exported files that are there.", default=False)
+force_flag = add("--force", FLAG, "Replace existing exported files.", default=False)
 
 
 def spellings(context: click.Context, *, settings: bool = False) -> dict[str, str]:

@@ -76,7 +76,9 @@ def energy(joules: float | None) -> str | None:
     """Energy in watt-hours, small amounts in joules."""
     if joules is None:
         return None
-    return f"{joules:,.3g} J" if joules < units.HOUR_S else units.format_joules(joules)
+    if joules >= units.HOUR_S:
+        return units.format_joules(joules)
+    return f"{joules:,.0f} J" if joules >= 100 else f"{joules:,.3g} J"
 
 
 def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) -> Iterator[str]:

@@ -10,7 +10,7 @@ from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
-from flopwise.facts.offers import UNDATED, days_old
+from flopwise.facts.offers import UNDATED, days_old, retirement_note
 from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import TRAINING
 
@@ -31,6 +31,8 @@ LABELS = {
 """How the figures of a candidate are called on the screen."""
 SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
 """Latencies, and the targets that say at which percentile they are held."""
+WITHOUT_FIRST = ("encode", "batch")
+"""Tasks without a first token: an encoder has none, and the requests of a batch wait for one another."""
 UNMEASURED = "no measured run on this architecture"
 """How the evidence of such a candidate begins."""
 OLD_DAYS = 180
@@ -83,7 +85,7 @@ def further(plan: Plan) -> dict[str, str]:
     same = "with the same figures" if exact else "as estimated, before its simulation"
     if " --turns " in one.reproduce:
         same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
-    return {f"Row 1 by itself, {same}": one.reproduce}
+    return {f"Row 1 in full, {same}": one.reproduce}
 
 
 def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -154,7 +156,7 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
         return [(LATENCIES[target], f"{target}_s", None) for target in ("ttft", "tpot")]
     columns: list[tuple[str, str, str | None]] = []
     for target in ("ttft", "tpot"):
-        title, percentile = LATENCIES[target], _percentile(plan, target)
+        title, percentile = LATENCIES[target], plan.percentile(target)
         columns += [(f"{title} {percentile}", f"{target}_s", percentile), (f"estimated {title}", f"{target}_s", None)]
     return columns
 
@@ -167,15 +169,9 @@ def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
     return None if value is None else units.format_seconds(value)
 
 
-def _percentile(plan: Plan, target: str) -> str:
-    """The percentile that a latency of a plan is held at."""
-    bound = plan.workload.get("targets", {}).get(target)
-    return next(iter(bound)) if isinstance(bound, dict) else "p95"
-
-
 def _note(c: Candidate, today: date | None = None) -> str:
     """What is to be known of a row: replicas raised, why it was not run, an old price."""
-    notes = [note for note in (c.note, c.price_note) if note]
+    notes = [note for note in (c.note, c.price_note, retirement_note(c.retires_on)) if note]
     if c.evidence.startswith(UNMEASURED):
         notes.append(UNMEASURED)
     try:
@@ -234,13 +230,12 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
         share = f"{units.format_usd(best.start_usd)} of the cost"
         rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
     figures = {name: value for name, value in best.figures.items() if value is not None}
-    if plan.task == "encode":  # which has no first token
+    if plan.task in WITHOUT_FIRST:
         figures.pop("ttft_s", None)
-    if plan.task not in RUNS:  # it stands above, with its interval
-        figures.pop("e2e_s", None)
+    figures.pop("e2e_s", None)  # of a service it stands above, with its interval; a run does not wait for one
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
-        rows += _simulation_rows(best.simulated)
+        rows += _simulation_rows(best.simulated, queued=plan.task == "batch")
     rows += [(f"meets {name}", f"{100 * p:.0f} % chance") for name, p in best.meets.items()]
     return pairs(rows, paper)
 
@@ -250,7 +245,7 @@ def _label(figure: str, plan: Plan) -> str:
     target = SERVED.get(figure)
     if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
         return LABELS[figure]
-    return f"{LABELS[figure]} {_percentile(plan, target)}"
+    return f"{LABELS[figure]} {plan.percentile(target)}"
 
 
 def _layout_text(layout: Mapping[str, Any]) -> str:
@@ -289,16 +284,17 @@ def _price(best: Candidate) -> str:
     """What the machines cost an hour, of which day, from where, and what is to be known of it."""
     dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
     note = "" if best.price_note == "undated price" else best.price_note
-    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note]
+    words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note, retirement_note(best.retires_on)]
     return f"{', '.join(filter(None, words))}: {best.price_source}"
 
 
-def _simulation_rows(run: SimulatedFigures) -> list[tuple[str, Any]]:
-    """What the simulator says of the best plan."""
+def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, Any]]:
+    """Figures of the simulation; `queued`: all requests arrive at the start, so only the time per token is shown."""
     rows: list[tuple[str, Any]] = [
         ("simulated", f"{run.requests:,} requests through {_number_of(run.replicas, 'replica')}")
     ]
-    for label, values in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("whole request", run.e2e_s)):
+    latencies = {"TTFT": run.ttft_s, "TPOT": run.tpot_s, "whole request": run.e2e_s}
+    for label, values in {"TPOT": run.tpot_s}.items() if queued else latencies.items():
         shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
         if shown:
             rows.append((f"  {label}", ", ".join(shown)))
@@ -362,7 +358,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
         series = [Series("cheapest at each", points(rows), line=True)]
         series.append(Series("the ten best plans", points(plan.plans[:10]), mark="o"))
-        x = Axis(f"{LATENCIES[target]} ({_percentile(plan, target)}, estimated)", units.format_seconds, log=True)
+        x = Axis(f"{LATENCIES[target]} ({plan.percentile(target)}, estimated)", units.format_seconds, log=True)
         yield chart(series, x, Axis("monthly cost", units.format_usd, log=True), paper, rows=10)
 
 

@@ -21,6 +21,8 @@ REDRAWN_AFTER_S = 0.1
 Report = Callable[[str, float, float | None, str], None]
 LISTENER: ContextVar[Report | None] = ContextVar("flopwise.progress", default=None)
 """Who is told of progress instead of the terminal: what is done, how much of it, of how much, and a note."""
+RANKING: ContextVar[Callable[[Any], None] | None] = ContextVar("flopwise.ranking", default=None)
+"""Who is told of the plans of a search once they are ranked, before the rest of the answer is there."""
 _OPEN: list[Progress] = []
 """The line that the terminal may show, if any."""
 

@@ -31,8 +31,8 @@ VARIABLE = "FLOPWISE_CONFIG"
 GENERAL = "defaults"
 MOST_BYTES = 100_000
 SETTABLE = (
-    "calibration", "currency", "engine", "facts", "gpu", "gpus-per-node", "kv-dtype", "marketplace", "network",
-    "offline", "precision", "price", "provider", "purchase", "region", "scenarios", "software", "stack",
+    "calibration", "currency", "engine", "facts", "gpu", "gpus-per-node", "include-retired", "kv-dtype", "marketplace",
+    "network", "offline", "precision", "price", "provider", "purchase", "region", "scenarios", "software", "stack",
     "storage", "units", "weights",
 )  # fmt: skip
 """The options that a file may say."""

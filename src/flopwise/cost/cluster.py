@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.rates import Rates, rates
+from flopwise.facts.offers import retirement_note
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     """
     whole = offer.price_usd_per_hour(purchase)
     note = offer.price_note(purchase)
-    dated = ", ".join([offer.price_date_of(purchase), *([note] if note and note != "undated price" else [])])
+    notes = ["" if note == "undated price" else note, retirement_note(offer.retires_on)]
+    dated = ", ".join([offer.price_date_of(purchase), *filter(None, notes)])
     place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}"
     source = f"{place}, {dated}: {offer.price_source_of(purchase)}"
     source = source if offer.price_date else offer.source  # a hypothetical machine's

@@ -13,6 +13,8 @@ from flopwise.units import split_count
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.catalog import Facts, Resolution
@@ -50,6 +52,9 @@ class MachineSpec(Spec):
     marketplace: bool = _machine(
         "--marketplace", options.FLAG,
         "Include community and marketplace hosts, which have no SLA and no attestations.", default=False)
+    include_retired: bool = _machine(
+        "--include-retired", options.FLAG,
+        "Include machines that their provider has retired, or will by a day that it announced.", default=False)
     purchase: str = _machine("--purchase", options.choice(*PURCHASES), "Purchase option.", default="on_demand")
     price: float | None = _machine(
         "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.")
@@ -158,13 +163,14 @@ class MachineSpec(Spec):
             accelerator=accelerator, provider=self.provider, instance=self.instance, region=self.region
         )
         every = offers
-        if not self.marketplace and self.instance is None:
-            offers = tuple(o for o in offers if not o.marketplace)
+        if self.instance is None:
+            offers = tuple(o for o in offers if self.marketplace or not o.marketplace)
+            offers = tuple(o for o in offers if self.include_retired or not o.retires_on)
         if not offers:
             if self.names_offer:
                 terms = {"provider": self.provider, "instance": self.instance, "region": self.region}
                 named = ", ".join(f"{key} {value}" for key, value in terms.items() if value)
-                hosts = " but on hosts of third parties (--marketplace)" if every else ""
+                hosts = f" but {_left_out(every)}" if every else ""
                 raise InfeasibleError(f"no offer of {accelerator} satisfies {named}{hosts}")
             return None
         if not self.names_offer and self.price is not None:
@@ -179,6 +185,16 @@ class MachineSpec(Spec):
         wanted = min(num_gpus, USUAL_NODE, largest)
         pool = [o for o in pool if o.count >= wanted]
         return min(pool, key=lambda o: (_usd_per_hour(o, self.purchase, num_gpus), o.count, o.key))
+
+
+def _left_out(offers: Sequence[Offer]) -> str:
+    """Why offers are left out that nobody named, and the options that let them in."""
+    reasons = []
+    if any(o.marketplace for o in offers):
+        reasons.append("on hosts of third parties (--marketplace)")
+    if any(o.retires_on for o in offers):
+        reasons.append("those that the provider retires (--include-retired)")
+    return " or ".join(reasons)
 
 
 def with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, ...]]:

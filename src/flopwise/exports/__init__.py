@@ -1,1 +1,1 @@
-"""Plans as files that deploy them: configurations, manifests, scripts, rules and dashboards of other tools."""
+"""Export of plans to the files of other tools: configurations, manifests, scripts, rules and dashboards."""

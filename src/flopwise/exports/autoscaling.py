@@ -1,4 +1,4 @@
-"""When a service needs another replica, by its plan: requests that wait and run, how many replicas, and how slowly."""
+"""Autoscaling of a service by its plan: thresholds of waiting and running requests, bounds and delays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flopwise.exports.deployment import Deployment
 
 WAIT_S = 1.0
-"""That a request may wait where the plan has no latency target."""
+"""Time that a request may wait if the plan has no latency target, in seconds."""
 LONGEST_WINDOW_S = 3600
 LONGEST_PERIOD_S = 1800
 """Limits of a HorizontalPodAutoscaler."""
@@ -23,7 +23,7 @@ LONGEST_PERIOD_S = 1800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRule:
-    """Thresholds of one replica, and bounds of all; `period_s` until a new replica helps, `calm_s` before one goes."""
+    """Thresholds per replica and bounds on replicas; `period_s`: until a new one serves, `calm_s`: before removal."""
 
     waiting: int
     running: int
@@ -34,11 +34,11 @@ class ScalingRule:
 
 
 def scaling_rule(deployment: Deployment) -> ScalingRule:
-    """When replicas come and go.
+    """The scaling rule of a service.
 
-    As many may wait as a replica takes on within the target of the first token; as many may run as are in flight at
-    the share of its capacity that replicas are planned for (Little's law), at most its batch. Replicas are as many
-    as the quietest hour needs at least, and as the upper end of the plan's interval needs at most.
+    The threshold of waiting requests is the number that a replica starts within the target of the first token; that of
+    running requests is the number in flight at the planned load of a replica (Little's law), at most its batch. The
+    minimum of replicas follows from the quietest hour, the maximum from the upper end of the plan's interval.
 
     Source: J. D. C. Little (1961); the plan's capacity, latency, batch and interval.
     Assumes: load is spread evenly; a quiet hour needs replicas in proportion to its rate.
@@ -62,7 +62,7 @@ def scaling_rule(deployment: Deployment) -> ScalingRule:
 
 
 def scaling_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why replicas need not, or cannot, come and go."""
+    """Reasons why a service is not or cannot be autoscaled."""
     if reasons := list(server_refusals(deployment)):
         yield from reasons
         return
@@ -78,7 +78,7 @@ def scaling_refusals(deployment: Deployment) -> Iterator[str]:
 
 
 def engine_metric(deployment: Deployment, meaning: str) -> str:
-    """What the engine calls the number of requests that are `waiting` or `running`; empty where it is not known."""
+    """The engine's metric of `waiting` or `running` requests; empty if it is not known."""
     assert deployment.serving is not None
     engine = deployment.serving.engine.name
     found = (row for row in deployment.facts.metric_records if (row.exporter, row.meaning) == (engine, meaning))
@@ -86,20 +86,20 @@ def engine_metric(deployment: Deployment, meaning: str) -> str:
 
 
 def scaled_object(deployment: Deployment) -> dict[str, str]:
-    """What is scaled: the deployment's own object."""
+    """The object that is scaled."""
     if deployment.nodes_per_replica > 1:
         return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": deployment.name}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment.name}
 
 
 def series(deployment: Deployment, meaning: str) -> str:
-    """The series of that metric of all replicas, as PromQL picks them; pods are named after the deployment."""
+    """PromQL for the metric's series of all replicas; names of pods begin with that of the deployment."""
     place = f'namespace="{deployment.settings.namespace}", ' if deployment.settings.namespace else ""
     return f'{engine_metric(deployment, meaning)}{{{place}pod=~"{deployment.name}-.+"}}'
 
 
 def behaviour(rule: ScalingRule) -> dict[str, Any]:
-    """How fast replicas come and go: at most as many more as there are, until those could have started."""
+    """Scaling behaviour: at most doubling within the time in which new replicas start."""
     return {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,
@@ -113,7 +113,7 @@ def behaviour(rule: ScalingRule) -> dict[str, Any]:
 
 
 def rule_notes(deployment: Deployment) -> tuple[str, ...]:
-    """What the thresholds come from."""
+    """Notes on the origin of the thresholds."""
     rule, chosen = scaling_rule(deployment), deployment.candidate
     first, batch = scaled_object(deployment)["kind"].lower(), chosen.layout["max_batch"]
     kind = "kubernetes" if first == "deployment" else first

@@ -1,4 +1,4 @@
-"""What a container or a machine runs: the words of a command, its environment, and where it listens."""
+"""The command of a container or a machine: its words, environment and port."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A program with its arguments; of several machines the same on each.
+    """A program with its arguments, the same on all machines.
 
-    `files`: what it reads, by paths below its working folder, with their text. `env` holds plain values,
-    `secret_env` for a variable the setting (`weights_secret`) of the secret that holds it.
+    `files`: text of the files that it reads, by path in its working folder. `env`: variables with plain values.
+    `secret_env`: variables by the setting that names their secret (`weights_secret`).
     """
 
     args: tuple[str, ...]
@@ -24,12 +24,12 @@ class Command:
     port: int | None = None
     health_path: str = ""
     metrics_path: str = ""
-    metrics_port: int | None = None  # where metrics stand on a port of their own
+    metrics_port: int | None = None  # if metrics have a separate port
     assumptions: tuple[str, ...] = ()
 
 
 def with_slots(text: str, command: Command, first: int = 0) -> str:
-    """A command of one of several replicas on a machine, each on ports of its own by the shell's `slot`."""
+    """The command of one of several replicas on a machine, with ports that depend on the shell's `slot`."""
     ports = {"--port": (command.port, first), "--prometheus-port": (command.metrics_port, 0)}
     for option, (port, above) in ports.items():
         before, found, after = text.rpartition(f"{option} {port}")

@@ -1,4 +1,4 @@
-"""The figures that trainers name a decoder by, read back from its table of tensors."""
+"""The hyperparameters of a decoder as trainers name them, derived from its table of tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KNOWN = {
     *(f"shared/{part}" for part in ("gate_proj", "up_proj", "act", "down_proj", "add")),
     *(f"router/{part}" for part in ("softmax", "sigmoid")),
 }  # fmt: skip
-"""Parts of a layer: pre-norm attention, then a feed-forward block or experts with shared ones beside."""
+"""Parts of a layer: pre-norm attention, then a feed-forward block or experts, optionally with shared experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,13 @@ class LatentAttention:
     query_rank: int | None
     key_value_rank: int
     rope_dim: int
-    plain_dim: int  # of queries and keys, beside what is rotated
+    plain_dim: int  # of queries and keys without rotary embedding
     value_dim: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShape:
-    """Experts of a layer."""
+    """The experts of a layer."""
 
     experts: int
     top_k: int
@@ -46,14 +46,14 @@ class ExpertShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
-    """A decoder of pre-norm layers that are alike but for which of them hold experts."""
+    """A decoder of pre-norm layers that differ only in whether they have experts."""
 
     layers: int
     width: int
     heads: int
     kv_heads: int
     head_dim: int
-    hidden: int  # of the dense feed-forward block; of an expert where there is none
+    hidden: int  # of the dense feed-forward block, else of an expert
     gated: bool
     activation: str
     norm: str
@@ -71,28 +71,28 @@ class DecoderShape:
 
     @staticmethod
     def reasons(model: Model, seq_len: int) -> list[str]:
-        """Why a model is no decoder of that kind; empty where it is."""
+        """Reasons why a model is not such a decoder; empty if it is."""
         if model.kind != "decoder" or len(model.stacks) != 1 or not model.vocab:
-            return [f"{model.name} is not a plain decoder of text"]
+            return [f"{model.name} is not a text decoder"]
         stack, reasons = model.stacks[0], list[str]()
         if unknown := sorted({item.name for item in stack.items} - KNOWN):
-            reasons.append(f"{model.name} has parts that are not described here: {', '.join(unknown[:4])}")
+            reasons.append(f"{model.name} has unsupported parts: {', '.join(unknown[:4])}")
         if any(item.name.startswith("mlp/") and _reads(item) == "input_norm" for item in stack.items):
             reasons.append(f"the attention and feed-forward blocks of {model.name} run in parallel")
         for item in stack.items:
             if isinstance(item, Attend) and (
                 item.sinks or item.chunk or item.select or item.kv_shared or not item.causal
             ):
-                reasons.append(f"{model.name} has a form of attention that is not described here")
+                reasons.append(f"{model.name} has an unsupported kind of attention")
             if isinstance(item, Attend) and item.window is not None and item.window < seq_len:
                 reasons.append(
-                    f"layers of {model.name} attend to {item.window:,} tokens only, fewer than the length of a sequence"
+                    f"layers of {model.name} attend to {item.window:,} tokens only, fewer than a sequence has"
                 )
         return list(dict.fromkeys(reasons))
 
     @classmethod
     def of(cls, model: Model) -> Self:
-        """The figures of a model for which `reasons` has none."""
+        """The hyperparameters of a model without `reasons`."""
         stack = model.stacks[0]
         kinds = [_by_name(layer) for layer in stack.kinds]
         first = kinds[0]

@@ -1,4 +1,4 @@
-"""What targets read: a candidate of a plan with the job, the model and the machines that it stands for."""
+"""The input of targets: a candidate of a plan with its job, model and machines."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from flopwise.training.job import TrainJob
 
 LABEL = 50
-"""Characters of a name: Kubernetes allows 63, and parts of a deployment add their own endings."""
+"""Maximum length of a name: Kubernetes allows 63 characters, and parts of a deployment append suffixes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One candidate of a plan, ready to be written down for a tool.
+    """A candidate of a plan, ready for export.
 
-    `training` or `serving` is its job, the other None; the serving job is that of one replica.
+    One of `training` and `serving` is its job, the other is None; the serving job is that of one replica.
     """
 
     plan: Plan
@@ -50,7 +50,7 @@ class Deployment:
         """The candidate of a plan with this rank.
 
         Raises:
-            SpecError: the plan has no such candidate, or its model or devices are no longer among the facts.
+            SpecError: the plan has no such candidate, or its model or devices are no longer in the facts.
         """
         chosen = next((c for c in plan.plans if c.rank == rank), None)
         if chosen is None:
@@ -80,37 +80,37 @@ class Deployment:
 
     @property
     def task(self) -> str:
-        """What is done: pretrain, finetune, serve, batch or encode."""
+        """The task: pretrain, finetune, serve, batch or encode."""
         return self.plan.task
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The title for messages and comments."""
         return self.label or self.settings.name or self.workload.name or self.model.name
 
     @property
     def name(self) -> str:
-        """The title as a name that Kubernetes, Prometheus and clouds take."""
+        """The title as a name that is valid in Kubernetes, Prometheus and clouds."""
         return resource_name(self.title)
 
     @property
     def num_nodes(self) -> int:
-        """Machines of all replicas."""
+        """Number of machines of all replicas."""
         return self.candidate.num_instances
 
     @property
     def gpus_per_node(self) -> int:
-        """Accelerators of one machine."""
+        """Number of accelerators of one machine."""
         return self.candidate.num_gpus // self.candidate.num_instances
 
     @property
     def replicas(self) -> int:
-        """Replicas of a service; 1 of a run."""
+        """Number of replicas of a service; 1 for a run."""
         return int(self.candidate.layout.get("replicas", 1))
 
     @property
     def gpus_per_replica(self) -> int:
-        """Accelerators of one replica of a service, or of the whole run."""
+        """Number of accelerators of one replica of a service, or of a run."""
         layout = self.candidate.layout
         if self.serving is None:
             return self.candidate.num_gpus
@@ -118,29 +118,29 @@ class Deployment:
 
     @property
     def nodes_per_replica(self) -> int:
-        """Machines that one replica takes; 1 where a machine holds one or several."""
+        """Number of machines of one replica; 1 if a machine has one or several replicas."""
         return max(1, -(-self.gpus_per_replica // self.gpus_per_node))
 
     @property
     def model_id(self) -> str:
-        """The weights as engines take them: as the settings say, else the model's hub id."""
+        """The weights for an engine: from the settings, else the model's hub id."""
         return self.settings.model_path or self.model.hf_id or PLACEHOLDERS["model_path"]
 
     def value(self, setting: str) -> str:
-        """A setting, or the placeholder that stands for it."""
+        """A setting, or its placeholder."""
         return self.settings.value(setting)
 
 
 def resource_name(text: str) -> str:
-    """`text` as lower-case letters, digits and hyphens, from a letter on, of at most `LABEL` characters.
+    """`text` as lower-case letters, digits and hyphens, beginning with a letter, of at most `LABEL` characters.
 
-    What is cut, or has letters that are left out, gets the beginning of its hash, so that names stay apart.
+    If characters are removed or the name is shortened, a part of its hash is appended, so that names stay distinct.
     """
     safe = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     plain = re.sub(r"[\s_.,:;/()+-]+", "-", text.lower()).strip("-")
     if safe == plain and safe[:1].isalpha() and len(safe) <= LABEL:
         return safe
-    import hashlib  # noqa: PLC0415 - most names stand as they are
+    import hashlib  # noqa: PLC0415 - most names need no hash
 
     digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()[:6]
     start = safe if safe[:1].isalpha() else f"w-{safe}"
@@ -148,7 +148,7 @@ def resource_name(text: str) -> str:
 
 
 def _check_candidate(chosen: Candidate, task: str) -> None:
-    """Refuse a candidate that no search has written. Raises SpecError."""
+    """Refuse a candidate with invalid values. Raises SpecError."""
     needed = {"stack": str, "precision": str, "optimizer": str, "schedule": str, "recompute": str} | dict.fromkeys(
         ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "global_batch", "seq_len"), int
     )
@@ -162,7 +162,7 @@ def _check_candidate(chosen: Candidate, task: str) -> None:
 
 
 def _offer(chosen: Candidate, facts: Facts) -> Offer:
-    """The offer of a candidate; machines of your own, and offers that are gone, as the candidate has them."""
+    """The offer of a candidate; own machines, and offers that no longer exist, from the candidate's own values."""
     place = (chosen.provider, chosen.instance, chosen.region)
     known = next((offer for offer in facts.offers if offer.key == place), None)
     return known or Offer(

@@ -1,4 +1,4 @@
-"""Text of structured files from plain data: every value quoted by the format's own rules, the same bytes each time."""
+"""Text of structured files from plain data: values quoted by the rules of the format, reproducible byte for byte."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     import yaml
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-"""Text that means itself in YAML without quotes, whatever the version."""
+"""Text that needs no quotes in any version of YAML."""
 WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"})
-"""Words that some YAML readers take for something else."""
+"""Words that some YAML parsers do not read as text."""
 SHELL_WIDTH = 100
-"""Columns from which a command is written over several lines."""
+"""Length from which a command is written over several lines."""
 
 
 @cache
 def _dumper() -> type[yaml.SafeDumper]:
-    """Writes lists indented, long text as blocks, and quotes what could be read as anything but text."""
+    """A dumper with indented lists, long text as blocks, and quotes for ambiguous text."""
     import yaml  # noqa: PLC0415 - most targets of scripts write none
 
     class Dumper(yaml.SafeDumper):
@@ -49,7 +49,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_block(lines: Sequence[str]) -> bool:
-    """Whether lines can stand in a literal block: printable, without blanks at their ends, not empty at the start."""
+    """Whether text can be a literal block: printable, no trailing blanks, the first line not empty."""
     return all(line.isprintable() and line == line.rstrip() for line in lines) and lines[0] == lines[0].lstrip() != ""
 
 
@@ -69,7 +69,7 @@ def json_text(document: Any) -> str:
 
 
 def command_text(args: Iterable[str], env: Mapping[str, str] | None = None) -> str:
-    """A command for a shell, every word quoted; over several lines where it is long, an option and its value a line."""
+    """A shell command with quoted words; a long one has an option and its value on each line."""
     words = [f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()]
     words += [shlex.quote(arg) for arg in args]
     whole = " ".join(words)
@@ -83,18 +83,18 @@ def command_text(args: Iterable[str], env: Mapping[str, str] | None = None) -> s
 
 
 def script_text(*parts: str) -> str:
-    """A bash script that stops at the first fault, of parts with an empty line between them."""
+    """A bash script that stops at the first error, from parts separated by empty lines."""
     return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", *(f"\n{part}" for part in parts)]) + "\n"
 
 
 def comment_text(text: str, mark: str = "#") -> str:
-    """`text` as a comment: each of its lines behind the `mark`, what cannot be printed as blanks."""
+    """`text` as a comment: each line after the `mark`, unprintable characters as blanks."""
     text = "".join(sign if sign.isprintable() or sign in "\r\n" else " " for sign in text)
     lines = (" ".join(line.split()) for line in re.split(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", text))
     return "\n".join(f"{mark} {line}".rstrip() for line in lines)
 
 
 def markdown_text(text: str) -> str:
-    """`text` as it is in Markdown, on one line: what would be markup or HTML is escaped."""
+    """`text` for Markdown, on one line, with markup and HTML escaped."""
     line = " ".join(text.split())
     return re.sub(r"([\\`*_{}\[\]<>#|~!$&])", r"\\\1", line)

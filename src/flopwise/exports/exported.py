@@ -1,4 +1,4 @@
-"""What a target makes of a plan: files, how they are applied, what was assumed, and what a person has to fill in."""
+"""The output of a target: files, commands that apply them, assumptions, and placeholders to fill in."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """Files of a target by their paths below the folder, `/` between names; text is UTF-8.
+    """Files of a target by their paths in the folder, with `/` between names; text is UTF-8.
 
-    `apply`: the commands that put them to use, in order. `assumptions`: what was chosen that neither plan nor settings
-    say, and what the target cannot be told.
+    `apply`: the commands that apply them, in order. `assumptions`: choices that neither the plan nor the settings
+    determine, and parts of the plan that the target has no setting for.
     """
 
     files: Mapping[str, str]
@@ -25,7 +25,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholder:
-    """Something that a person has to fill in: the option that does it, what it is, and where it stands."""
+    """A value to fill in: its option, its meaning, and the files with its placeholder."""
 
     option: str
     meaning: str
@@ -35,7 +35,7 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The files of a plan for a target, and what is left to do."""
+    """The files of a plan for a target, and the values to fill in."""
 
     target: str
     files: Mapping[str, str] = field(metadata={"inner": True})
@@ -45,7 +45,7 @@ class Exported:
 
     @classmethod
     def of(cls, target: str, made: Files, settings: ExportSettings) -> Exported:
-        """The result of a target with the placeholders that its files hold."""
+        """The result of a target with the placeholders in its files."""
         return cls(
             target=target, files=dict(sorted(made.files.items())), apply=made.apply,
             to_fill=tuple(_placeholders(made.files, settings)), assumptions=tuple(dict.fromkeys(made.assumptions)),

@@ -1,4 +1,4 @@
-"""A whole assessment as what targets read: of each workload the candidates that the allocation takes."""
+"""A whole assessment as input of targets: the allocated candidates of each workload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadDeployments:
-    """A workload of a fleet: what the assessment says of it, and what it takes, with the rows of the bill."""
+    """A workload of a fleet: its assessment and its deployments, with the rows of the bill."""
 
     result: WorkloadResult
     parts: tuple[tuple[Allotment, Deployment], ...]
@@ -29,7 +29,7 @@ class WorkloadDeployments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetDeployment:
-    """A whole assessment, ready to be written down: its workloads that something runs."""
+    """A whole assessment, ready for export: its workloads that have machines."""
 
     assessment: Assessment
     workloads: tuple[WorkloadDeployments, ...]
@@ -43,7 +43,7 @@ class FleetDeployment:
         """The deployments of an assessment, with the plans of its workloads by their names.
 
         Raises:
-            SpecError, UnknownNameError: a model or a device is no longer among the facts.
+            SpecError, UnknownNameError: a model or a device is no longer in the facts.
         """
         names = set[str]()
         workloads = (
@@ -57,7 +57,7 @@ class FleetDeployment:
         return cls(assessment=assessment, workloads=with_parts, facts=facts, settings=settings)
 
     def within(self, environment: str) -> FleetDeployment:
-        """The part of the fleet that one environment is: its workloads, their rows of the bill and their alerts."""
+        """The part of the fleet in one environment: its workloads, their rows of the bill and their alerts."""
         whole, names = self.assessment, {w.name for w in self.assessment.workloads if w.environment == environment}
         part = msgspec.structs.replace(
             whole, name=f"{whole.name} {environment}",
@@ -70,21 +70,21 @@ class FleetDeployment:
 
     @property
     def deployments(self) -> tuple[Deployment, ...]:
-        """All of them, each once, the standing-by ones too."""
+        """All deployments, each once, including standby ones."""
         return tuple(deployment for workload in self.workloads for _, deployment in workload.parts)
 
     @property
     def name(self) -> str:
-        """The name of the fleet as Kubernetes and clouds take it."""
+        """The name of the fleet as a name that is valid in Kubernetes and clouds."""
         return resource_name(self.settings.name or self.assessment.name or "fleet")
 
 
 def _parts(
     workload: str, assessment: Assessment, plan: Plan, facts: Facts, settings: ExportSettings, names: set[str]
 ) -> Iterator[tuple[Allotment, Deployment]]:
-    """Rows of the allocation with the candidate of the plan that each stands for; rows of APIs have none.
+    """Rows of the allocation with their candidates of the plan; rows of APIs have none.
 
-    Each has a label of its own, and a name that is not among `names`: they are made of the workload's, and a number.
+    Each has a unique label and a name that is not in `names`, built from that of the workload and a number.
     """
     for row in assessment.allocation:
         if row.workload != workload:

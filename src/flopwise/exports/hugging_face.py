@@ -1,4 +1,4 @@
-"""The exported train.py, which runs Hugging Face's Trainer, and the files that it reads: PEFT's adapters among them."""
+"""The exported train.py, which runs Hugging Face's Trainer, and its files, such as PEFT's adapter configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flopwise.units import format_gib
 PROGRAM, ARGUMENTS, JOB = "train.py", "training_arguments.json", "job.json"
 ADAPTER, QUANTIZATION, DEEPSPEED, OWN_MODEL = "adapter_config.json", "quantization.json", "deepspeed.json", "model"
 Sharding = Literal["none", "ddp", "fsdp", "deepspeed"]
-"""What keeps replicas alike and shards their states: nothing (one process), DDP, FSDP2, DeepSpeed."""
+"""How replicas are synchronised and their states sharded: none (one process), DDP, FSDP2, DeepSpeed."""
 STACK = "hf-trainer"
 SAME = (
     "hf-trainer",
@@ -34,22 +34,22 @@ SAME = (
     "fsdp-compile-2025",
     "fsdp-compile-2026",
 )
-"""Stacks whose habits train.py has: FSDP2 or DeepSpeed around a model, compiled or not."""
+"""Stacks that train.py reproduces: FSDP2 or DeepSpeed around a model, compiled or not."""
 PLATFORMS = {"nvidia", "amd", "intel", "cpu", "apple"}
 OPTIMIZERS = {
     "adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit", "paged-adamw": "paged_adamw_32bit",
     "paged-adamw-8bit": "paged_adamw_8bit", "adamw-4bit": "adamw_torch_4bit", "adafactor": "adafactor", "sgd": "sgd",
     "adagrad": "adagrad", "lion": "lion_32bit", "lion-8bit": "lion_8bit",
 }  # fmt: skip
-"""Optimizers of data/optimizers.csv as transformers names them."""
+"""transformers' names of the optimizers in data/optimizers.csv."""
 CLIPPING = 1.0
-"""Norm of the gradients: the default of transformers' Trainer, which has to say the same."""
+"""Maximum norm of the gradients: the default of transformers' Trainer, which DeepSpeed's file must repeat."""
 MOST_WORKERS, USUAL_WORKERS = 8, 2
-"""Loader processes of each accelerator: at most, and where the vCPUs of a machine are not known."""
+"""Loader processes per accelerator: the maximum, and the default if the vCPUs are not known."""
 
 
 def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterator[str]:
-    """Why train.py cannot run the plan, sharded so (None: as the plan's stack shards)."""
+    """Reasons why train.py cannot run the plan with this sharding (None: that of the plan's stack)."""
     job, layout = train_job(deployment), deployment.candidate.layout
     for lacking in deployment.facts.stack(STACK).missing(layout):
         yield f"Trainer has no {lacking}; {_instead(deployment)}"
@@ -71,7 +71,7 @@ def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterat
 
 
 def loader_workers(deployment: Deployment) -> int:
-    """Loader processes of each accelerator: one for every two of its share of the vCPUs, 1 to `MOST_WORKERS`.
+    """Loader processes per accelerator: one per two vCPUs of its share, 1 to `MOST_WORKERS`.
 
     Assumes: the other half is for the training processes and the system.
     """
@@ -82,11 +82,11 @@ def loader_workers(deployment: Deployment) -> int:
 
 
 def _instead(deployment: Deployment) -> str:
-    """What to do about a layout that Trainer does not have: another candidate of the plan, or another trainer."""
+    """The remedy for a layout that Trainer does not support: another candidate of the plan, or another trainer."""
     trainer = deployment.facts.stack(STACK)
     rank = next((c.rank for c in deployment.plan.plans if not trainer.missing(c.layout)), None)
     other = "plan again with --stack megatron-te and export it by megatron"
-    return other if rank is None else f"candidate {rank} of the plan has none (--rank {rank})"
+    return other if rank is None else f"candidate {rank} of the plan needs none (--rank {rank})"
 
 
 def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[s
 
 
 def _memory_refusals(deployment: Deployment) -> Iterator[str]:
-    """A plan for another stack whose micro-batch would not fit under Trainer."""
+    """The reason if the plan is for another stack and its micro-batch does not fit with Trainer."""
     job, device = train_job(deployment), deployment.accelerator
     if job.recipe.stack.name not in SAME and (needed := trainer_bytes(deployment)) > device.hbm_bytes:
         yield (
@@ -116,7 +116,7 @@ def _memory_refusals(deployment: Deployment) -> Iterator[str]:
 
 
 def trainer_recipe(deployment: Deployment) -> Recipe:
-    """The plan's recipe with the habits of train.py: those of the plan's stack where they are the same."""
+    """The plan's recipe with the stack that train.py reproduces: that of the plan if possible."""
     job = train_job(deployment)
     if job.recipe.stack.name in SAME:
         return job.recipe
@@ -124,7 +124,7 @@ def trainer_recipe(deployment: Deployment) -> Recipe:
 
 
 def trainer_bytes(deployment: Deployment) -> float:
-    """Memory of an accelerator where train.py runs the plan's layout, in bytes.
+    """Memory per accelerator with train.py and the plan's layout, in bytes.
 
     Source and assumptions: `training.memory.step_memory`.
     """
@@ -136,20 +136,20 @@ def trainer_bytes(deployment: Deployment) -> float:
 
 
 def planned_sharding(deployment: Deployment) -> Sharding:
-    """What shards: DeepSpeed where the plan's stack is that, or where it alone offloads so."""
+    """The sharding: DeepSpeed if the plan's stack is DeepSpeed, or if only DeepSpeed supports the offloading."""
     layout = deployment.candidate.layout
     job, several = train_job(deployment), deployment.candidate.num_gpus > 1
     offload = {part for part in ("optimizer", "parameters") if part in layout.get("offload", ())}
     if layout["stack"].startswith("deepspeed") or offload == {"optimizer"}:
         return "deepspeed"
-    least = 1 if job.recipe.lora is None else 3  # FSDP would keep a shard of the frozen weights beside all of them
+    least = 1 if job.recipe.lora is None else 3  # FSDP would keep a shard of the frozen weights and all of them
     if offload or (layout["zero"] >= least and several):
         return "fsdp"
     return "ddp" if several else "none"
 
 
 def trainer_command(deployment: Deployment) -> Command:
-    """The program with its arguments and files, without its launcher; its arguments say what shards."""
+    """The program with its arguments and files, without a launcher; the arguments select the sharding."""
     sharding = planned_sharding(deployment)
     arguments = training_arguments(deployment, sharding)
     if sharding == "fsdp":
@@ -214,14 +214,14 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
 
 
 def _fsdp_recomputes(deployment: Deployment, sharding: Sharding) -> bool:
-    """Whether FSDP itself computes layers again, which saves it from gathering their weights once more."""
+    """Whether FSDP itself recomputes layers, which avoids gathering their weights once more."""
     layout = deployment.candidate.layout
     whole = layout["recompute"] == "full" and layout["recompute_every"] == 1
     return sharding == "fsdp" and whole and "activations" not in layout.get("offload", ())
 
 
 def fsdp_config(deployment: Deployment) -> dict[str, Any]:
-    """FSDP2 as TrainingArguments has it: ZeRO 3 gives gathered weights back after the forward pass, the others keep."""
+    """FSDP2 for TrainingArguments: ZeRO 3 releases gathered weights after the forward pass, other stages keep them."""
     layout, job = deployment.candidate.layout, train_job(deployment)
     return {
         "version": 2,
@@ -235,7 +235,7 @@ def fsdp_config(deployment: Deployment) -> dict[str, Any]:
 
 
 def deepspeed_config(deployment: Deployment) -> dict[str, Any]:
-    """The document that DeepSpeed reads; `auto` is filled in by transformers from TrainingArguments."""
+    """DeepSpeed's configuration; transformers fills in `auto` from TrainingArguments."""
     layout = deployment.candidate.layout
     precision, zero = layout["precision"], int(layout["zero"])
     offload = {part for part in ("optimizer", "parameters") if part in layout.get("offload", ())}
@@ -266,7 +266,7 @@ def deepspeed_config(deployment: Deployment) -> dict[str, Any]:
 
 
 def mesh(deployment: Deployment) -> dict[str, str]:
-    """Accelerate's variables for replicas of groups that shard (HSDP); none where all ranks shard together."""
+    """Accelerate's variables for HSDP; empty if all ranks form one sharding group."""
     layout = deployment.candidate.layout
     if not layout["shard"]:
         return {}
@@ -278,7 +278,7 @@ def mesh(deployment: Deployment) -> dict[str, str]:
 
 
 def threads(deployment: Deployment) -> dict[str, str]:
-    """Threads of a process on CPUs, all of its socket's: a launcher that is told nothing gives it one."""
+    """Thread settings of a process on CPUs, all cores of its socket, because launchers default to one."""
     cores = deployment.offer.vcpus
     if platform(deployment.accelerator) != "cpu" or cores is None:
         return {}
@@ -286,7 +286,7 @@ def threads(deployment: Deployment) -> dict[str, str]:
 
 
 def own_config(deployment: Deployment) -> dict[str, Any] | None:
-    """config.json of a model that is a bare size, such as 7B; None of one that has its own."""
+    """config.json for a model that is only a size, such as 7B; None for a model with its own."""
     size = size_of(deployment.workload.model)
     if size is None or deployment.settings.model_path is not None or deployment.model.hf_id is not None:
         return None
@@ -294,7 +294,7 @@ def own_config(deployment: Deployment) -> dict[str, Any] | None:
 
 
 def job_document(deployment: Deployment) -> dict[str, Any]:
-    """What train.py is told beside TrainingArguments."""
+    """The settings of train.py in addition to TrainingArguments."""
     layout = deployment.candidate.layout
     recipe = trainer_recipe(deployment)
     lora, frozen, documents = recipe.lora, recipe.frozen, recipe.documents
@@ -321,7 +321,7 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
 
 
 def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
-    """What is chosen beyond the plan, and where the program differs from it."""
+    """Choices that the plan does not determine, and differences of the program from the plan."""
     job, layout = train_job(deployment), deployment.candidate.layout
     yield LEFT_TO_USER
     yield from _adapter_assumptions(deployment)
@@ -341,14 +341,14 @@ def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
     if job.recipe.attention == "flash":
         yield "attention is PyTorch's own (sdpa), which runs FlashAttention's kernels where no mask forbids it"
     if job_document(deployment)["recompute"] == "operations":
-        yield "selective recompute keeps every second matrix product and attention, as in torchtitan"
+        yield "selective recompute keeps attention and every second matrix product, as in torchtitan"
     if platform(deployment.accelerator) != "cpu":
         yield (
             f"{loader_workers(deployment)} loader processes per accelerator, on half of its share of the vCPUs: the "
             "plan does not know how much one process delivers"
         )
     if job.recipe.documents is None or job.recipe.documents.packing != "padded":
-        yield "rows of the data are concatenated and cut into full sequences"
+        yield "rows of the data are concatenated and split into full sequences"
     if own_config(deployment) is not None:
         yield (
             f"{deployment.workload.model} is only a size: model/config.json describes a typical model of it, and "
@@ -363,7 +363,7 @@ QUANTIZED: Mapping[str, Mapping[str, Any]] = {
     "nf4-dq": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
     "llm-int8": {"load_in_8bit": True},
 }
-"""Formats of data/weight_formats.csv that bitsandbytes quantises weights into as they are loaded."""
+"""Formats of data/weight_formats.csv into which bitsandbytes quantises weights while loading."""
 SEPARATE = {
     "q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "gate": "gate_proj", "up": "up_proj",
     "down": "down_proj",
@@ -394,7 +394,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
 
 
 def _adapter_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why PEFT cannot have the plan's adapters; nothing where it has none."""
+    """Reasons why PEFT does not support the plan's adapters; empty if it does."""
     job, model = train_job(deployment), deployment.model
     if (lora := job.recipe.lora) is None:
         return
@@ -413,7 +413,7 @@ def _adapter_refusals(deployment: Deployment) -> Iterator[str]:
 
 
 def adapter_config(deployment: Deployment) -> dict[str, Any]:
-    """PEFT's adapter_config.json of the plan's adapters."""
+    """PEFT's adapter_config.json for the plan's adapters."""
     job = train_job(deployment)
     lora = job.recipe.lora
     assert lora is not None
@@ -436,9 +436,9 @@ def adapter_config(deployment: Deployment) -> dict[str, Any]:
 
 
 def quantization(deployment: Deployment, *, sharded: bool) -> dict[str, Any] | None:
-    """BitsAndBytesConfig of the frozen weights, None where they stay in 16 bits or more.
+    """BitsAndBytesConfig of the frozen weights; None if they have 16 bits or more.
 
-    `sharded`: FSDP cuts them, and so has to see them in the type that is computed in.
+    `sharded`: FSDP shards them, so they must be stored in the compute dtype.
     """
     job = train_job(deployment)
     lora = job.recipe.lora
@@ -453,7 +453,7 @@ def quantization(deployment: Deployment, *, sharded: bool) -> dict[str, Any] | N
 
 
 def _adapter_assumptions(deployment: Deployment) -> tuple[str, ...]:
-    """What is chosen of adapters beyond the plan."""
+    """Choices for adapters that the plan does not determine."""
     job = train_job(deployment)
     if job.recipe.lora is None:
         return ()

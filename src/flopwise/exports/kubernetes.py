@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 NAME_LABEL = "app.kubernetes.io/name"
 FOLDER = "/flopwise"
-"""Where a container finds the files of its command: its working folder."""
+"""Working folder of a container, with the files of its command."""
 CACHE = "/cache"
 SHM_BYTES_PER_DEVICE = 2 * 1024**3
 GIB = 1024**3
 MIB = 1024**2
 SYSTEM_CPUS, SYSTEM_BYTES = 0.5, GIB
-"""Left on a node for what runs on each: agents of logs, metrics, network and devices."""
+"""Resources left on each node for agents of logs, metrics, network and devices."""
 Object = dict[str, Any]
 
 
@@ -32,12 +32,12 @@ Object = dict[str, Any]
 
 
 def labels(deployment: Deployment) -> dict[str, str]:
-    """What objects of a deployment are found by."""
+    """Labels that identify the objects of a deployment."""
     return {NAME_LABEL: deployment.name, "app.kubernetes.io/managed-by": "flopwise"}
 
 
 def metadata(deployment: Deployment, suffix: str = "", more: Mapping[str, str] | None = None) -> Object:
-    """Name, namespace where one is given, labels (with `more`) and the title as an annotation."""
+    """Name, namespace if given, labels (with `more`) and the title as an annotation."""
     settings = deployment.settings
     place = {} if settings.namespace is None else {"namespace": settings.namespace}
     return {
@@ -47,7 +47,7 @@ def metadata(deployment: Deployment, suffix: str = "", more: Mapping[str, str] |
 
 
 def manifests(path: str, *objects: Object, assumptions: Sequence[str] = ()) -> Files:
-    """One file of all objects, which `kubectl apply` takes in their order."""
+    """One file with all objects, in the order in which `kubectl apply` creates them."""
     return Files(files={path: yaml_text(*objects)}, apply=(f"kubectl apply -f {path}",), assumptions=tuple(assumptions))
 
 
@@ -55,7 +55,7 @@ def manifests(path: str, *objects: Object, assumptions: Sequence[str] = ()) -> F
 
 
 def node_records(deployment: Deployment, role: str) -> list[NodeRecord]:
-    """The facts of one role on the nodes of a deployment, whatever way they are bought."""
+    """The facts of one role for the nodes of a deployment, for all purchase options."""
     rows, chip = deployment.facts.kubernetes_nodes, deployment.accelerator
     devices = (chip.name, deployment.offer.instance, f"{chip.vendor} {chip.kind}")
     own = any(row.provider == deployment.offer.provider for row in rows)
@@ -64,30 +64,30 @@ def node_records(deployment: Deployment, role: str) -> list[NodeRecord]:
 
 
 def device_resource(deployment: Deployment) -> str | None:
-    """The resource that counts the accelerators of a node; None of CPUs."""
+    """The resource that counts the accelerators of a node; None for CPUs."""
     return next((row.key for row in node_records(deployment, "resource")), None)
 
 
 def node_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no node of a cluster can be asked for."""
+    """Reasons why pods cannot request the plan's nodes."""
     chip, offer = deployment.accelerator, deployment.offer
     if chip.kind != "cpu" and device_resource(deployment) is None:
-        yield f"no device plugin is known for {chip.name}; plan with --gpu of NVIDIA, AMD, AWS or Google, or of Gaudi"
+        yield f"no device plugin is known for {chip.name}; plan with a --gpu of NVIDIA, AMD, AWS, Google or Gaudi"
     if chip.kind == "cpu" and (offer.vcpus is None or offer.ram_bytes is None):
-        yield f"the vCPUs or the memory of {offer.instance} are not known; plan with --instance of one that says both"
+        yield f"the vCPUs or the memory of {offer.instance} are not known; plan with another --instance"
     if chip.kind == "tpu" and not any(row.key.endswith("topology") for row in node_records(deployment, "label")):
         yield f"the topology label of {offer.instance} is not known; plan with --instance tpu-v6e-1, -4 or -8"
 
 
 def node_labels(deployment: Deployment) -> dict[str, str]:
-    """Labels of the nodes that the plan takes, however they are bought."""
+    """Labels of the plan's nodes, for all purchase options."""
     instance = deployment.offer.instance.partition("+")[0]
     rows = [row for row in node_records(deployment, "label") if row.purchase == ANY]
     return {row.key: instance if row.value == "{instance}" else row.value for row in rows}
 
 
 def placement(deployment: Deployment) -> Object:
-    """nodeSelector, affinity and tolerations of pods that take the plan's machines."""
+    """nodeSelector, affinity and tolerations that schedule pods on the plan's machines."""
     spot = deployment.candidate.purchase == "spot"
     marks = [row for row in node_records(deployment, "label") if row.purchase == "spot"]
     expressions = [{"key": row.key, "operator": "In" if spot else "NotIn", "values": [row.value]} for row in marks]
@@ -108,7 +108,7 @@ def placement(deployment: Deployment) -> Object:
 
 
 def placement_notes(deployment: Deployment) -> Iterator[str]:
-    """What is taken for granted of the nodes."""
+    """Assumptions on the nodes."""
     offer, chip = deployment.offer, deployment.accelerator
     yield f"the cluster has {deployment.num_nodes} x {offer.instance} of {offer.provider} in {offer.region}"
     if not node_labels(deployment) and chip.kind != "cpu":
@@ -124,11 +124,11 @@ def placement_notes(deployment: Deployment) -> Iterator[str]:
 
 
 def allocatable(deployment: Deployment) -> tuple[float, float] | None:
-    """(CPUs, bytes) of a node that pods can have beside what runs on each; None: the machine's are not known.
+    """(CPUs, bytes) of a node that are available to pods; None: those of the machine are not known.
 
     Source: GKE documentation, node sizes: reserved are 6 % of the first CPU, 1 % of the next, 0.5 % of two more, 0.25 %
     of the others; 25 % of the first 4 GiB of memory, 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2 %
-    of the others, and 100 MiB before pods are evicted. Assumes: other providers keep no more.
+    of the others, and 100 MiB before pods are evicted. Assumes: other providers reserve no more.
     """
     cpus, memory = deployment.offer.vcpus, deployment.offer.ram_bytes
     if cpus is None or memory is None:
@@ -140,7 +140,7 @@ def allocatable(deployment: Deployment) -> tuple[float, float] | None:
 
 
 def _in_bands(amount: float, bands: Sequence[tuple[float, float]]) -> float:
-    """The sum of shares of an amount, each of the next so much of it."""
+    """A progressive share of an amount: the sum of each share times its bracket."""
     total, left = 0.0, amount
     for width, share in bands:
         total += share * min(left, width)
@@ -149,10 +149,10 @@ def _in_bands(amount: float, bands: Sequence[tuple[float, float]]) -> float:
 
 
 def resources(deployment: Deployment, devices: int) -> Object:
-    """Requests and limits of a pod with so many of a node's accelerators: its share of CPUs and memory.
+    """Requests and limits of a pod with `devices` of a node's accelerators: its share of CPUs and memory.
 
-    CPUs have no limit: a pod may use those that others leave. A pod without a device has the node for itself. One that
-    works with pods on other nodes has all of the node's network cards, where a plugin counts them.
+    CPUs have no limit, so that a pod can use idle ones. A pod without a device has a node for itself. A pod that
+    communicates with other nodes requests all network cards of the node, if a device plugin counts them.
     """
     name, free = device_resource(deployment), allocatable(deployment)
     share = devices / max(1, deployment.gpus_per_node)
@@ -167,7 +167,7 @@ def resources(deployment: Deployment, devices: int) -> Object:
 
 
 def network_cards(deployment: Deployment) -> dict[str, int]:
-    """The resource of a node's cards for messages between machines, where a replica or a run takes several; or none."""
+    """The resource of a node's network cards, if a replica or a run has several machines; else empty."""
     if deployment.nodes_per_replica == 1:
         return {}
     return {row.key: int(row.value) for row in node_records(deployment, "network")}
@@ -179,8 +179,8 @@ def network_cards(deployment: Deployment) -> dict[str, int]:
 def environment(deployment: Deployment, command: Command, more: Mapping[str, Any] | None = None) -> list[Object]:
     """Environment of a container: values, references to secrets, and `more` (a `valueFrom`, or text with `$(NAME)`).
 
-    What is more stands first, as others may refer to it. A secret need not be there: its variable is then missing,
-    which public weights do not mind.
+    `more` comes first, as other values may refer to it. Secrets are optional: without one its variable is missing,
+    which is sufficient for public weights.
     """
     more = more or {}
     plain = [{"name": key, "value": _literal(value)} for key, value in command.env.items() if key not in more]
@@ -198,19 +198,19 @@ def environment(deployment: Deployment, command: Command, more: Mapping[str, Any
 
 
 def _literal(text: str) -> str:
-    """Text of a command or a variable as it is: Kubernetes would take `$(NAME)` for a reference."""
+    """Text with `$(NAME)` escaped, which Kubernetes would replace by a variable."""
     return text.replace("$", "$$")
 
 
 def image(deployment: Deployment, command: Command) -> str:
-    """The container image: as the settings say, else the command's own, else a placeholder."""
+    """The container image: from the settings, else that of the command, else a placeholder."""
     return deployment.settings.image or command.image or deployment.value("image")
 
 
 def container(
     deployment: Deployment, command: Command, devices: int, *, name: str = "main", more: Mapping[str, Any] | None = None
 ) -> Object:
-    """The container of a command; `more`: environment that the target sets."""
+    """The container of a command; `more`: additional environment of the target."""
     port = {"ports": [{"name": "http", "containerPort": command.port}]} if command.port else {}
     return {
         "name": name, "image": image(deployment, command), "command": [_literal(word) for word in command.args],
@@ -224,7 +224,7 @@ def container(
 def pod(
     deployment: Deployment, command: Command, devices: int, *, name: str = "main", more: Mapping[str, Any] | None = None
 ) -> Object:
-    """The spec of a pod that runs a command on so many of a node's accelerators, without a service account's token."""
+    """The spec of a pod that runs a command on `devices` of a node's accelerators, without a service account token."""
     settings = deployment.settings
     pull = {} if settings.pull_secret is None else {"imagePullSecrets": [{"name": settings.pull_secret}]}
     priority = {} if settings.priority is None else {"priorityClassName": settings.priority}
@@ -237,7 +237,7 @@ def pod(
 
 
 def _volumes(deployment: Deployment, command: Command, devices: int = 1) -> list[tuple[Object, str]]:
-    """(volume, where it is mounted): shared memory, files of the command, and claims for folders that it names."""
+    """(volume, mount path): shared memory, files of the command, and claims for the folders that it uses."""
     shared = {"medium": "Memory", "sizeLimit": f"{SHM_BYTES_PER_DEVICE * devices // MIB}Mi"}
     found: list[tuple[Object, str]] = [({"name": "shm", "emptyDir": shared}, "/dev/shm")]  # noqa: S108 - no file of ours
     if command.files:
@@ -251,12 +251,12 @@ def _volumes(deployment: Deployment, command: Command, devices: int = 1) -> list
 
 
 def _file_keys(command: Command) -> dict[str, str]:
-    """Paths of a command's files by the keys that they have in a ConfigMap, which takes no folders."""
+    """Paths of a command's files by their keys in a ConfigMap, which has no folders."""
     return {f"file-{number}": path for number, path in enumerate(sorted(command.files))}
 
 
 def _folders(deployment: Deployment) -> dict[str, str]:
-    """Folders that a deployment reads or writes, by what they are for: none of those that are hub ids or URIs."""
+    """Folders that a deployment reads or writes, by purpose; hub ids and URIs are not folders."""
     trains = deployment.serving is None
     paths = {"weights": deployment.model_id}
     if trains or deployment.task == "batch":
@@ -269,7 +269,7 @@ def _folders(deployment: Deployment) -> dict[str, str]:
 
 
 def config_map(deployment: Deployment, command: Command) -> list[Object]:
-    """The files of a command, where it has any."""
+    """A ConfigMap of a command's files, if it has any."""
     if not command.files:
         return []
     data = {key: command.files[path] for key, path in _file_keys(command).items()}
@@ -277,7 +277,7 @@ def config_map(deployment: Deployment, command: Command) -> list[Object]:
 
 
 def claims(deployment: Deployment, bytes_of: Mapping[str, float]) -> list[Object]:
-    """Claims for the folders of a deployment, of so many bytes by their names; shared where nodes are several."""
+    """Volume claims for the folders of a deployment with their sizes in bytes, shared if there are several nodes."""
     mode = "ReadWriteMany" if deployment.num_nodes > 1 else "ReadWriteOnce"
     return [
         {

@@ -1,4 +1,4 @@
-"""Parts of services on Kubernetes: probes as long as a start takes, an orderly end, how many replicas may be away."""
+"""Parts of services on Kubernetes: probes that allow for the start, graceful termination, disruption budgets."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from flopwise.exports.kubernetes import Object
 
 SLOWEST = "hdd"
-"""Kind of storage below which weights are not expected: the upper end of a start."""
+"""The slowest storage that weights are expected to come from: the upper end of the start time."""
 PERIOD_S = 10
 FAILURES = 3
 DRAIN_S = 10
-"""Until endpoints forget a pod that is about to stop."""
+"""Time until endpoints remove a terminating pod, in seconds."""
 MOST_STOP_S = 3600
 
 
@@ -35,7 +35,7 @@ def server(deployment: Deployment) -> Command:
 
 
 def server_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no pod can serve the plan, on however many machines."""
+    """Reasons why pods cannot serve the plan."""
     yield from kubernetes.node_refusals(deployment)
     try:
         server(deployment)
@@ -44,7 +44,7 @@ def server_refusals(deployment: Deployment) -> Iterator[str]:
 
 
 def start_ends_s(deployment: Deployment) -> tuple[float, float]:
-    """Seconds from a container's start to its first answer: weights from a local drive, and from the slowest storage.
+    """Time from a container's start to its first answer, in seconds: weights from a local drive or the slowest storage.
 
     Source: `flopwise.serving.startup.cold_start`, data/storage.csv. Assumes: the image is on the machine.
     """
@@ -57,7 +57,7 @@ def start_ends_s(deployment: Deployment) -> tuple[float, float]:
 
 
 def start_note(deployment: Deployment) -> str:
-    """What the startup probe waits for."""
+    """Assumptions of the startup probe."""
     low, high = start_ends_s(deployment)
     rate = deployment.facts.storage(SLOWEST).read_bytes_per_s
     return (
@@ -68,7 +68,7 @@ def start_note(deployment: Deployment) -> str:
 
 
 def probes(deployment: Deployment, command: Command) -> Object:
-    """Startup, readiness and liveness: a start may take its upper end; a running server fails three times in a row."""
+    """Startup, readiness and liveness probes: a start may take its upper end; three failures restart a server."""
     if not command.health_path:
         return {}
     check = {"httpGet": {"path": command.health_path, "port": command.port}, "periodSeconds": PERIOD_S}
@@ -81,7 +81,7 @@ def probes(deployment: Deployment, command: Command) -> Object:
 
 
 def stop_s(deployment: Deployment) -> int:
-    """Seconds that a replica has to finish what it answers: twice its longest planned request, and the drain."""
+    """Termination grace period in seconds: twice the longest planned request, plus the drain."""
     chosen = deployment.candidate
     longest = chosen.seconds_high or chosen.seconds
     if chosen.simulated is not None:
@@ -90,7 +90,7 @@ def stop_s(deployment: Deployment) -> int:
 
 
 def serving_pod(deployment: Deployment, command: Command, devices: int, more: dict[str, Any] | None = None) -> Object:
-    """The spec of a pod that serves: with probes, an orderly end, and replicas over machines and zones."""
+    """The spec of a serving pod with probes, graceful termination, and spread over machines and zones."""
     spec = kubernetes.pod(deployment, command, devices, more=more)
     (main,) = spec["containers"]
     main |= probes(deployment, command)
@@ -109,12 +109,12 @@ def serving_pod(deployment: Deployment, command: Command, devices: int, more: di
 
 
 def selector(deployment: Deployment) -> dict[str, str]:
-    """The label by which pods of a service are found."""
+    """The label that selects the pods of a service."""
     return {kubernetes.NAME_LABEL: deployment.name}
 
 
 def template(deployment: Deployment, command: Command, spec: Object, more: dict[str, str] | None = None) -> Object:
-    """A pod's template with the annotations by which Prometheus finds its metrics; `more` labels."""
+    """A pod template with annotations for Prometheus; `more`: additional labels."""
     meta = kubernetes.metadata(deployment, more=more)
     if command.metrics_path:
         meta["annotations"] |= {
@@ -125,7 +125,7 @@ def template(deployment: Deployment, command: Command, spec: Object, more: dict[
 
 
 def service(deployment: Deployment, command: Command, more: dict[str, str] | None = None) -> Object:
-    """The Service of a deployment, at the port of its server; `more` labels pick the pods that answer."""
+    """The Service of a deployment at the port of its server; `more`: additional labels of the selector."""
     port = {"name": "http", "port": command.port, "targetPort": "http", "protocol": "TCP"}
     return {
         "apiVersion": "v1", "kind": "Service", "metadata": kubernetes.metadata(deployment),
@@ -134,9 +134,9 @@ def service(deployment: Deployment, command: Command, more: dict[str, str] | Non
 
 
 def replicas_away(deployment: Deployment) -> int:
-    """Replicas that may be away at once: those that the load leaves over at `BUSY_LIMIT`, at least 1.
+    """Maximum number of unavailable replicas: those not needed at `BUSY_LIMIT`, at least 1.
 
-    Source: arithmetic on the plan's busy share. Assumes: load is spread evenly over the replicas that are left.
+    Source: arithmetic on the plan's busy share. Assumes: load is spread evenly over the remaining replicas.
     """
     busy = deployment.candidate.figures.get("busy_frac")
     if busy is None:
@@ -146,7 +146,7 @@ def replicas_away(deployment: Deployment) -> int:
 
 
 def disruption_budget(deployment: Deployment, more: dict[str, str] | None = None) -> Object:
-    """The PodDisruptionBudget: drains of nodes take no more replicas than the load leaves over."""
+    """The PodDisruptionBudget: drains of nodes remove only replicas that the load does not need."""
     return {
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": kubernetes.metadata(deployment),
         "spec": {
@@ -157,7 +157,7 @@ def disruption_budget(deployment: Deployment, more: dict[str, str] | None = None
 
 
 def weight_claims(deployment: Deployment) -> list[Object]:
-    """Claims for folders that a service reads: weights, of their size."""
+    """Volume claims for folders that a service reads: weights, with their size."""
     job = deployment.serving
     assert job is not None
     return kubernetes.claims(deployment, {"weights": float(weight_bytes(job.model, job.weights))})

@@ -1,4 +1,4 @@
-"""Parts of runs on Kubernetes: a pod for each machine, how often it may start again, and where data and results lie."""
+"""Parts of runs on Kubernetes: a pod for each machine, restart limits, and volumes of data and results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from flopwise.training.job import TrainJob
 
 PORT = 29500
-"""Of torchrun's rendezvous, on the first machine."""
+"""Port of torchrun's rendezvous on the first machine."""
 TEXT_BYTES_PER_TOKEN, RECORD_BYTES = 6, 512
-"""Of requests and answers as lines of JSON: what a token of most languages takes at most, and the rest of a line."""
+"""Bytes of requests and answers as lines of JSON: per token (an upper limit for most languages) and per line."""
 KEPT = 2
-"""Checkpoints that there is room for: the last one, and the one that is being written."""
+"""Checkpoints that the volume has space for: the last one, and the one being written."""
 LEAST_RESTARTS = 3
 DEVIATIONS = 3
 INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
@@ -34,14 +34,14 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def trainer(deployment: Deployment) -> Command:
-    """What each machine of a run starts."""
+    """The command of each machine of a run."""
     from flopwise.exports.training_command import training_command  # noqa: PLC0415 - refusals of others need it not
 
     return training_command(deployment)
 
 
 def run_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no pods can run the plan."""
+    """Reasons why pods cannot run the plan."""
     from flopwise.exports.training_command import training_refusals  # noqa: PLC0415 - as above
 
     yield from kubernetes.node_refusals(deployment)
@@ -49,10 +49,10 @@ def run_refusals(deployment: Deployment) -> Iterator[str]:
 
 
 def restarts(deployment: Deployment) -> int:
-    """How often a run may start again: its expected interruptions and three deviations, at least three.
+    """Maximum number of restarts: expected interruptions plus three standard deviations, at least three.
 
-    Source: a Poisson process at the rate of `training.goodput.interruptions_per_s`. Assumes: an interruption is
-    independent of the others; faults of the program end sooner.
+    Source: a Poisson process at the rate of `training.goodput.interruptions_per_s`. Assumes: interruptions are
+    independent.
     """
     job, chosen = deployment.training, deployment.candidate
     reliability = DEFAULT_RELIABILITY if job is None else job.conditions.reliability
@@ -65,14 +65,14 @@ def restarts(deployment: Deployment) -> int:
 
 
 def queue_label(deployment: Deployment) -> dict[str, str]:
-    """The label by which Kueue admits a job, where a queue is given."""
+    """The label of Kueue's queue, if one is given."""
     return {} if deployment.settings.queue is None else {QUEUE_LABEL: deployment.settings.queue}
 
 
 def run_pod(
     deployment: Deployment, command: Command, *, name: str = "main", more: dict[str, Any] | None = None
 ) -> Object:
-    """The spec of a pod that takes a machine for its part of a run."""
+    """The spec of a pod that uses one machine for its part of a run."""
     spec = kubernetes.pod(deployment, command, deployment.gpus_per_node, name=name, more=more)
     (main,) = spec["containers"]
     if deployment.num_nodes > 1:  # memory of the devices and of the network's cards is locked
@@ -81,7 +81,7 @@ def run_pod(
 
 
 def run_claims(deployment: Deployment) -> list[Object]:
-    """Claims for the folders of a run: tokens, checkpoints and base weights, of their sizes."""
+    """Volume claims for the folders of a run with their sizes: tokens, checkpoints and base weights."""
     job = deployment.training
     sizes = {"weights": float(weight_bytes(deployment.model, BF16))}
     if job is not None:
@@ -101,7 +101,7 @@ def _data_bytes(job: TrainJob) -> float:
 
 
 def restart_policy(number: int) -> Object:
-    """The fields of a job that starts again so often; what a node's end or a preemption takes does not count."""
+    """Fields of a job with a restart limit, which does not count failed nodes and preemptions."""
     return {
         "backoffLimit": number,
         "podFailurePolicy": {
@@ -111,7 +111,7 @@ def restart_policy(number: int) -> Object:
 
 
 def run_notes(deployment: Deployment) -> Iterator[str]:
-    """What is taken for granted of a run."""
+    """Assumptions on a run."""
     yield from kubernetes.placement_notes(deployment)
     yield (
         f"a run may restart {restarts(deployment)} times from its last checkpoint: the expected number of machine "
@@ -129,7 +129,7 @@ def run_notes(deployment: Deployment) -> Iterator[str]:
 
 
 def folder_notes(deployment: Deployment) -> Iterator[str]:
-    """What is taken for granted of folders of data and results."""
+    """Assumptions on folders of data and results."""
     if any(place.startswith("/") for place in (deployment.value("data"), deployment.value("output"))):
         several = ", and several nodes must be able to mount them" if deployment.num_nodes > 1 else ""
         yield (

@@ -10,7 +10,7 @@ from flopwise.exports.exported import Files
 MEETING = """: "${PET_NODE_RANK:?the number of this machine, from 0}"
 : "${PET_MASTER_ADDR:?the address of machine 0}"
 export PET_NODE_RANK PET_MASTER_ADDR"""
-"""What run.sh needs to be told on each of several machines; torchrun reads its options from such variables."""
+"""Variables that run.sh requires on each of several machines; torchrun reads its options from them."""
 
 
 def launcher(deployment: Deployment) -> tuple[str, ...]:
@@ -20,16 +20,16 @@ def launcher(deployment: Deployment) -> tuple[str, ...]:
 
 
 def run_title(deployment: Deployment) -> str:
-    """What a script says that it runs."""
+    """The comment at the top of a script."""
     chosen = deployment.candidate
     return f"{deployment.title}: {chosen.num_instances} x {chosen.instance}, {chosen.num_gpus} processes."
 
 
 def launch_files(deployment: Deployment, one: Command, *, here: bool = True, last: int = 0) -> Files:
-    """`run.sh`, to be started on each machine, with what the command reads; its arguments go to the program.
+    """`run.sh` for each machine, with the files of the command; its arguments are passed to the program.
 
-    `here`: it runs in the folder of its files, else in that from which it is started. `last`: words of the command that
-    come after what run.sh is given.
+    `here`: it runs in the folder of its files, else in the current folder. `last`: words of the command after the
+    arguments of run.sh.
     """
     nodes = deployment.num_nodes
     parts = [comment_text(run_title(deployment)), *(['cd "$(dirname "$0")"'] if here else [])]

@@ -1,4 +1,4 @@
-"""Machines of one kind as a cloud's cluster holds them: of a plan one pool, of a fleet those of all its workloads."""
+"""Node pools of a cloud's cluster: one for a plan, for a fleet those of all its workloads."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ GKE_LABEL = "cloud.google.com/gke-accelerator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePool:
-    """Nodes of one instance type in one region, bought one way.
+    """Nodes of one instance type in one region with one purchase option.
 
-    `nodes` are the most at once, `first` those to begin with; `least` stay on. `together`: several carry one run or
+    `nodes`: maximum number; `first`: initial number; `least`: minimum number. `together`: several nodes have one run or
     replica.
     """
 
@@ -41,8 +41,8 @@ class NodePool:
     instance: str
     accelerator: Accelerator
     gpus_per_node: int
-    resource: str  # that counts the accelerators of a node, and taints it; empty of CPUs
-    gke_name: str  # of the accelerator; empty where it has none
+    resource: str  # resource of the accelerators, also the taint's key; empty for CPUs
+    gke_name: str  # GKE's name of the accelerator; empty if it has none
     purchase: str
     nodes: int
     first: int
@@ -56,7 +56,7 @@ class NodePool:
 
     @property
     def spot(self) -> bool:
-        """Whether the provider may take its nodes back."""
+        """Whether the provider may interrupt its nodes."""
         return self.purchase == "spot"
 
     @property
@@ -66,12 +66,12 @@ class NodePool:
 
     @property
     def disk_gb(self) -> int:
-        """Disk of a node: its system and the weights that it reads, in whole steps."""
+        """Disk of a node in GB: system and weights, rounded up."""
         return math.ceil((SYSTEM_GB + self.weights_gb) / DISK_STEP_GB) * DISK_STEP_GB
 
 
 def plan_pool(deployment: Deployment) -> NodePool:
-    """The pool of a plan: a service's nodes stay on, those of a run may go when it has ended."""
+    """The pool of a plan: permanent nodes for a service; nodes of a run may be removed after its end."""
     candidate = deployment.candidate
     return NodePool(
         name=deployment.name, region=candidate.region, instance=candidate.instance,
@@ -87,9 +87,9 @@ def plan_pool(deployment: Deployment) -> NodePool:
 
 
 def fleet_pools(fleet: FleetDeployment, provider: str) -> dict[str, list[NodePool]]:
-    """The pools of a provider's machines by region; machines that workloads use at different hours stand once.
+    """The pools of a provider's machines by region; machines shared at different hours count once.
 
-    Assumes: what has no hours of its own may run at any time.
+    Assumes: workloads without a schedule may run at any time.
     """
     results = {result.name: result for result in fleet.assessment.workloads}
     deployments = {id(row): deployment for workload in fleet.workloads for row, deployment in workload.parts}
@@ -135,7 +135,7 @@ def _fleet_pool(
 
 
 def _names_of(facts: Facts, provider: str, gpu: str) -> dict[str, str]:
-    """What Kubernetes calls an accelerator: as a resource, and as GKE's label."""
+    """Kubernetes' names of an accelerator: its resource, and GKE's label."""
     chip = facts.accelerators[gpu]
     rows = [row for row in facts.kubernetes_nodes if row.fits(provider, (gpu, f"{chip.vendor} {chip.kind}"))]
     return {
@@ -145,7 +145,7 @@ def _names_of(facts: Facts, provider: str, gpu: str) -> dict[str, str]:
 
 
 def workload_hours(result: WorkloadResult | None) -> WeeklySchedule | None:
-    """The schedule of a workload; None where it may run at any time."""
+    """The schedule of a workload; None if it may run at any time."""
     from flopwise.fleet.schedules import schedule  # noqa: PLC0415 - plans have no hours
     from flopwise.fleet.spec import Hours  # noqa: PLC0415 - the same
 
@@ -171,13 +171,13 @@ def _spans_nodes(deployment: Deployment) -> bool:
 
 
 def _weights_gb(deployment: Deployment) -> float:
-    """Weights as they lie on disk, in GB: in the engine's format, else in 16 bits."""
+    """Size of the weights on disk, in GB: in the engine's format, else in 16 bits."""
     fmt = BF16 if deployment.serving is None else deployment.serving.weights
     return float(weight_bytes(deployment.model, fmt)) / 1e9
 
 
 def short_name(name: str, longest: int) -> str:
-    """A name of at most `longest` characters; one that is cut ends with the beginning of its hash."""
+    """A name of at most `longest` characters; a shortened name ends with a part of its hash."""
     return (
         name if len(name) <= longest else name[: longest - 6].strip("-") + hashlib.sha256(name.encode()).hexdigest()[:6]
     )

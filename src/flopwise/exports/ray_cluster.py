@@ -1,4 +1,4 @@
-"""A Ray cluster on Kubernetes: a head without work, a pod for each machine of the plan, and what starts runs there."""
+"""A Ray cluster on Kubernetes: a head without tasks, a pod for each machine of the plan, and its launcher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTES = (
 
 
 def ray_cluster(deployment: Deployment, command: Command) -> dict[str, Any]:
-    """The spec of a RayCluster. Its head schedules, and takes no tasks; the environment is that of the command."""
+    """The spec of a RayCluster with a head that has no tasks; the environment is that of the command."""
     worker = kubernetes.pod(deployment, command, deployment.gpus_per_node, name="ray-worker")
     head = {key: value for key, value in worker.items() if key not in ("nodeSelector", "affinity", "tolerations")}
     (work,) = worker["containers"]
@@ -54,7 +54,7 @@ def ray_cluster(deployment: Deployment, command: Command) -> dict[str, Any]:
 
 
 def launch_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no Ray cluster can run the plan."""
+    """Reasons why a Ray cluster cannot run the plan."""
     if deployment.training is not None:
         yield from training.run_refusals(deployment)
         return
@@ -67,7 +67,7 @@ def launch_refusals(deployment: Deployment) -> Iterator[str]:
 
 
 def launch_command(deployment: Deployment) -> Command:
-    """The command of a run, or of a batch, with the program that starts it on each machine, or for each share."""
+    """The command of a run or a batch, with the launcher that starts it on each machine or for each share."""
     runs = deployment.training is not None
     command = training.trainer(deployment) if runs else serving.server(deployment)
     devices = deployment.gpus_per_node if runs else deployment.gpus_per_replica
@@ -82,7 +82,7 @@ def launch_command(deployment: Deployment) -> Command:
 
 
 def launch_notes(deployment: Deployment, command: Command) -> tuple[str, ...]:
-    """What is taken for granted of a run on Ray."""
+    """Assumptions on a run on Ray."""
     more = training.run_notes(deployment) if deployment.training is not None else (
         *kubernetes.placement_notes(deployment), *training.folder_notes(deployment)
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What every server is told of a replica: its weights, its longest request, its memory, its draft."""
+"""Settings of a replica for any server: weights, longest request, memory, draft."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from flopwise.units import GIB
 from flopwise.values import dataclass
 
 PLAIN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""Formats without scales: any of them loads from any other; with the name that PyTorch has for it."""
+"""PyTorch's names of formats without scales, which can be loaded from one another."""
 DRAWS = 10_000
-"""Lengths that are drawn of a distribution without an end: the longest of them is what a server takes."""
+"""Number of lengths drawn from an unbounded distribution: the longest is the server's limit."""
 TEMPLATE_TOKENS = 64
 """Tokens that chat templates and special tokens add to the longest request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSource:
-    """Where a server reads weights: a hub id, a path or a placeholder; options that quantise them while they load."""
+    """The source of weights: a hub id, a path or a placeholder; and options that quantise them while loading."""
 
     id: str
     options: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class WeightsSource:
 
 
 def weights_source(deployment: Deployment, online: Mapping[str, tuple[str, ...]]) -> WeightsSource:
-    """The weights of a deployment; `online`: options by the formats that the server makes of 16-bit weights."""
+    """The weights of a deployment; `online`: options by format into which the server quantises 16-bit weights."""
     job, model, given = deployment.serving, deployment.model, deployment.settings.model_path
     assert job is not None
     form, published = job.weights.name, model.checkpoint_format or "bf16"
@@ -58,13 +58,13 @@ def weights_source(deployment: Deployment, online: Mapping[str, tuple[str, ...]]
 
 
 def from_hub(source: str) -> dict[str, str]:
-    """The variable of the hub's token with the setting of its secret, where weights come from the hub."""
+    """The variable of the hub's token with the setting of its secret, if weights come from the hub."""
     local = source.startswith(("/", ".")) or "://" in source or source == PLACEHOLDERS["model_path"]
     return {} if local else {"HF_TOKEN": "weights_secret"}
 
 
 def longest_request(deployment: Deployment) -> tuple[int, int] | None:
-    """Tokens of the longest prompt and of the longest answer; None where a trace of them cannot be read any more."""
+    """Tokens of the longest prompt and of the longest answer; None if their trace can no longer be read."""
     workload = deployment.workload
     if workload.trace is not None:
         from flopwise.serving.sim.trace import read_trace_columns  # noqa: PLC0415 - few workloads have one
@@ -79,7 +79,7 @@ def longest_request(deployment: Deployment) -> tuple[int, int] | None:
 
 
 def _longest(lengths: str | None, alike: int) -> int:
-    """The longest of a distribution: its end, or the longest of `DRAWS`."""
+    """The maximum of a distribution, or the longest of `DRAWS`."""
     if lengths is None:
         return alike
     from flopwise.serving.sim.lengths import Lengths  # noqa: PLC0415 - few workloads draw
@@ -91,10 +91,10 @@ def _longest(lengths: str | None, alike: int) -> int:
 
 
 def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
-    """Tokens of a sequence at most, and what to say of them; None: the model's own limit."""
+    """Maximum tokens of a sequence, with notes; None: the model's own limit."""
     longest, own = longest_request(deployment), deployment.model.max_position
     if longest is None:
-        lost = f"{deployment.workload.trace} cannot be read: sequences may be as long as the model takes"
+        lost = f"{deployment.workload.trace} cannot be read, so sequences may be as long as the model allows"
         return None, (lost,)
     tokens = longest[0] + (0 if deployment.task == "encode" else longest[1]) + TEMPLATE_TOKENS
     if own is not None and tokens >= own:
@@ -110,14 +110,14 @@ def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
 
 
 def memory_frac(deployment: Deployment) -> float:
-    """Share of the device's memory that the server may take: as the workload says, else the engine's."""
+    """Share of the device's memory for the server: from the workload, else the engine's default."""
     assert deployment.serving is not None
     return deployment.workload.limits.memory_fraction or deployment.serving.engine.memory_frac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRoom:
-    """What the plan leaves for the key-value cache: bytes of one device, tokens of all sequences."""
+    """Memory for the KV cache in the plan: bytes per device, tokens of all sequences."""
 
     bytes: int
     tokens: int
@@ -125,7 +125,7 @@ class CacheRoom:
 
 def cache_room(deployment: Deployment) -> CacheRoom:
     """The cache of one attention replica."""
-    from flopwise.serving.estimate import job_memory  # noqa: PLC0415 - few servers are told their cache
+    from flopwise.serving.estimate import job_memory  # noqa: PLC0415 - few servers need the size of their cache
 
     assert deployment.serving is not None
     memory = job_memory(deployment.serving)
@@ -133,7 +133,7 @@ def cache_room(deployment: Deployment) -> CacheRoom:
 
 
 def offloaded_gib(deployment: Deployment) -> float:
-    """GiB of weights of one device that stand in the host's memory."""
+    """GiB of weights per device in host memory."""
     job = deployment.serving
     assert job is not None
     away = job.techniques.offload
@@ -145,7 +145,7 @@ def offloaded_gib(deployment: Deployment) -> float:
 
 
 def caches_prefixes(deployment: Deployment) -> bool:
-    """Whether the plan counts on prompts that begin alike."""
+    """Whether the plan assumes prompts with common prefixes."""
     assert deployment.serving is not None
     techniques = deployment.serving.techniques
     return bool(techniques.shared_tokens or techniques.hit_frac)
@@ -153,7 +153,7 @@ def caches_prefixes(deployment: Deployment) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSource:
-    """How a replica speculates: ngram, suffix, eagle, eagle3, mtp or model; where the draft's weights are."""
+    """Speculation of a replica: ngram, suffix, eagle, eagle3, mtp or model; and the source of the draft's weights."""
 
     kind: str
     tokens: int
@@ -179,7 +179,7 @@ def draft_source(deployment: Deployment) -> DraftSource | None:
 
 
 def image(deployment: Deployment) -> str:
-    """The container image: as the settings say, else the engine's own for the device, if one is known."""
+    """The container image: from the settings, else the engine's own for the device, if known."""
     assert deployment.serving is not None
     engine = deployment.serving.engine
     own = {
@@ -194,7 +194,7 @@ SERVE_ADAPTERS = ("vllm", "sglang")
 
 
 def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
-    """Why an engine's server cannot run a plan, whatever its layout."""
+    """Reasons why an engine's server cannot run a plan, whatever its layout."""
     job = deployment.serving
     assert job is not None
     if job.engine.name != engine:
@@ -204,7 +204,7 @@ def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
     if sessions is not None and sessions.kv_stores is not None:
         yield "stores below the KV cache (traffic.kv_stores) are not exported: plan without them"
     if job.techniques.kept_frac < 1.0:
-        yield "servers keep the whole KV cache: plan without --kv-keep"
+        yield "servers do not evict parts of a KV cache: plan without --kv-keep"
     if job.techniques.adapters and engine not in SERVE_ADAPTERS:
         yield f"adapters are not exported for {engine}: plan again with --engine {' or '.join(SERVE_ADAPTERS)}"
     if job.techniques.prefill_gpus:

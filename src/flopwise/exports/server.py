@@ -1,4 +1,4 @@
-"""Scripts that start a server, or a batch, of which each machine and each replica knows its number."""
+"""Scripts that start a server or a batch, with the numbers of machine and replica as variables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from flopwise.facts.software import platform
 
 _SHARE = '--input-file "$DATA/requests-${REPLICA:-0}.jsonl" --output-file "$OUTPUT/results-${REPLICA:-0}.jsonl"'
 BATCH_SHARE = ("bash", "-c", f'exec "$@" {_SHARE}', "replica")
-"""Runs the words behind it on one replica's share of a batch; REPLICA counts from 0."""
+"""Runs the following words on one replica's share of a batch; REPLICA counts from 0."""
 IDLE_S = "620"
-"""How long a server keeps an idle connection: longer than what stands before it, or a proxy sends a request on one that
-is just being closed and answers 502. nginx and AWS's load balancers keep one 60 s, Google's 600 s, and its documents
-ask for 620 s of the servers behind it; uvicorn's default is 5 s (vllm-project/vllm#18472, sgl-project/sglang#24323)."""
+"""Seconds for which a server keeps an idle connection: longer than the proxies before it, which would otherwise send a
+request on a connection that is being closed and answer 502. nginx and AWS's load balancers keep one 60 s, Google's
+600 s, and its documents require 620 s from servers; uvicorn's default is 5 s (vllm-project/vllm#18472,
+sgl-project/sglang#24323)."""
 DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
-"""The variable that picks the devices of a process on a machine of several replicas."""
+"""The variable that selects the devices of a process on a machine with several replicas."""
 
 
 def on_each_machine(command: Command, nodes: int, more: str) -> Command:
@@ -34,7 +35,7 @@ def on_each_machine(command: Command, nodes: int, more: str) -> Command:
 
 
 def with_batch_client(deployment: Deployment, command: Command) -> Command:
-    """A server with a client that sends it one replica's share of a batch, and stops it after the last answer."""
+    """A server with a client that sends one replica's share of a batch and stops the server after the last answer."""
     most = deployment.candidate.layout["max_batch"] * int(deployment.candidate.layout.get("dp", 1))
     client = f"python3 batch_client.py --url http://127.0.0.1:{command.port} --concurrency {most}"
     text = f"""\"$@\" & server=$!; trap 'kill "$server"' EXIT; {client} {_SHARE}"""
@@ -55,7 +56,7 @@ def program_text(name: str) -> str:
 
 
 def server_files(deployment: Deployment, command: Command) -> Files:
-    """The script of a command with the files that it reads, and of a batch the layout of its requests."""
+    """The script of a command with its files, and for a batch an example of its requests."""
     batch = deployment.task == "batch"
     name = "run-batch.sh" if batch else "serve.sh"
     about = comment_text(f"One of the {deployment.replicas:,} replicas of {deployment.title}.")
@@ -74,10 +75,10 @@ def server_files(deployment: Deployment, command: Command) -> Files:
 
 
 def split_script(count: int) -> str:
-    """The script that deals requests out to so many files."""
+    """The script that distributes requests over `count` files."""
     return script_text(
         comment_text(f"Distributes requests over {count} files, one per share."),
-        'requests="${1:?file of requests, one JSON object a line}"',
+        'requests="${1:?file of requests, one JSON object per line}"',
         'folder="${2:?folder for the shares}"',
         f'awk -v count={count} -v folder="$folder" '
         '\'{ print > (folder "/requests-" (NR - 1) % count ".jsonl") }\' "$requests"',
@@ -85,7 +86,7 @@ def split_script(count: int) -> str:
 
 
 def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
-    """The lines that start a replica; where a machine holds several, each on its devices and at its port."""
+    """The lines that start a replica; with several on a machine, each on its own devices and port."""
     variables = [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
     if variables:
         yield "\n".join(variables)

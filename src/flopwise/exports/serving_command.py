@@ -1,4 +1,4 @@
-"""The server of a replica, whichever engine its plan is for: what containers, tasks and queues run."""
+"""The server command of a replica for the engine of its plan, for use in containers, tasks and queues."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def serving_command(deployment: Deployment) -> Command:
     the first; a share of a batch with REPLICA, its number from 0.
 
     Raises:
-        InfeasibleError: the engine has no server here, or cannot run the plan; says why.
+        InfeasibleError: no server is exported for the engine, or it cannot run the plan; gives the reasons.
     """
     assert deployment.serving is not None
     engine, title = deployment.serving.engine.name, repr(deployment.title[:80])
     if engine not in SERVERS:
-        reason = f"{engine} has no server among the exports: plan again with --engine {', '.join(SERVERS)}"
+        reason = f"no server is exported for {engine}: plan again with --engine {', '.join(SERVERS)}"
         raise InfeasibleError(f"no server for {title}", [reason])
     server = import_module(f"flopwise.exports.targets.{SERVERS[engine]}")
     if reasons := list(server.refusals(deployment)):

@@ -1,4 +1,4 @@
-"""What an export cannot know of a plan: names, images, places and secrets."""
+"""Options of an export that a plan does not contain: names, images, paths and secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _text = options.name("text", 4096)
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings(Spec):
-    """Names, images, places and references to secrets. None: not said; a file then holds a placeholder to fill in."""
+    """Names, images, paths and references to secrets. None: not given; files then have a placeholder to fill in."""
 
     name: str | None = _name("--name", _text, "Name of the deployment (default: the workload's).")
     image: str | None = _name(
@@ -87,4 +87,4 @@ PLACEHOLDERS: Mapping[str, str] = {
     "machines": "change-me-machine",
     "contact": "change-me-contact@example.com",
 }
-"""What stands in a file for a setting that is not said; each is valid where such a value is."""
+"""Placeholders in files for settings that are not given; each is a valid value of its kind."""

@@ -1,4 +1,4 @@
-"""What every trainer is told of a plan's run: steps, batches, checkpoints, and what the plan leaves to the user."""
+"""Settings of a plan's run for any trainer: steps, batches, checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train_job(deployment: Deployment) -> TrainJob:
 
 
 def step_counts(deployment: Deployment) -> StepCounts:
-    """Steps of the run: all of them, and those between checkpoints, at least 1.
+    """Number of steps of the run, and between checkpoints, at least 1.
 
     Source: tokens over tokens of a step; Daly's interval (`training.goodput`) over the time of a step.
     Assumes: steps take as long as planned.

@@ -1,4 +1,4 @@
-"""What Terraform configurations share: providers, variables with their checks, and the files that they make."""
+"""Common parts of Terraform configurations: providers, variables with validation, and files."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.values import dataclass
 
 WIDTH = 100
-"""Columns from which a list is written over several lines."""
+"""Length from which a list is written over several lines."""
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Text that stands as it is, such as `var.cluster`: written by us, of no value of a user."""
+    """An unquoted expression, such as `var.cluster`; never contains a user's value."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class HclBlock:
-    """A block: its kind and labels, its arguments, then the blocks in it."""
+    """A block: its kind and labels, its arguments, and nested blocks."""
 
     head: tuple[str, ...]
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -51,22 +51,22 @@ def block(*head: str, blocks: Sequence[HclBlock] = (), **arguments: Any) -> HclB
 
 
 def hcl_text(*blocks: HclBlock, comment: str = "") -> str:
-    """HCL of blocks with an empty line between them, behind a comment."""
+    """HCL of blocks separated by empty lines, after a comment."""
     parts = [comment_text(comment) + "\n"] if comment else []
     parts += [_lines_text(list(_block_lines(part, 0))) for part in blocks]
     return "\n".join(parts)
 
 
 def values_text(values: Mapping[str, Any], comment: str = "") -> str:
-    """HCL of values alone, such as those of a tfvars file."""
+    """HCL of values, such as those of a tfvars file."""
     lines = [line for name, value in values.items() for line in _argument_lines(name, value, 0)]
     return (comment_text(comment) + "\n\n" if comment else "") + _lines_text(lines)
 
 
 def string_text(text: str) -> str:
-    """`text` between quotes, so that HCL reads it as it is.
+    """`text` as a quoted and escaped HCL string.
 
-    A dollar sign before one that is escaped is written by its number: HCL reads `$$${` as a dollar sign and a template.
+    A dollar sign before an escaped one is written as a code point: HCL reads `$$${` as a dollar sign and a template.
     """
     parts = []
     for position, sign in enumerate(text):
@@ -108,7 +108,7 @@ def _argument_lines(name: str, value: Any, depth: int) -> Iterator[_Line]:
 
 
 def _value_lines(value: Any, depth: int) -> list[_Line]:
-    """The lines of a value; the first goes behind what it is a value of."""
+    """The lines of a value; the first follows the name of its argument."""
     match value:
         case Mapping() if value:
             inner = [line for key, part in value.items() for line in _argument_lines(_key(key), part, depth + 1)]
@@ -147,7 +147,7 @@ def _key(key: str) -> str:
 
 
 def _lines_text(lines: Sequence[_Line]) -> str:
-    """Lines with the values of arguments that follow one another in one column."""
+    """Lines with the values of consecutive arguments aligned."""
     written, chain = list[str](), list[_Line]()
     for line in [*lines, None]:
         if line is not None and line.value is not None:
@@ -164,12 +164,12 @@ def _lines_text(lines: Sequence[_Line]) -> str:
 REQUIRED_VERSION = ">= 1.5.0"
 APPLY = ("cp -n terraform.tfvars.example terraform.tfvars", "terraform init", "terraform apply")
 TAG = "flopwise-pool"
-"""Tag, or label, of all machines of a node pool; a budget of one plan counts what has it."""
+"""Tag or label of all machines of a node pool; the budget of a plan counts resources with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """A variable: its type, what it is, its default, an example where it has none, and a check with its message."""
+    """A variable: its type, meaning, default or example, and a validation with its message."""
 
     name: str
     meaning: str
@@ -191,13 +191,13 @@ class Variable:
 
 
 def name_variable(name: str, meaning: str, value: str, pattern: str, message: str) -> Variable:
-    """A variable for a name without which nothing works; `value` is the example, a setting or its placeholder."""
+    """A required variable for a name; `value` is the example, a setting or its placeholder."""
     check = f'can(regex("{pattern}", var.{name}))'
     return Variable(name=name, meaning=meaning, example=value, check=check, message=message)
 
 
 def tags_variable() -> Variable:
-    """Tags of everything that is made."""
+    """The variable for tags of all resources."""
     return Variable(name="tags", meaning="Tags of all resources created here.", kind="map(string)", default={})
 
 
@@ -215,7 +215,7 @@ def terraform_block(**providers: tuple[str, str]) -> HclBlock:
 
 
 def terraform_files(title: str, blocks: Sequence[HclBlock], variables: Sequence[Variable]) -> dict[str, str]:
-    """main.tf, variables.tf and an example of terraform.tfvars with what has no default."""
+    """main.tf, variables.tf and an example of terraform.tfvars with variables that have no default."""
     examples = {one.name: one.example for one in variables if one.example is not None}
     return {
         "main.tf": hcl_text(*blocks, comment=title),
@@ -233,9 +233,9 @@ def region_files(folders: Mapping[str, Mapping[str, str]], assumptions: Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolModule:
-    """What a cloud's target writes: node pools of a cluster that exists, as a module for each of its regions.
+    """A cloud's target: node pools of an existing cluster, as a module for each of its regions.
 
-    `nodes`, `cluster`: what the cloud calls them. `unknown`: why it has no such nodes, None where it has.
+    `nodes`, `cluster`: the cloud's terms. `unknown`: reason why it has no such nodes, None if it has.
     """
 
     provider: str
@@ -247,7 +247,7 @@ class PoolModule:
     unknown: Callable[[NodePool], str | None] = lambda _: None
 
     def refusals(self, deployment: Deployment) -> Iterator[str]:
-        """Why no node pool can be made."""
+        """Reasons why no node pool can be created."""
         if deployment.candidate.provider != self.provider:
             yield f"the plan is for {deployment.candidate.provider}; plan again with --provider {self.provider}"
         elif (why := self.unknown(plan_pool(deployment))) is not None:
@@ -263,12 +263,12 @@ class PoolModule:
         """The node pools of all workloads, a folder for each region, which has a cluster of its own.
 
         Raises:
-            InfeasibleError: nothing stands on this cloud, or it has no such nodes.
+            InfeasibleError: no machine is on this cloud, or it has no such nodes.
         """
         regions = fleet_pools(fleet, self.provider)
         pools = [pool for own in regions.values() for pool in own]
         if not pools:
-            why = [f"no machine of the plan is one of {self.cloud}"]
+            why = [f"no machine of the plan is on {self.cloud}"]
             raise InfeasibleError(f"terraform-{self.provider} has nothing to export", why)
         if reasons := [reason for pool in pools if (reason := self.unknown(pool))]:
             raise InfeasibleError(f"terraform-{self.provider} cannot express the plan", reasons)
@@ -283,5 +283,5 @@ class PoolModule:
 
 
 def resource_label(name: str) -> str:
-    """A name as Terraform's resources are called."""
+    """A valid name of a Terraform resource."""
     return name.replace("-", "_")

@@ -1,7 +1,7 @@
-"""The command that trains a plan, by its stack: what torchrun starts on every machine, with the files that it reads.
+"""The training command of a plan, by its stack: the program that torchrun starts on every machine, with its files.
 
-Whoever starts it says by environment variables which machine it is and where the first one is: PET_NODE_RANK and
-PET_MASTER_ADDR, and PET_MASTER_PORT where it is not 29500 (torchrun reads its options from variables of that prefix).
+Environment variables give the number of the machine and the address of the first one: PET_NODE_RANK and
+PET_MASTER_ADDR, and PET_MASTER_PORT if it is not 29500 (torchrun reads its options from variables of that prefix).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flopwise.exports.targets import megatron, torchtitan
 
 
 class TrainingProgram(NamedTuple):
-    """What torchrun may start: its command without the launcher, and why it cannot run a plan."""
+    """A program that torchrun can start: its command without the launcher, and reasons why it cannot run a plan."""
 
     command: Callable[[Deployment], Command]
     refusals: Callable[[Deployment], Iterator[str]]
@@ -30,7 +30,7 @@ TORCHTITAN = TrainingProgram(torchtitan.command, torchtitan.refusals)
 
 
 def programs(deployment: Deployment) -> tuple[TrainingProgram, ...]:
-    """What may train a plan, best first: the program of its stack, then transformers' Trainer where it fits."""
+    """Programs for a plan, preferred ones first: that of its stack, then transformers' Trainer if it fits."""
     stack = deployment.candidate.layout["stack"]
     if stack.startswith("megatron"):
         return (MEGATRON, TRAINER)
@@ -40,14 +40,14 @@ def programs(deployment: Deployment) -> tuple[TrainingProgram, ...]:
 
 
 def training_command(deployment: Deployment) -> Command:
-    """What each machine of a run starts, alike on all, by the first program that can run it."""
+    """The command of each machine of a run, the same on all, with the first program that can run the plan."""
     first = next(program for program in programs(deployment) if not any(program.refusals(deployment)))
     made = first.command(deployment)
     return replace(made, args=(*launcher(deployment), *made.args))
 
 
 def training_refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no program can train the plan; nothing where one can."""
+    """Reasons why no program can train the plan; empty if one can."""
     reasons = [list(program.refusals(deployment)) for program in programs(deployment)]
     if all(reasons):
         yield from dict.fromkeys(reason for of_program in reasons for reason in of_program)

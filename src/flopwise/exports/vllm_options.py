@@ -1,4 +1,4 @@
-"""What vLLM's engine is told, from the words of its server's command: as Ray's libraries take it."""
+"""vLLM's engine arguments from the words of its server command, for Ray's libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OF_A_SERVER = {"--host", "--port", "--enable-metrics", "--model"}
 
 
 def engine_options(args: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """(the weights, what the engine is told) of the words of vLLM's command, whose options it names alike."""
+    """(weights, engine arguments) from the words of vLLM's command, whose options have the same names."""
     words, options, model = list(args[args.index("vllm") + 2 :]), dict[str, Any](), ""
     while words:
         word = words.pop(0)
@@ -26,7 +26,7 @@ def engine_options(args: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _plain(text: str) -> Any:
-    """A number or an object where the text is one."""
+    """A number or an object if the text is one, else the text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

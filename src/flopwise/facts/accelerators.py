@@ -159,7 +159,7 @@ def _with_peaks(row: tables.Row, values: dict[str, Any], known: Accelerator | No
         SpecError: the name cannot be told from others.
     """
     if not spelling_key(row.values["name"]):
-        raise row.error("name", row.values["name"], "a name needs letters or digits besides the vendor's")
+        raise row.error("name", row.values["name"], "a name needs letters or digits other than the vendor's")
     rates = {dtype: values.pop(column) for column, dtype in _PEAKS.items() if column in values}
     peak = (known.peak if known else {}) | rates
     values["peak"] = {dtype: rate for dtype, rate in peak.items() if rate is not None}

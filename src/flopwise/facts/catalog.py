@@ -33,7 +33,15 @@ from flopwise.facts.accelerators import (
 )
 from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
-from flopwise.facts.offers import OFFERS, Offer, known_region, names_instance, region_names
+from flopwise.facts.offers import (
+    OFFERS,
+    HostRecord,
+    Offer,
+    RetirementRecord,
+    known_region,
+    names_instance,
+    region_names,
+)
 from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
 from flopwise.options import PROVIDER_ALIASES, provider_name
 from flopwise.values import dataclass
@@ -56,6 +64,7 @@ FACTS_VARIABLE = "FLOPWISE_FACTS"
 CALIBRATION, ERRORS_FILE, COVERAGE_FILE = "calibration", "intervals.json", "coverage.json"
 TABLES = (
     "accelerators.ACCELERATORS", "accelerators.ALIASES", "offers.OFFERS", "offers.MARKETPLACES",
+    "offers.RETIREMENTS",
     "discounts.SPOT_DISCOUNTS", "discounts.RESERVED_DISCOUNTS",
     "storage.STORAGE", "reliability.FAILURES", "reliability.SPOT", "reliability.STARTS",
     "kubernetes.NODES", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
@@ -66,6 +75,7 @@ TABLES = (
     "currencies.CURRENCIES", "metrics.METRICS", "metrics.FORMER_METRICS", "metrics.EXPORTERS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
+P = TypeVar("P", HostRecord, RetirementRecord)
 R = TypeVar("R")
 V = TypeVar("V")
 
@@ -229,7 +239,7 @@ class Facts:
             if alias.name not in self.accelerators:
                 raise row.error("name", alias.name, "no accelerator has that name, spelt exactly so")
             if not key:
-                raise row.error("alias", alias.alias, "an alias needs letters or digits besides the vendor's")
+                raise row.error("alias", alias.alias, "an alias needs letters or digits other than the vendor's")
             if names.get(key, alias.name) != alias.name:
                 raise row.error("alias", alias.alias, f"that is the name of {names[key]}")
             if key in taken:
@@ -337,12 +347,20 @@ class Facts:
                 raise SpecError(f"{fault}. {remedy}") from None
         for own in self._own_files(OFFERS):
             rows = OFFERS.overlay(rows, own, with_chip_name)
-        hosts = tuple(self.rows("offers.MARKETPLACES").values())
+        hosts, retired = (tuple(self.rows(f"offers.{name}").values()) for name in ("MARKETPLACES", "RETIREMENTS"))
 
-        def is_marketplace(offer: Offer) -> bool:
-            return any(h.provider == offer.provider and fnmatchcase(offer.instance, h.instances) for h in hosts)
+        def first(records: Iterable[P], offer: Offer) -> P | None:
+            fits = (r for r in records if r.provider == offer.provider and fnmatchcase(offer.instance, r.instances))
+            return next(fits, None)
 
-        return tuple(replace(o, marketplace=True) if is_marketplace(o) else o for o in rows.values())
+        def with_records(offer: Offer) -> Offer:
+            host, retirement = first(hosts, offer), first(retired, offer)
+            if host is None and retirement is None:
+                return offer
+            day = None if retirement is None else retirement.retires_on
+            return replace(offer, marketplace=host is not None, retires_on=day)
+
+        return tuple(map(with_records, rows.values()))
 
     def offers_for(
         self,

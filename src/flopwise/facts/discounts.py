@@ -64,11 +64,11 @@ def _check_fractions(row: Row, band: Discount) -> None:
 
 _discount = tables.number(units.parse_share, "a share of the price from 0, below 1, such as 60%", high=1.0, zero=True)
 SPOT_DISCOUNTS = FactTable(
-    file="spot_discounts.csv", meaning="how much less than on demand a provider's spot machines cost", row=SpotDiscount,
+    file="spot_discounts.csv", meaning="a provider's discount of spot machines against on demand", row=SpotDiscount,
     key=("provider",), check=_check_spot, readers={"least_frac": _discount, "most_frac": _discount},
 )  # fmt: skip
 RESERVED_DISCOUNTS = FactTable(
-    file="reserved_discounts.csv", meaning="how much less than on demand a provider's reserved machines cost",
+    file="reserved_discounts.csv", meaning="a provider's discount of reserved machines against on demand",
     row=ReservedDiscount, key=("provider", "purchase"), check=_check_reserved,
     readers={"least_frac": _discount, "most_frac": _discount},
 )  # fmt: skip

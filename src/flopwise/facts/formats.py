@@ -371,6 +371,6 @@ CACHE_FORMATS = FactTable(
     readers={"elem_bytes": number(units.parse_count, "bytes above 0, up to 8", high=8)},
 )  # fmt: skip
 QUALITY = FactTable(
-    file="quality.csv", meaning="what a public evaluation found of a weight format, against 16 bits",
+    file="quality.csv", meaning="a public evaluation of a weight format against 16 bits",
     row=QualityRecord, key=("format", "model", "measure"),
 )  # fmt: skip

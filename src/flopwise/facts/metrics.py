@@ -64,11 +64,12 @@ class ExporterRecord:
 
 
 METRICS = FactTable(
-    file="metrics.csv", meaning="what an exporter of Prometheus metrics calls a quantity", row=MetricRecord,
+    file="metrics.csv", meaning="the metric that an exporter of Prometheus metrics uses for a quantity",
+    row=MetricRecord,
     key=("exporter", "meaning"),
 )  # fmt: skip
 FORMER_METRICS = FactTable(
-    file="former_metrics.csv", meaning="what older versions of such an exporter called it", row=FormerMetric,
+    file="former_metrics.csv", meaning="the name that older versions of such an exporter used", row=FormerMetric,
     key=("exporter", "meaning", "former"),
 )  # fmt: skip
 EXPORTERS = FactTable(

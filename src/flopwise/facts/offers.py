@@ -41,6 +41,11 @@ def days_old(day: str, today: dt.date) -> int:
             number -= 1
 
 
+def retirement_note(retires_on: str | None) -> str:
+    """The day from which nobody has a machine of a kind, in words; "" where none is known."""
+    return f"retirement date {retires_on}" if retires_on else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedPrice:
     """The least and the most USD per hour of a price that nobody published; the middle is what counts."""
@@ -62,7 +67,8 @@ class Offer:
 
     `count` accelerators of which the instance has `accelerator_share` each: 1, a fraction of a GPU, or of a CPU socket.
     `region` may be a pattern (`us-*`), several (`eu-north1/us-central1`) or `any`: see `serves`. `marketplace`: the
-    hosts are not the provider's own: see `HostRecord`.
+    hosts are not the provider's own: see `HostRecord`. `retires_on`: the day from which nobody has it: see
+    `RetirementRecord`.
     """
 
     provider: str
@@ -91,6 +97,7 @@ class Offer:
     assumed_prices: tuple[AssumedPrice, ...] = field(default=(), metadata={"inner": True})
     notes: str = ""
     marketplace: bool = field(default=False, metadata={"gathered": True})
+    retires_on: str | None = field(default=None, metadata={"gathered": True})
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -261,6 +268,22 @@ class HostRecord:
     notes: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetirementRecord:
+    """Instances of a provider, by a pattern of names, that it has retired or will by a day that it announced.
+
+    From `retires_on` on nobody can start one, and those that run are stopped. `date`: of the source.
+    """
+
+    provider: str
+    instances: str
+    retires_on: Day
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+
 OFFERS = FactTable(
     file="instances.csv", meaning="an instance type in a region, with its prices and their days", row=Offer,
     key=("provider", "instance", "region"), dated=("price_date", "source"), adapt=_keep_dates,
@@ -270,6 +293,10 @@ OFFERS = FactTable(
     },
 )  # fmt: skip
 MARKETPLACES = FactTable(
-    file="marketplaces.csv", meaning="instances on hosts of third parties, which answers leave out unless asked",
+    file="marketplaces.csv", meaning="instances on third-party hosts, which answers leave out by default",
     row=HostRecord, key=("provider", "instances"),
+)  # fmt: skip
+RETIREMENTS = FactTable(
+    file="retired.csv", meaning="instances that their provider retires, which answers leave out unless asked",
+    row=RetirementRecord, key=("provider", "instances"),
 )  # fmt: skip

@@ -136,7 +136,7 @@ def _check_range(row: Row, price: HardwarePrice, _: Sequence[HardwarePrice]) -> 
 
 
 TERMS = FactTable(
-    file="purchase_terms.csv", meaning="how instances are billed: unit and least time, discounts for staying on",
+    file="purchase_terms.csv", meaning="how instances are billed: unit and minimum time, sustained-use discounts",
     row=PurchaseTerms, key=("provider", "instances"),
     readers={"billing_unit_s": _seconds, "minimum_s": _seconds, "sustained_tiers": _tiers},
 )  # fmt: skip
@@ -150,7 +150,7 @@ HOSTED = FactTable(
     row=HostedPrice, key=("provider", "name"),
 )  # fmt: skip
 HARDWARE = FactTable(
-    file="onprem.csv", meaning="what an accelerator, or a server of them, costs to buy",
+    file="onprem.csv", meaning="the purchase price of an accelerator, or of a server with several",
     row=HardwarePrice, key=("accelerator", "unit"), check=_check_range,
     readers={"grade": tables.choice(*GRADES)},
 )  # fmt: skip

@@ -102,10 +102,11 @@ STARTS = FactTable(
     readers={"per": tables.choice("run", "layer")},
 )  # fmt: skip
 FAILURES = FactTable(
-    file="failures.csv", meaning="how often a run of so many GPUs was interrupted", row=FailureRecord, key=("name",),
+    file="failures.csv", meaning="how often a run on a given number of GPUs was interrupted",
+    row=FailureRecord, key=("name",),
 )  # fmt: skip
 SPOT = FactTable(
-    file="spot.csv", meaning="the share of spot instances that a provider takes back", row=SpotRecord,
+    file="spot.csv", meaning="the share of spot instances that a provider reclaims", row=SpotRecord,
     key=("provider", "accelerator"), check=_check_share,
     readers={"least_frac": _share, "most_frac": _share, "period": tables.choice(*PERIODS_S)},
 )  # fmt: skip

@@ -142,8 +142,7 @@ class TrainingStack(Software):
     buffer_bytes: float  # communication buckets
     bucket_copies: float = 0.0  # copies of all gradients in buckets where replicas hold whole ones (DDP)
     selective: Literal["attention", "operations", "alternate", "fine", "full"]  # what its selective recompute keeps
-    loads_whole: bool  # every rank holds all 16-bit weights beside its shard while it loads; FSDP of before PyTorch 2.1
-    # keeps frozen ones to the end
+    frozen_stay_gathered: bool  # under ZeRO 3, to the end of the backward pass: FSDP of before PyTorch 2.1
     quantised_keeps_input: bool  # its products with 4-bit weights keep their input, needed or not
     own_head: bool  # the head is a module of its own even where it is tied, quantised with the layers' products
     fp32_ends: bool  # beside weights of bitsandbytes, those that are not quantised are cast to fp32

@@ -92,7 +92,7 @@ def grid(rows: Iterable[Row], facts: Facts) -> MemoryGrid:
 TAKEN_BACK: dict[str, float | bool] = {
     "loss_bytes": 8.0, "fragmentation_frac": 0.0, "buffer_bytes": 0.0, "step_copies": 0.0, "gathered_units": 0.0,
     "sharded_loss_bytes": 0.0, "quantise_bytes": 0.0, "fp32_loss": False, "lasting_gradients": False,
-    "loads_whole": False, "quantised_keeps_input": False, "fp32_ends": False, "own_head": False,
+    "frozen_stay_gathered": False, "quantised_keeps_input": False, "fp32_ends": False, "own_head": False,
     "joint_dropout": False, "root_gathered": False, "fp32_stream": False, "holds_inputs": False, "bucket_copies": 0.0,
     "chunks_keep_bytes": 2.0,
 }  # fmt: skip

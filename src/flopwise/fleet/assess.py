@@ -12,7 +12,7 @@ import msgspec
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import UNDATED, days_old
+from flopwise.facts.offers import UNDATED, days_old, retirement_note
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
@@ -251,6 +251,10 @@ def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
             yield f"the price of {priced}, {age:,.0f} days old; more than {most:g} days"
         if row.price_note:
             yield f"{row.provider} {row.instance} in {row.region}, {row.purchase.replace('_', ' ')}: {row.price_note}"
+        if row.retires_on:
+            yield f"{row.provider} {row.instance} in {row.region}: {retirement_note(row.retires_on)}"
+        if row.retires_on:
+            yield f"{row.provider} {row.instance} in {row.region}: retirement date {row.retires_on}"
     for option in [taken.option for chosen in fleet.chosen for taken in chosen.parts]:
         offer, usd, rate = option.offer, option.usd_per_hour, option.offer.on_demand_usd_per_hour
         if option.purchase == "spot" and rate is not None and usd is not None and usd <= SUSPICIOUS * rate:
@@ -272,6 +276,7 @@ def _spot_known(fleet: SolvedFleet) -> tuple[SpotCoverage, ...]:
         for offer in facts.offers
         if not isinstance(offer, OwnOffer)
         and facts.accelerators[offer.accelerator].kind != "cpu"
+        and (fleet.platform.rules.include_retired or not offer.retires_on)
         and (not shares or offer.provider in shares)
         and (not regions or any(offer.serves(region) for region in regions))
     )
@@ -401,7 +406,9 @@ def _question(chosen: ChosenWorkload, fleet: SolvedFleet, rented: dict[Hashable,
         rented[alike] = facts.with_tables(offers=tuple(o for o in offers if not isinstance(o, OwnOffer)))
     if not rented[alike].offers:
         return None
-    workload = searched_workload(job, platform, purchases).with_limits(marketplace=devices.marketplace)
+    workload = searched_workload(job, platform, purchases).with_limits(
+        marketplace=devices.marketplace, include_retired=devices.include_retired
+    )
     key = msgspec.json.encode([workload, [*rented].index(alike)], enc_hook=str)
     return PortQuestion(chosen, key, workload, rented[alike])
 

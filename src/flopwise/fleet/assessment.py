@@ -89,6 +89,7 @@ class Allotment(_Plain, frozen=True):
     price_date: str  # or "undated"; empty where the fleet file says what machines cost
     price_note: str = ""  # that the price has no date, is derived from others, or is assumed
     usd_per_hour_interval: tuple[float, float] | None = None  # of a price that is assumed
+    retires_on: str = ""  # the day from which the provider has no such machine
     role: str = "primary"  # or "backup"; "idle" of own machines that carry nothing
     pool: str = ""  # machines shared with others, or with those of the same pool alone
     dedicated: bool = False  # no workload outside the pool may use them

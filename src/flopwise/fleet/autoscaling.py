@@ -11,6 +11,7 @@ import numpy as np
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import ScaledService
+from flopwise.fleet.bill import BOUGHT
 from flopwise.fleet.model import ChosenWorkload, MonthlyOption, ResolvedJob
 from flopwise.ops.types import Array
 from flopwise.search.replica import candidate_job
@@ -68,7 +69,8 @@ def _scaled_service(chosen: ChosenWorkload, facts: Facts, *, simulate: bool) -> 
         mean_requests_per_s=(workload.requests_per_s or 0.0) / workload.peak, machines_peak=max(by_hour),
         machines_mean=base + sum(levels.paid_hours(t.by_level) for t in scaled) / job.hours_per_month,
         machines_always=base, machines_by_hour=by_hour, cold_start_s=levels.cold_start_s, usd_per_month=usd,
-        usd_fixed=fixed_usd(fixed, job), fixed=f"{fixed}, {fixed.purchase}", saved_usd=fixed_usd(fixed, job) - usd,
+        usd_fixed=fixed_usd(fixed, job), fixed=f"{fixed} {BOUGHT[fixed.purchase]}",
+        saved_usd=fixed_usd(fixed, job) - usd,
         simulated=simulated, note=_day_note(simulated, job.spec.autoscale.policy, sum(t.usd for t in scaled)),
     )  # fmt: skip
 

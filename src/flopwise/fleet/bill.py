@@ -132,6 +132,7 @@ def _rows(
             usd_per_hour_effective=None if rate is None else taken.usd / max(busy * taken.count, 1e-12),
             price_date=_price_date(option, allocation.pools.get(option.machine, 0)),
             price_note=option.offer.price_note(option.purchase),
+            retires_on=option.offer.retires_on or "",
             usd_per_hour_interval=option.offer.assumed_usd_per_hour(option.purchase),
             role=taken.role,
             pool=option.pool or (f"{option.instance} {option.purchase}" if len(sharers[option.machine]) > 1 else ""),

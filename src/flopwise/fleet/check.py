@@ -9,6 +9,7 @@ import msgspec
 
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import retirement_note
 from flopwise.fleet.assess import recommended_fleet
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_setups
@@ -70,6 +71,7 @@ class CheckedWorkload(_Plain, frozen=True):
     fits: bool
     holds: bool
     reasons: list[str]  # why it does not hold
+    notes: list[str]  # machines that their provider retires
     meets: dict[str, float]  # the probability of each target
     usd_per_month: float
     idle_usd_per_month: float  # of hours and machines that nothing needs
@@ -122,7 +124,7 @@ def check(platform: Platform, facts: Facts, *, today: str = "", advance: Advance
     Raises: SpecError, UnknownNameError: something in the fleet is wrong, or nothing is said of what there is.
     """
     if not any(job.spec.existing for job in platform.jobs):
-        raise SpecError("what workloads run on today is not given; add `existing` or --existing FILE.csv")
+        raise SpecError("the current machines of the workloads are missing; give `existing` or --existing FILE.csv")
     named, known = resolve_names(platform, facts)
     setups = existing_setups(named, known)
     fleet, refusal = None, ""
@@ -155,7 +157,9 @@ def _checked_workload(setup: ExistingSetup, fleet: SolvedFleet | None, facts: Fa
         name=setup.job.name, environment=setup.job.environment, kind=setup.job.spec.task,
         machines=[_checked_machines(part, facts) for part in setup.parts],
         fits=setup.fits and setup.meets.get("memory", 1.0) >= confidence, holds=not setup.reasons,
-        reasons=list(setup.reasons), meets=dict(setup.meets), usd_per_month=setup.usd,
+        reasons=list(setup.reasons),
+        notes=[f"{part}: {retirement_note(part.offer.retires_on)}" for part in setup.parts if part.offer.retires_on],
+        meets=dict(setup.meets), usd_per_month=setup.usd,
         idle_usd_per_month=sum(c.saved_usd for c in wasted), idle="; ".join(c.how for c in wasted), proposed=machines,
         proposed_usd_per_month=setup.usd - sum(c.saved_usd for c in changes) if chosen is not None else None,
         changes=[

@@ -13,6 +13,7 @@ from flopwise.fleet.offers import OwnOffer, allowed_devices, providers_with_tags
 from flopwise.fleet.planned import searched_workload, workstation_options
 from flopwise.fleet.prices import MOST_HOURS, effective, volume_bills
 from flopwise.fleet.spec import ExistingMachines
+from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE, Resolved
@@ -136,9 +137,14 @@ def existing_offer(machines: ExistingMachines, job: ResolvedJob, platform: Platf
     if not priced:
         bought = machines.purchase.replace("_", " ")
         raise SpecError(f"no {bought} price of {rented[0].provider} {rented[0].instance} is known; give its `price`")
-    having, devices = providers_with_tags(job, facts), allowed_devices(job, platform, facts)
+    having, devices = providers_with_tags(job, facts), _devices_that_run(job, platform, facts)
     refused = {o.key: why_not_allowed(o, job, platform, devices, having) is not None for o in priced}
     return min(priced, key=lambda o: (refused[o.key], getattr(o, column)))
+
+
+def _devices_that_run(job: ResolvedJob, platform: Platform, facts: Facts) -> AllowedDevices:
+    """The devices that policies leave a workload, those that are retired among them: they are there until then."""
+    return replace(allowed_devices(job, platform, facts), include_retired=True)
 
 
 def _part(
@@ -268,7 +274,7 @@ def _target_text(name: str, candidate: Candidate, workload: Resolved, part: Exis
 def _prohibitions(part: ExistingPart, job: ResolvedJob, platform: Platform, facts: Facts) -> Iterator[str]:
     """Policies of the fleet and of the workload that a part does not keep to."""
     reason = why_not_allowed(
-        part.offer, job, platform, allowed_devices(job, platform, facts), providers_with_tags(job, facts)
+        part.offer, job, platform, _devices_that_run(job, platform, facts), providers_with_tags(job, facts)
     )
     if reason is not None:
         yield f"{part} in {part.offer.region}: {reason}"

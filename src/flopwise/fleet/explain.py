@@ -46,7 +46,8 @@ def _tree(found: Assessment, plans: Mapping[str, Plan]) -> Figure:
 
 def allotment_name(one: Allotment) -> str:
     """What a row of the allocation is called in the tree."""
-    return f"{one.workload or 'nothing'}: {one.count} x {one.provider} {one.instance}, {one.region}, {one.purchase}"
+    bought = one.purchase.replace("_", " ")
+    return f"{one.workload or 'nothing'}: {one.count} x {one.provider} {one.instance}, {one.region}, {bought}"
 
 
 def _allotment(one: Allotment, plans: Mapping[str, Plan]) -> Figure:

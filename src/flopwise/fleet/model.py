@@ -183,9 +183,10 @@ class Platform:
 
 # Machines for a month
 
-Market = tuple[str, bool, str]
-"""A region, whether its hosts are those of third parties, and the software that its devices need: of a provider, what
-policies on regions, on the marketplace and on vendors allow or do not."""
+Market = tuple[str, bool, bool, str]
+"""A region, whether its hosts are those of third parties, whether its machines are retired, and the software that its
+devices need: of a provider, what policies on regions, on the marketplace, on retired machines and on vendors allow or
+do not."""
 Trait = tuple[str, Market] | tuple[str, str]
 """What policies may leave out for all workloads: a market of a provider, a kind of device, a way to buy."""
 
@@ -258,8 +259,8 @@ class MonthlyOption:
 
     @property
     def market(self) -> Market:
-        """What policies on regions, hosts and vendors tell apart."""
-        return self.region, self.offer.marketplace, self.software
+        """What policies on regions, hosts, retired machines and vendors tell apart."""
+        return self.region, self.offer.marketplace, self.offer.retires_on is not None, self.software
 
     @property
     def traits(self) -> tuple[Trait, ...]:

@@ -286,6 +286,8 @@ def _own_price(device: Accelerator, site: Site, utilisation: float, facts: Facts
         per_pflop_hour=None if rate is None else hour / (rate / 1e15),
         per_tb_per_s_hour=hour / (device.hbm_bytes_per_s / 1e12), hbm_bytes=device.hbm_bytes, utilisation=utilisation,
         available_hours=own.available_hours, month={**month_parts, "busy_power": own.busy_power * utilisation},
-        against=against_clouds(own, facts.offers, utilisation=utilisation, purchases=HOURLY),
+        against=against_clouds(
+            own, (o for o in facts.offers if not o.retires_on), utilisation=utilisation, purchases=HOURLY
+        ),
         price_date=price.date, source=price.source, confidence=price.confidence,
     )  # fmt: skip

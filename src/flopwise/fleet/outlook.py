@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -50,6 +50,8 @@ CLOSE = 0.02
 MONTHS = 12
 MOVED = 0.1
 """Of what a policy costs: a workload that it makes dearer by as much is named."""
+MOST_MOVES = 2
+"""Workloads that an answer names, those whose bill it changes most."""
 TELLING = 1e-3
 """Of the bill: what other machines have to save for the machines to be chosen anew; a policy's cost below is the
 solver's gap."""
@@ -113,19 +115,34 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: floa
 def _moves(problem: AllocationProblem, current: Allocation, free: Allocation, cost: float) -> list[PolicyMove]:
     """The workloads that another allocation runs for clearly less, each with its machines in both."""
     rows = []
+    for name, now, then, machines in _both_ways(problem, current, free):
+        if now - then > MOVED * cost:
+            text = f"{name} would run {machines}"
+            rows.append(PolicyMove(workload=name, usd_per_month=now, usd_per_month_without=then, text=text))
+    return sorted(rows, key=lambda row: row.usd_per_month_without - row.usd_per_month)
+
+
+def _both_ways(
+    problem: AllocationProblem, current: Allocation, other: Allocation
+) -> Iterator[tuple[str, float, float, str]]:
+    """Each workload, its bill in both allocations, and its machines in the other one instead of the current ones."""
     for number, demand in enumerate(problem.demands):
         both = [
             [taken for taken in made.taken if taken.option.workload == number and taken.role == "primary"]
-            for made in (current, free)
+            for made in (current, other)
         ]
         now, then = (sum(taken.usd for taken in mine) for mine in both)
-        if now - then > MOVED * cost:
-            machines, others = (_machines_text(mine) for mine in both)
-            text = f"{demand.name} would run on {others} for {format_usd(then, 0)} instead of {format_usd(now, 0)}"
-            if machines != others:
-                text += f" on {machines}"
-            rows.append(PolicyMove(workload=demand.name, usd_per_month=now, usd_per_month_without=then, text=text))
-    return sorted(rows, key=lambda row: row.usd_per_month_without - row.usd_per_month)
+        machines, others = (_machines_text(mine) for mine in both)
+        text = f"on {others} for {format_usd(then, 0)} instead of {format_usd(now, 0)}"
+        yield demand.name, now, then, text + (f" on {machines}" if machines != others else "")
+
+
+def _largest_moves(problem: AllocationProblem, current: Allocation, anew: Allocation) -> str:
+    """The workloads whose bill another allocation changes most, in words; empty where it changes none clearly."""
+    least = MOVED * max(abs(anew.usd - current.usd), TELLING * current.usd)
+    moved = [(abs(then - now), f"{name} {text}") for name, now, then, text in _both_ways(problem, current, anew)]
+    largest = sorted((row for row in moved if row[0] > least), reverse=True)[:MOST_MOVES]
+    return f"; it changes most: {', and '.join(text for _, text in largest)}" if largest else ""
 
 
 def _machines_text(taken: Sequence[Taken]) -> str:
@@ -141,8 +158,9 @@ def _left_out(trait: Trait, usd: float) -> Binding:
     if isinstance(value, str):
         what = value.replace("_", " ")  # a device, or a way to buy
     else:
-        region, third_parties, software = value
-        more = ", ".join([*(["hosts of third parties"] if third_parties else []), *([software] if software else [])])
+        region, third_parties, retired, software = value
+        kinds = {"hosts of third parties": third_parties, "retired machines": retired, software: bool(software)}
+        more = ", ".join(kind for kind, present in kinds.items() if present)
         what = f"{of} in {region}" + (f" ({more})" if more else "")
     text = (
         f"so that the shares hold, {what} is left out for all workloads; with it the same providers would do the same "
@@ -254,11 +272,17 @@ def what_ifs(
     how += "proportion, stored data does not"
     calls.append(partial(ask.new_allocation, "traffic and runs x 2", partial(more, [2.0] * len(problem.items)), how))
     if any(item.job.growth_per_month for item in problem.items):
-        how += "; each workload one year after it begins, with machines chosen and traffic priced again, whereas the "
-        how += "forecast keeps today's kinds of machines and price per byte"
         factors = [float((1 + item.job.growth_per_month) ** MONTHS) for item in problem.items]
+        how += f"; each workload one year after it begins ({_factors_text(factors)}), with machines chosen and traffic "
+        how += "priced again, whereas the forecast keeps today's kinds of machines and price per byte"
         calls.append(partial(ask.new_allocation, f"growth after {MONTHS} months", partial(more, factors), how))
     return [row for rows in _side_by_side(calls) for row in rows]
+
+
+def _factors_text(factors: Sequence[float]) -> str:
+    """What traffic and runs grow to, of the workloads that grow least and most."""
+    least, most = (f"{factor:.3g}" for factor in (min(factors), max(factors)))
+    return f"x {least}" if least == most else f"x {least} to x {most}"
 
 
 class _Questions:
@@ -301,10 +325,12 @@ class _Questions:
     def new_allocation(self, name: str, problem: Callable[[], AllocationProblem], how: str) -> list[WhatIf]:
         """The bill of another problem, allocated anew."""
         try:
-            anew = allocate(problem(), effort=self.effort, start=self.now)
+            other = problem()
+            anew = allocate(other, effort=self.effort, start=self.now)
         except InfeasibleError as error:
             return [_impossible(name, f"no allocation: {error}")]
-        return self.answer(name, anew.usd, how + LATE * anew.out_of_time)
+        moves = _largest_moves(other, self.now, anew)
+        return self.answer(name, anew.usd, how + moves + LATE * anew.out_of_time)
 
     def without_spot(self) -> list[WhatIf]:
         """A week of the month its workloads run on the cheapest machines that are sold on demand."""

@@ -125,7 +125,7 @@ def _tags(job: ResolvedJob) -> Tags:
     spec, limits = job.spec, job.spec.constraints
     return (
         spec.residency, spec.tags, limits.gpus, limits.vendors, limits.exclude, limits.software, limits.marketplace,
-        limits.instances,
+        limits.include_retired, limits.instances,
     )  # fmt: skip
 
 
@@ -175,7 +175,9 @@ def _with_software(workload: Resolved, devices: AllowedDevices, *, owned: bool) 
         software = (ANY_SOFTWARE,)
     elif devices.software != USUAL_SOFTWARE:
         software = tuple(sorted(devices.software))
-    return workload.with_limits(software=software, marketplace=devices.marketplace)
+    return workload.with_limits(
+        software=software, marketplace=devices.marketplace, include_retired=devices.include_retired
+    )
 
 
 def searched_workload(job: ResolvedJob, platform: Platform, purchases: list[str]) -> Resolved:
@@ -541,7 +543,7 @@ def _sufficient_offers(job: ResolvedJob, facts: Facts) -> list[Offer]:
 
 def _constraint_devices(job: ResolvedJob, facts: Facts) -> AllowedDevices:
     """The devices that its constraints name; software and hosts were looked at with the policies."""
-    limits = replace(job.spec.constraints, software=(ANY_SOFTWARE,), marketplace=True)
+    limits = replace(job.spec.constraints, software=(ANY_SOFTWARE,), marketplace=True, include_retired=True)
     return AllowedDevices.of(limits, facts, limits.instances)
 
 

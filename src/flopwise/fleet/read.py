@@ -28,8 +28,8 @@ MOST_SHOWN = 12
 """Names of a circle that a message holds."""
 FOR_DEVELOPERS = (
     "objective", "software", "constraints.providers", "constraints.regions", "constraints.gpus",
-    "constraints.vendors", "constraints.exclude", "constraints.marketplace", "constraints.instances",
-    "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
+    "constraints.vendors", "constraints.exclude", "constraints.marketplace", "constraints.include_retired",
+    "constraints.instances", "constraints.purchase", "constraints.max_gpus", "constraints.max_usd_per_hour",
     "constraints.inter_node_bandwidth", "constraints.network", "constraints.intra_node",
 )  # fmt: skip
 """Keys of a workload that machines to work on have a use for."""
@@ -49,7 +49,7 @@ def parse_fleet(text: str, where: str = "fleet", existing: Path | str | None = N
     """The platform of the text of a fleet file; `where` names it in messages. Raises as `load_fleet`."""
     node, data = document(text, where)
     if not isinstance(data, dict):
-        table = "; a table of machines goes with --existing, beside the fleet whose workloads it names"
+        table = "; a table of machines goes with --existing, in addition to the fleet file whose workloads it names"
         more = table if Path(where).suffix == ".csv" else ""
         raise SpecError(f"{where}:1: a fleet is a mapping with `name` and `workloads`, not {kind_of(data)}{more}")
     return fleet_from(data, where, node, existing)
@@ -119,7 +119,7 @@ def _platform(fleet: Fleet) -> Platform:
     for number, entry in enumerate(fleet.own_machines):
         where = f"own_machines.{number}"
         if not entry.count + entry.buy_up_to:
-            raise SpecError(f"{where}: none is there and none may be bought; give `count`, `buy_up_to` or both")
+            raise SpecError(f"{where}: none exist and none may be bought; give `count`, `buy_up_to` or both")
         if entry.region.lower() == "any" or set(entry.region) & set("*?[/"):
             raise SpecError(
                 f"{where}.region: {entry.region[:60]!r} is not a place; name where your own machines are: eu-cellar"
@@ -146,12 +146,12 @@ def _growth(fleet: Fleet, names: Mapping[str, int], number: int) -> float:
         if followed not in names:
             raise SpecError(f"{where}: {UnknownNameError('workload', followed, names)}")
         if fleet.workloads[at].growth_per_month is not None:
-            raise SpecError(f"{where}: growth_per_month says it already; leave out one of them")
+            raise SpecError(f"{where}: growth_per_month already gives it; leave out one of them")
         chain[at], at = None, names[followed]
         if at in chain:
             circle = [fleet.workloads[n].name[:60] for n in (*list(chain)[list(chain).index(at) :], at)]
             shown = circle if len(circle) <= MOST_SHOWN else [*circle[:MOST_SHOWN], "...", circle[-1]]
-            raise SpecError(f"{where}: growth in a circle: {' -> '.join(shown)}; one needs growth_per_month")
+            raise SpecError(f"{where}: circular growth: {' -> '.join(shown)}; one needs growth_per_month")
     own = fleet.workloads[at].growth_per_month
     return fleet.policies.growth_per_month if own is None else own
 
@@ -166,7 +166,7 @@ def _rules(fleet: Fleet) -> Policies:
     purchases += [OWNED] if fleet.own_machines and OWNED not in purchases else []
     for number, quota in enumerate(policies.quotas):
         if quota.provider is None and quota.instance is None:
-            raise SpecError(f"policies.quotas.{number}: a quota is of a provider, an instance type, or both")
+            raise SpecError(f"policies.quotas.{number}: a quota names a provider, an instance type, or both")
     return replace(policies, purchase=tuple(purchases))
 
 

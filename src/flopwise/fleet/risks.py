@@ -61,6 +61,7 @@ def risks(
         register += _degradation(chosen, fleet)
         register += _loading(chosen, fleet.facts)
     register += _capacity(fleet)
+    register += _retirements(fleet)
     register += _idle_use(fleet)
     register += _providers(fleet, questions)
     register += _prices(fleet.rows, fleet.cost, ages, rules.max_price_age_days)
@@ -206,11 +207,7 @@ def _capacity(fleet: SolvedFleet) -> Iterable[Risk]:
             gone = -math.expm1(-record.interruptions_per_s * DAY_S)
             odds = 1.0 - (1.0 - gone) ** sum(row.count for row, _ in rows)
             doubt = " (the record does not cover so many at once)" if many else ""
-            doubt = (
-                f"{doubt} (so low a price is often out of date or has little capacity behind it)"
-                if least < THIN
-                else doubt
-            )
+            doubt = f"{doubt} (such a low price is often outdated or has little capacity)" if least < THIN else doubt
             dearer = sum(r.usd_per_month * (1.0 - part) for (r, _), part in zip(rows, parts, strict=True))
             price = f"{100 * least:.0f} % of on demand" if least else "a price without a known on-demand price"
             yield Risk(
@@ -249,6 +246,22 @@ def _degradation(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
         f"interval costs {format_usd(high, 0)} instead of {format_usd(usd, 0)}",
         mitigation="measure one machine first (flopwise calibrate); alert on throughput; keep quota for more machines",
     )  # fmt: skip
+
+
+def _retirements(fleet: SolvedFleet) -> Iterable[Risk]:
+    """Machines that their provider retires."""
+    kinds: dict[tuple[str, str, str], list[Allotment]] = {}
+    for row in fleet.rows:
+        if row.retires_on:
+            kinds.setdefault((row.provider, row.instance, row.retires_on), []).append(row)
+    for (provider, instance, day), rows in kinds.items():
+        names = list(dict.fromkeys(row.workload for row in rows))
+        yield Risk(
+            kind="retirement", workload=names[0] if len(names) == 1 else "", probability=1.0,
+            impact=min(1.0, sum(row.usd_per_month for row in rows) / max(fleet.cost.total, 1e-9)),
+            evidence=f"{provider} stops {sum(row.count for row in rows):,} x {instance} on {day}",
+            mitigation="move to another kind before that day, and sign no term that ends after it",
+        )  # fmt: skip
 
 
 def _loading(chosen: ChosenWorkload, facts: Facts) -> Iterable[Risk]:

@@ -90,29 +90,31 @@ _DAYS = ValueKind("days", _as_written, "quantity or list of text", {"type": ["nu
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours(Spec):
-    """When machines are on: from start to stop on days of the week, so many hours a day on so many days, or always.
+    """When machines are on: from start to stop on days of the week, a number of hours on a number of days, or always.
 
-    Times are of one clock for the whole fleet, whichever: what counts is how long, and what overlaps.
+    All times are in one time zone, whichever it is: only durations and overlaps matter.
     """
 
     always: bool = _key(options.FLAG, "All hours of the month.", default=False)
-    start: Any = _key(_CLOCK, "Time of day, 08:00, that machines are turned on.")
+    start: Any = _key(_CLOCK, "Time of day (08:00) at which machines are turned on.")
     stop: Any = _key(
         _CLOCK,
-        "Time of day, 16:00, that they are turned off; the next day where it is before start; 24:00 is the day's end.",
+        "Time of day (16:00) at which they are turned off, on the next day if it is before start; 24:00 is the end of "
+        "the day.",
     )
     per_day: float | None = _key(
-        options.quantity("hours", units.parse_count, high=24.0), "Hours a day, where start and stop do not matter.",
+        options.quantity("hours", units.parse_count, high=24.0), "Hours a day, if start and stop do not matter.",
     )
     days: Any = _key(
         _DAYS,
-        "Days of the week ([mon, wed], mon-fri, weekdays, weekends, daily) or how many a month (22, 4.35: weekly).",
+        "Days of the week ([mon, wed], mon-fri, weekdays, weekends, daily) or a number of days a month (22; 4.35 is "
+        "weekly).",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volumes(Spec):
-    """What a workload keeps and moves, a month."""
+    """Data that a workload stores and transfers, per month."""
 
     storage: float = _key(_VOLUME, "Bytes kept in object storage.", default=0.0)
     egress: float = _key(_VOLUME, "Bytes that leave the provider.", default=0.0)
@@ -121,11 +123,11 @@ class Volumes(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workstations(Spec):
-    """Machines that people work on: no workload that could be planned, only what each must have."""
+    """Machines that people work on: nothing is planned for them, only the requirements of each are met."""
 
     count: int = _key(options.whole(high=MOST_MACHINES), "How many machines.", default=1)
     gpus: tuple[str, ...] = _key(
-        options.name("gpu", 400), "Accepted accelerators; any with enough memory when none is named.",
+        options.name("gpu", 400), "Accepted accelerators; empty allows any with enough memory.",
         repeated=True,
     )
     gpus_each: int = _key(options.whole(high=64), "Minimum accelerators per machine.", default=1)
@@ -134,7 +136,7 @@ class Workstations(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFigures(Spec):
-    """What a room and its people take; what is not given is as `flopwise.fleet.onprem.Site` has it."""
+    """Costs of a room and its staff; the defaults are those of `flopwise.fleet.onprem.Site`."""
 
     colocation: bool = _key(
         options.FLAG, "In colocation: rent for reserved power in place of a building.",
@@ -149,7 +151,7 @@ class SiteFigures(Spec):
     network_frac: float | None = _key(
         _SHARE, "Switches, cables, storage and installation, as a share on top of the price.",
     )
-    host_usd_per_card: float | None = _key(_USD, "US dollars for its share of a server, where only the card is priced.")
+    host_usd_per_card: float | None = _key(_USD, "US dollars for its share of a server, if only the card has a price.")
     usd_per_kwh: float | None = _key(
         options.USD_OR_ZERO, "US dollars for a kWh of electricity (default: 0.128).", flags="--power-price",
     )
@@ -184,40 +186,40 @@ class OwnMachines(Spec):
     )
     kept: bool = _key(
         options.FLAG,
-        "Owned machines cost room, staff and support whether used or not; otherwise those not needed are given up.",
+        "Owned machines cost room, staff and support even if unused; if false, unused machines are given up.",
         default=True,
     )
     price: float | None = _key(
         options.quantity("usd", units.parse_usd, high=1e9),
         "Price of one machine with its accelerators in US dollars (default: that of data/onprem.csv).",
     )
-    provider: str = _key(_NAME, "Name of the place, for shares and quotas.", default="on-premises")
+    provider: str = _key(_NAME, "Name of the site, for shares and quotas.", default="on-premises")
     region: str = _key(_NAME, "Region, for residency rules: eu-frankfurt matches eu-*.", default="on-premises")
-    tags: tuple[str, ...] = _key(_NAME, "Attestations of the place: gdpr, hipaa ...", repeated=True)
+    tags: tuple[str, ...] = _key(_NAME, "Attestations of the site: gdpr, hipaa ...", repeated=True)
     memory: float | None = _key(
         options.BYTES, "Memory of the host (default, as for the network: that of comparable cloud machines).",
     )
     network: float | None = _key(options.BANDWIDTH, "Network bandwidth of one machine to others: 400GB/s.")
     kg_per_kwh: float | None = _key(
         options.quantity("kg", units.parse_count, high=3.0, closed=True),
-        "CO2 of the room's electricity (default: the region's, else the world's average).",
+        "Carbon intensity of the room's electricity (default: that of the region, or the world's average).",
     )
     site: SiteFigures = _key(record(SiteFigures), "Costs of the site and its people.", default=SiteFigures())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingMachines(Spec):
-    """Machines that a workload has today: what it is judged on, and what savings are held against."""
+    """Machines that a workload runs on today: `check` judges them, and savings are relative to them."""
 
-    instance: str = _key(options.name("instance"), "Instance type, as the cloud or people call it.", default=NEEDED)
+    instance: str = _key(options.name("instance"), "Instance type, in any common spelling.", default=NEEDED)
     count: int = _key(options.whole(high=MOST_MACHINES), "Number of instances.", default=1)
     purchase: str = _key(options.choice(*RENTED), "Purchase option.", default="on_demand")
     hours: float | None = _key(
         options.quantity("hours", units.parse_count, high=744.0),
-        "Hours a month that each is paid for (default: those of its schedule, or of its runs).",
+        "Paid hours a month of each machine (default: those of its schedule, or of its runs).",
     )
-    provider: str | None = _key(_NAME, "Provider, where several offer such a type.")
-    region: str | None = _key(_NAME, "Region (default: the cheapest that is known).")
+    provider: str | None = _key(_NAME, "Provider, if several offer such a type.")
+    region: str | None = _key(_NAME, "Region (default: the cheapest known).")
     price: float | None = _key(
         options.quantity("usd", units.parse_usd, high=1e6),
         "US dollars per hour of one instance, instead of the list price.",
@@ -229,11 +231,11 @@ class ExistingMachines(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Spec):
-    """How a service follows the profile of its traffic: machines by the hour, and a policy for what comes besides."""
+    """How a service follows its traffic profile: machines for each hour, and a policy for load above the profile."""
 
     fixed: bool = _key(options.FLAG, "Keep all machines of the peak on, whatever the traffic.", default=False)
     headroom: float = _key(
-        _SHARE, "Machines beyond those that the highest rate of an hour needs, up to the number at the peak: 20%."
+        _SHARE, "Machines in addition to those that the highest hourly rate needs, up to the number at the peak: 20%."
 , default=0.0,
     )
     policy: str = _key(
@@ -255,30 +257,30 @@ class Job(Spec):
     name: str = _key(_NAME, "Unique name of the workload.", default=NEEDED)
     task: str = _key(
         options.choice(*TASKS),
-        "What it does; `validate` is a batch of requests with short answers, `develop` machines that people work on.",
+        "Task; `validate` is a batch of requests with short answers, `develop` means machines that people work on.",
         default=NEEDED,
     )
     model: str | None = options.same(WorkloadSpec, "model")
     environment: str | None = _key(
-        _NAME, "Environment whose hours it has (default: training for what is trained, else production).",
+        _NAME, "Environment whose hours it has (default: training for training tasks, otherwise production).",
     )
     machines: Workstations | None = _key(record(Workstations), "Only of a `develop` workload.")
     hours: Hours | None = _key(record(Hours), "Schedule of its own, instead of its environment's.")
     runs_per_month: float | None = _key(
         options.quantity("count", units.parse_count, low=1e-3, high=1e6, closed=True),
-        "Runs a month, of a workload that ends (default: one).",
+        "Runs a month of a workload that ends (default: one).",
     )
     purchase: tuple[str, ...] = _key(
-        _PURCHASE, "Purchase options, among the fleet's; `owned` and `api` may be named here alone.", repeated=True,
+        _PURCHASE, "Purchase options out of the fleet's; `owned` and `api` may be named only here.", repeated=True,
     )
     interruptible: bool | None = _key(
-        options.FLAG, "Whether it may be interrupted, so that spot is allowed (default: training and batch jobs may).",
+        options.FLAG, "Whether it may be interrupted, which allows spot (default: yes for training and batch jobs).",
     )
     residency: tuple[str, ...] = _key(
-        _NAME, "Regions, or patterns of them, that its data may be in: eu-*.", repeated=True,
+        _NAME, "Regions, or patterns of them, in which its data may be: eu-*.", repeated=True,
     )
     tags: tuple[str, ...] = _key(
-        _NAME, "Attestations and services that its provider must have: hipaa, fedramp, sagemaker ...", repeated=True,
+        _NAME, "Attestations and services that its provider must offer: hipaa, fedramp, sagemaker ...", repeated=True,
     )
     backup: bool = _key(options.FLAG, "Keep standby capacity with a second provider, as the policy says."
 , default=False)
@@ -293,10 +295,10 @@ class Job(Spec):
     starts: str | None = _key(_MONTH, "Month of the roadmap in which it starts: 2027-01.")
     volumes: Volumes = _key(record(Volumes), "Volumes of storage and traffic.", default=Volumes())
     existing: tuple[ExistingMachines, ...] = _key(
-        record(ExistingMachines), "What it runs on today: `flopwise check` judges it.", repeated=True,
+        record(ExistingMachines), "Machines that it runs on today, which `flopwise check` judges.", repeated=True,
     )
     autoscale: Scaling = _key(
-        record(Scaling), "How a service follows its `traffic.profile` (by default it does).",
+        record(Scaling), "How a service follows its `traffic.profile` (which it does by default).",
         default=Scaling(),
     )
     # fmt: on
@@ -305,7 +307,7 @@ class Job(Spec):
 
     @property
     def workload(self) -> dict[str, Any]:
-        """The workload that `flopwise plan` would be asked about."""
+        """The workload, with the keys of a file for `flopwise plan`."""
         return {"model": self.model, "task": PLANNED_AS.get(self.task, self.task), "name": self.name, **self.planned}
 
 
@@ -331,11 +333,11 @@ def _job(value: object, what: str) -> Job:
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota(Spec):
-    """At most so many instances of a type, or of all that a pattern names, at once."""
+    """Highest number of concurrent instances of a type, or of all types that match a pattern."""
 
     most: int = _key(options.WHOLE_OR_ZERO, "Instances at once.", default=NEEDED)
-    provider: str | None = _key(_NAME, "Provider that the quota is for, or a pattern of several.")
-    instance: str | None = _key(_NAME, "Instance type that the quota is for, or a pattern of several: p5*.")
+    provider: str | None = _key(_NAME, "Provider to which the quota applies, or a pattern.")
+    instance: str | None = _key(_NAME, "Instance type to which the quota applies, or a pattern: p5*.")
 
     def __str__(self) -> str:
         return f"the quota of {self.most} x {' '.join(part for part in (self.provider, self.instance) if part)}"
@@ -349,18 +351,19 @@ class Quota(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup(Spec):
-    """Capacity in a second provider for the workloads that ask for it: parts of them that it carries count."""
+    """Standby capacity with a second provider for the workloads that ask for it; partial capacity counts."""
 
     share: float = _key(
         options.FRACTION_OR_ZERO,
-        "Share of any provider's load that the others can carry if it is lost, on whole instances.", default=0.25,
+        "Share of a provider's load that the others can carry if that provider is lost, on whole "
+        "instances.", default=0.25,
     )
     on: bool = _key(
         options.FLAG, "Keep the backup running all the time; otherwise it costs only when it is used.",
         default=False,
     )
     hours: float = _key(
-        _HOURS, "Hours a month that it is expected to be used, where it does not run all the time.", default=24.0,
+        _HOURS, "Expected hours of use a month, if it does not run all the time.", default=24.0,
     )
 
 
@@ -368,8 +371,8 @@ class Backup(Spec):
 class MonthSpreads(Spec):
     """Spread of the simulated months around the plan: standard deviations, and hours that an interruption costs.
 
-    The usual figures are assumed: a service's owner knows better; list prices hardly move within a month, spot prices
-    do; half an hour is lost since the last checkpoint, restart included.
+    The defaults are assumptions that a service's owner can improve: list prices hardly move within a month, spot prices
+    do; an interruption loses half an hour since the last checkpoint, restart included.
     """
 
     demand: float = _key(_SPREAD, "Standard deviation of a month's demand.", default=0.15)
@@ -383,27 +386,28 @@ class Policies(Spec):
     """What holds for the whole fleet."""
 
     budget_per_month: float | None = _key(
-        options.USD, "Monthly budget in US dollars; if the bill cannot be that low, the error says how low it can be.",
+        options.USD, "Monthly budget in US dollars; if no bill is that low, the error states the lowest possible bill.",
     )
     providers: Mapping[str, float] | None = _key(
         by_name(options.FRACTION_OR_ZERO),
-        "Shares of what is rented: {aws: 60%, gcp: 30%, azure: 10%}; all providers when it is empty. Machines of your "
-        "own and APIs count only where they are named here.",
+        "Shares of the rented machines' cost: {aws: 60%, gcp: 30%, azure: 10%}; empty allows all providers. Own "
+        "machines and APIs count only if they are named here.",
     )
     share_tolerance: float = _key(
-        options.FRACTION_OR_ZERO, "Tolerance of the shares, as a part of the whole bill.", default=0.05,
+        options.FRACTION_OR_ZERO, "Tolerance of the shares, as a fraction of the whole bill.", default=0.05,
     )
     regions: tuple[str, ...] = _key(
-        _NAME, "Regions, or patterns of them (us-*), that may be rented in; all when none is named.", repeated=True,
+        _NAME, "Regions, or patterns of them (us-*), in which machines may be rented; empty allows all.", repeated=True,
     )
     gpus: tuple[str, ...] = options.same(ConstraintsSpec, "gpus", key=FIELD)
     vendors: tuple[str, ...] = options.same(ConstraintsSpec, "vendors", key=FIELD)
     exclude: tuple[str, ...] = options.same(ConstraintsSpec, "exclude", key=FIELD)
     software: tuple[str, ...] = options.same(ConstraintsSpec, "software", key=FIELD)
     marketplace: bool = options.same(ConstraintsSpec, "marketplace", key=FIELD, default=False)
+    include_retired: bool = options.same(ConstraintsSpec, "include_retired", key=FIELD, default=False)
     purchase: tuple[str, ...] = _key(
         _PURCHASE,
-        "Purchase options (default: on demand). Own machines may always be used, an API only where `api` is named.",
+        "Purchase options (default: on demand). Own machines are always allowed, an API only if `api` is named.",
         repeated=True,
     )
     spot: str = options.same(RankingSpec, "spot", key=FIELD, section="")
@@ -416,17 +420,17 @@ class Policies(Spec):
     )
     carbon_usd_per_kg: float = _key(
         options.quantity("usd", units.parse_count, high=1e6, closed=True),
-        "US dollars that a kilogram of CO2 counts in the choice, on top of the cost.", default=0.0,
+        "US dollars per kilogram of CO2, added to the cost in the choice of machines.", default=0.0,
     )
     max_price_age_days: float = _key(
         options.quantity("days", units.parse_count, low=1.0, high=36_500.0, closed=True),
-        "Age in days beyond which a price is warned about.",
+        "Age in days beyond which a price causes a warning.",
         default=180.0,
     )
     baseline: str | None = _key(
         _NAME, "Baseline of the savings: `on_demand` (the same machines on demand, services around the clock), "
-               "`existing` (what workloads run on today; the default where they say so), or an accelerator on which "
-               "each would run as published.",
+               "`existing` (the current machines; the default if they are given), or an accelerator on which each "
+               "workload would run in the published format.",
     )
     scenarios: MonthSpreads = _key(
         record(MonthSpreads), "Spread of the simulated months around the plan.", default=MonthSpreads(),
@@ -459,8 +463,8 @@ class Fleet(Spec):
 , repeated=True)
     description: str = _key(_TEXT, "A sentence or two for the report.", default="")
     existing: Any = _key(
-        options.FILE, "A table (CSV) of what workloads run on today, with columns name, instance, count and hours, and "
-        "optionally the other keys of `existing`; its rows stand in for a workload's own.",
+        options.FILE, "A table (CSV) of the current machines of the workloads, with columns name, instance, count and "
+                      "hours, and optionally the other keys of `existing`; its rows replace those of a workload.",
     )
 
 

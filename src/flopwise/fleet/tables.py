@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import PURCHASES, Offer
+from flopwise.facts.offers import PURCHASES, Offer, retirement_note
 from flopwise.fleet.bill import SIZES, SolvedFleet, size_of
 from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
 from flopwise.fleet.offers import ApiOffer, OwnOffer, allowed_devices, why_not_allowed
@@ -143,7 +143,10 @@ def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
             "spot_usd_per_hour": o.spot_usd_per_hour, "reserved_1y_usd_per_hour": o.reserved_1y_usd_per_hour,
             "reserved_3y_usd_per_hour": o.reserved_3y_usd_per_hour, "price_date": o.price_date, "source": o.source,
             "spot_date": o.price_date_of("spot") if o.spot_usd_per_hour is not None else None,
-            "price_notes": [n for p in PURCHASES if o.price_usd_per_hour(p) and (n := o.price_note(p))],
+            "price_notes": [
+                *(n for p in PURCHASES if o.price_usd_per_hour(p) and (n := o.price_note(p))),
+                *filter(None, [retirement_note(o.retires_on)]),
+            ],
             "used": key in workloads, "workloads": list(dict.fromkeys(workloads.get(key, []))),
         }
         for key, o in offers.items()

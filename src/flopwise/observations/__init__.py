@@ -1,1 +1,1 @@
-"""Services that run: what their engines and load generators say of them, as figures and as a trace to replay."""
+"""Running services: measurements of their engines and load generators, as figures and as a trace to replay."""

@@ -1,4 +1,4 @@
-"""A replayed trace against what was observed: each figure, and the terms of first tokens and of further ones."""
+"""Comparison of a simulated trace with its observation: figures, and the terms of first and further tokens."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.result import SimulatedRun
 
 WORTH_FRAC = 0.05
-"""Of a figure: what is off by less needs no explanation."""
+"""Relative difference below which a term is not reported as a cause."""
 HOST, QUEUE, PREFILL = "host", "queue", "prefill"
-WEIGHTS, CACHE, MESSAGES, PROMPTS, REST = "weights", "cache", "messages", "prompts of others", "the rest"
+WEIGHTS, CACHE, MESSAGES = "weights", "cache", "messages"
+PROMPTS, REST = "prefill of other requests", "unexplained time"
 _LEVERS = {
-    HOST: "the engine's HTTP server, tokenizer and scheduler take another time than planned: calibrate the deployment",
-    QUEUE: "the queue has another length: check the arrivals and the rate that the replica sustains",
-    PREFILL: "prompts take another time: prefix hits, chunks of prefill, the rate of products",
-    WEIGHTS: "another batch runs at a time than was simulated",
-    CACHE: "sequences hold another number of tokens than was simulated",
-    MESSAGES: "links between the devices",
-    PROMPTS: "prompts of others stretch more, or fewer, steps",
-    REST: "rates or host time of a step are others here: `flopwise calibrate` fits this deployment",
+    HOST: "the time of the HTTP server, tokenizer and scheduler differs from the plan: `flopwise calibrate` fits it",
+    QUEUE: "the queue length differs: check the arrivals and the rate that the replica sustains",
+    PREFILL: "the prefill time differs: check prefix hits, prefill chunks and the rate of matrix products",
+    WEIGHTS: "the running batch differs from the simulated one",
+    CACHE: "the number of cached tokens per sequence differs from the simulation",
+    MESSAGES: "check the links between the devices",
+    PROMPTS: "prefill of other requests delays more, or fewer, steps than in the simulation",
+    REST: "rates or host times of this deployment differ from the assumed ones: `flopwise calibrate` fits them",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFigure:
-    """One figure: seconds, requests or shares; low and high of the prediction where it has an interval."""
+    """A measured and a predicted figure, in seconds, requests or shares; `low` and `high`: 80 % interval, if known."""
 
     name: str
     measured: float
@@ -45,15 +46,15 @@ class ComparedFigure:
 
     @property
     def difference(self) -> float | None:
-        """Measured over predicted, less 1."""
+        """Measured / predicted - 1; None where the prediction is 0."""
         return self.measured / self.predicted - 1 if self.predicted else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTerm:
-    """One term of a mean first token (`of` "first token") or of a mean further one, in seconds; None: not measured.
+    """A term of the mean TTFT (`of` "first token") or TPOT (`of` "token"), in seconds; None: not measured.
 
-    The measured terms add up to the measured whole.
+    The measured terms add up to the measured total.
     """
 
     of: str
@@ -64,7 +65,7 @@ class ComparedTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayComparison:
-    """An observation beside the same traffic simulated."""
+    """An observation compared with a simulation of the same traffic."""
 
     figures: tuple[ComparedFigure, ...]
     terms: tuple[ComparedTerm, ...]
@@ -74,7 +75,7 @@ class ReplayComparison:
 def compare(
     seen: Observation, run: SimulatedRun, job: ServeJob, intervals: dict[str, tuple[float, float]] | None = None
 ) -> ReplayComparison:
-    """Figure by figure and term by term; `intervals`: of the simulated medians, by `ttft_s`, `tpot_s`, `e2e_s`."""
+    """The comparison; `intervals`: 80 % intervals of the simulated medians, by `ttft_s`, `tpot_s`, `e2e_s`."""
     ends = intervals or {}
     predicted = {"ttft": run.ttft_s, "itl": run.tpot_s, "e2e": run.e2e_s}
     keys = {"ttft": "ttft_s", "itl": "tpot_s", "e2e": "e2e_s"}
@@ -105,7 +106,7 @@ def compare(
 
 
 def _first_token(seen: Observation, run: SimulatedRun) -> list[ComparedTerm]:
-    """Host: all outside of queue and prefill; a load generator's clients count their own way there and back to it."""
+    """Terms of TTFT. Host is all time outside of queue and prefill, including the network if clients measured."""
     first, wait = float(np.nanmean(run.ttft_s)), float(np.nanmean(run.wait_s))
     host = float(run.host_ps.mean()) / PS
     parts = {HOST: host, QUEUE: wait, PREFILL: max(first - host - wait, 0.0)}
@@ -123,7 +124,7 @@ def _first_token(seen: Observation, run: SimulatedRun) -> list[ComparedTerm]:
 
 
 def token_terms(job: ServeJob, batch: float, context: float) -> dict[str, float]:
-    """Seconds of a step that decodes `batch` sequences of `context` tokens, by what they go to."""
+    """Time of a step that decodes `batch` sequences of `context` tokens, by term, in seconds."""
     machine = runner(job)
     load = StepLoad(decode_batch=max(batch, 1.0), decode_context=max(context, 1.0))
     step = machine.step(load, job.layout)
@@ -139,7 +140,7 @@ def token_terms(job: ServeJob, batch: float, context: float) -> dict[str, float]
 
 
 def _token(seen: Observation, run: SimulatedRun, job: ServeJob) -> list[ComparedTerm]:
-    """The simulated batch beside the measured one; what the same terms do not explain there is not separated."""
+    """Terms of TPOT, computed at the simulated and at the measured batch; the remainder is REST."""
     whole = None if seen.itl is None else seen.itl.mean
     simulated = float(np.nanmean(run.tpot_s)) if np.any(np.isfinite(run.tpot_s)) else None
     if whole is None or simulated is None:
@@ -163,7 +164,7 @@ def _token(seen: Observation, run: SimulatedRun, job: ServeJob) -> list[Compared
 
 
 def _findings(terms: tuple[ComparedTerm, ...]) -> list[str]:
-    """The largest difference of first tokens and of further ones, in words."""
+    """The largest difference of TTFT and of TPOT as a sentence each."""
     found = []
     for of in dict.fromkeys(term.of for term in terms):
         own = [term for term in terms if term.of == of and term.measured_s is not None]
@@ -178,5 +179,5 @@ def _findings(terms: tuple[ComparedTerm, ...]) -> list[str]:
                 f"{_LEVERS[worst.name]}"
             )
         else:
-            found.append(f"{of}: no term is off by more than {WORTH_FRAC:.0%} of the whole".replace("%", " %"))
+            found.append(f"{of}: no term differs by more than {WORTH_FRAC:.0%} of the total".replace("%", " %"))
     return found

@@ -1,4 +1,4 @@
-"""What was observed of a service: latencies, load and cache, and the requests as a trace that can be replayed."""
+"""An observation of a service: latencies, load and cache usage, and the requests as a trace to replay."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ OBSERVATION_FILE, TRACE_FILE = "observation.json", "trace.csv"
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "e2e": "e2e_s"}
 _HISTOGRAMS = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "latency": "e2e"}
-"""Figures by the meanings of metrics; where an engine has both, `itl` is the finer one."""
+"""Latency by the meaning of a metric; where an engine has both, `itl` is the more precise one."""
 COUNTS = ("requests", "latency", "output_lengths", "ttft")
-"""What counts answers, best first: a counter of requests, or histograms that have one observation of each."""
+"""Metrics that count answered requests, preferred ones first: a counter, or histograms with one value per request."""
 MEASURED = ("ttft_s", "e2e_s")
-"""Columns of a trace file that are no requests' but their answers'."""
+"""Columns of a trace file that belong to the answers, not to the requests."""
 FROM_ENGINE, FROM_LOAD = "engine", "load generator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLatency:
-    """Mean and percentiles of a time, in seconds; of an engine's histogram each within the ends of its bucket."""
+    """Mean and percentiles of a latency, in seconds; from an engine's histogram with the ends of each bucket."""
 
-    source: str  # engine, whose clock begins when it has the request; or load generator: what its clients saw
+    source: str  # engine (from when it received the request) or load generator (as its clients measured)
     count: int
     mean: float | None
     p50: float | None
     p90: float | None
     p95: float | None
     p99: float | None
-    low: dict[str, float]  # by percentile, where it is known to a bucket only
+    low: dict[str, float]  # by percentile, where only the bucket is known
     high: dict[str, float | None]  # None: above the last bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A service over some time. Seconds, tokens, requests; None is what nobody said."""
+    """A service over a period, in seconds, tokens and requests; None: not measured."""
 
     engine: str | None
     url: str | None
@@ -92,21 +92,21 @@ class TraceColumns:
     prompt: np.ndarray
     output: np.ndarray
     cached: np.ndarray  # tokens of the prompt that begin as others' do
-    ttft_s: np.ndarray  # as measured; of a drawn trace the means of the interval, NaN where that has none
+    ttft_s: np.ndarray  # as measured; for a generated trace the mean of the interval, NaN where it has none
     e2e_s: np.ndarray
 
 
 def observation(
     watched: Watched | None, load: MeasuredRequests | None, *, seed: int = 0
 ) -> tuple[Observation, TraceColumns | None]:
-    """What an engine's metrics, a load generator's requests, or both say.
+    """The observation, and its trace, from an engine's metrics, a load generator's requests, or both.
 
-    Latencies are the clients' where they are known. The trace has the generator's requests; without them arrivals are
-    those that the engine's counters grew by, spread over each interval, with lengths drawn from its histograms. There
-    is none of an engine that counts tokens and no requests (llama.cpp).
+    Latencies are those of the clients if known. The trace has the load generator's requests; without them it is
+    generated: arrivals from the growth of the engine's counters, spread over each interval, and lengths drawn from its
+    histograms. There is no trace for an engine that counts tokens but not requests (llama.cpp).
 
     Raises:
-        SpecError: no request was answered in that time, or nobody says how long prompts are.
+        SpecError: no request was answered in that time, or prompt lengths are not known.
     """
     assert watched is not None or load is not None
     notes: list[str] = []
@@ -125,7 +125,7 @@ def observation(
         }
         engine["output_tokens"] = float(load.output.mean())
         if load.failed:
-            notes.append(f"{load.failed:,} requests failed: they count in no figure and are not in the trace")
+            notes.append(f"{load.failed:,} requests failed; figures and the trace leave them out")
         if watched is None:
             engine |= {"engine": None, "url": None, "began_at_s": load.began_at_s, "duration_s": span}
     if trace is not None:
@@ -148,15 +148,15 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
         "readings": len(watched.readings),
     }  # fmt: skip
     if watched.older_than is not None:
-        notes.append(f"by its names of metrics the engine is older than {watched.engine} {watched.older_than}")
+        notes.append(f"its metric names show that the engine is older than {watched.engine} {watched.older_than}")
     if watched.restarts:
         lost = sum(_in_flight(r) for r, step in zip(watched.readings, watched.growth, strict=False) if step.restarted)
         notes.append(
-            f"the engine began anew {watched.restarts} times: what it counted just before that is not known, and "
-            f"{lost:,.0f} requests that were in flight were lost"
+            f"the engine restarted {watched.restarts} time{'s' if watched.restarts > 1 else ''}: its counts just "
+            f"before a restart are not known, and {lost:,.0f} requests in flight were lost"
         )
     if watched.missed:
-        notes.append(f"{watched.missed} of {watched.missed + len(watched.readings)} readings could not be had")
+        notes.append(f"{watched.missed} of {watched.missed + len(watched.readings)} readings failed")
     grown, numbers = watched.histograms, watched.numbers
     for meaning in ("tpot", "itl", "ttft", "latency"):
         if meaning in grown and grown[meaning].count > 0:
@@ -184,7 +184,7 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
 
 
 def _means(watched: Watched) -> dict[str, Any]:
-    """Means of a request's stages, of a token where sums alone are counted, and of what is in flight."""
+    """Mean times of a request's stages and of a token (where only sums are counted), and mean requests in flight."""
     found: dict[str, Any] = {}
     seconds, tokens = (watched.numbers.get(name, 0.0) for name in ("decode_s", "output_tokens"))
     if seconds and tokens:
@@ -209,10 +209,10 @@ def _in_flight(reading: Reading) -> float:
 
 
 def _busy_s(watched: Watched) -> float:
-    """Seconds in which the engine made steps, or a little more.
+    """An upper bound of the time in which the engine computed steps, in seconds.
 
-    Between two readings at which nothing was in flight, all that ran began and ended: the engine was busy for no longer
-    than its requests were in prefill and decode together, nor than the intervals in which it made steps.
+    All requests between two readings with nothing in flight began and ended in between: the engine was busy for at most
+    their total time in prefill and decode, and for at most the intervals in which it computed steps.
     """
     busy = stepped = stayed = 0.0
     for step, after in zip(watched.growth, watched.readings[1:], strict=True):
@@ -221,11 +221,11 @@ def _busy_s(watched: Watched) -> float:
         if not _in_flight(after):
             busy += min(stepped, stayed) if {"prefill", "decode"} <= {*step.histograms} else stepped
             stepped = stayed = 0.0
-    return busy + stepped  # requests that are still in flight have not told how long they stay
+    return busy + stepped  # the times of requests that are still in flight are not known
 
 
 def _num_answered(watched: Watched) -> float:
-    """Requests that were answered: by their own counter, else as many as one of the histograms has."""
+    """Number of answered requests: by their counter, else by a histogram with one value per request."""
     counts = [watched.histograms[name].count for name in COUNTS if name in watched.histograms]
     return watched.numbers.get("requests", 0.0) or max(counts, default=0.0)
 
@@ -237,27 +237,27 @@ def _trace_of_load(load: MeasuredRequests, watched: Watched | None, notes: list[
         answered = _num_answered(watched) if watched is not None else 0.0
         tokens = watched.numbers.get("input_tokens", 0.0) if watched is not None else 0.0
         if not answered or not tokens:
-            raise SpecError("the load generator's file does not say how long prompts are; observe the engine beside it")
+            raise SpecError("the load generator's file has no prompt lengths; give the engine's address as well")
         prompt[unknown] = max(round(tokens / answered), 1)
-        notes.append("prompts have their mean length: the load generator's file does not say each")
+        notes.append("all prompts have the mean length, since the load generator's file does not give each length")
     if watched is not None and not np.any(cached):
         cached = _cached_tokens(prompt, watched)
     return TraceColumns(load.arrival_s, prompt, load.output, np.minimum(cached, prompt), load.ttft_s, load.e2e_s)
 
 
 def _cached_tokens(prompt: np.ndarray, watched: Watched) -> np.ndarray:
-    """Tokens of each prompt that are found in the cache: of all the share that the engine counted."""
+    """Cached tokens of each prompt: the share that the engine counted over all prompts."""
     read, found = watched.numbers.get("input_tokens", 0.0), watched.numbers.get("cached_tokens", 0.0)
     share = min(found / read, 1.0) if read else 0.0
     return np.floor(prompt * share).astype(np.int64)
 
 
 def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns | None:
-    """Arrivals by the growth of counters, lengths by histograms or means."""
+    """A generated trace: arrivals from the growth of counters, lengths from histograms or means."""
     last = watched.readings[-1]
     if not {*COUNTS} & {*last.numbers, *last.histograms}:
         notes.append(
-            f"{watched.engine} counts tokens and no requests: no trace; a load generator's file (--load) is one"
+            f"no trace, because {watched.engine} counts tokens but not requests; give a load generator's file (--load)"
         )
         return None
     rng = np.random.default_rng(seed)
@@ -266,7 +266,7 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
     begin, owed = watched.readings[0].at_s, 0.0
     name = next((n for n in COUNTS if any(step.count(n) for step in watched.growth)), COUNTS[0])
     for step, before, after in zip(watched.growth, watched.readings, watched.readings[1:], strict=False):
-        left = 0.0 if step.restarted else _in_flight(before)  # those of an engine that began anew are lost
+        left = 0.0 if step.restarted else _in_flight(before)  # a restart loses the requests in flight
         owed += step.count(name) + _in_flight(after) - left
         count = max(round(owed), 0)
         owed -= count
@@ -286,12 +286,12 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
             lengths.append(np.maximum(np.rint(histogram.draws(count, rng)), 1).astype(np.int64))
         elif watched.numbers.get(counter):
             lengths.append(np.full(count, max(round(watched.numbers[counter] / answered), 1), dtype=np.int64))
-            notes.append(f"{counter.replace('_', ' ')} are the mean of all requests: the engine counts no lengths")
+            notes.append(f"all requests have the mean {counter.replace('_', ' ')}: the engine has no histogram of them")
         else:
-            raise SpecError(f"{watched.url}: the engine does not say how many {counter.replace('_', ' ')} there were")
+            raise SpecError(f"{watched.url}: the engine has no metric of {counter.replace('_', ' ')}")
     notes.append(
-        "the trace is drawn: arrivals spread over each interval between readings, lengths by the engine's histograms; "
-        "a load generator's file (--load) has the requests themselves"
+        "the trace is generated: arrivals are spread over each interval between readings, and lengths are drawn from "
+        "the engine's histograms; a load generator's file (--load) has the real requests"
     )
     first, gap = np.array(means).T
     whole = first + np.where(lengths[1] > 1, gap * (lengths[1] - 1), 0.0)
@@ -306,7 +306,7 @@ def _mean_of(step: Growth, *names: str) -> float:
 
 
 def write_observation(folder: Path, found: Observation, trace: TraceColumns | None) -> None:
-    """Write `observation.json` and, where there is a trace, `trace.csv` into a folder, made where there is none.
+    """Write `observation.json` and, if there is a trace, `trace.csv` into a folder, which is created if necessary.
 
     Raises:
         SpecError: they cannot be written.
@@ -327,10 +327,10 @@ def write_observation(folder: Path, found: Observation, trace: TraceColumns | No
 
 
 def read_observation(folder: Path) -> Observation:
-    """An observation that was written, its trace checked.
+    """Read an observation and check its trace.
 
     Raises:
-        SpecError: it is not there, damaged, or of a newer version.
+        SpecError: it does not exist, is damaged, or has a newer version.
     """
     path = folder / OBSERVATION_FILE
     try:
@@ -342,7 +342,7 @@ def read_observation(folder: Path) -> Observation:
     except ValueError as fault:
         raise SpecError(f"{path}: damaged ({fault})") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise SpecError(f"{path}: not what `flopwise observe` writes")
+        raise SpecError(f"{path}: not a file of `flopwise observe`")
     if document.get("version") != VERSION:
         raise SpecError(f"{path}: written by a newer flopwise (version {document.get('version')}); update this one")
     if (folder / TRACE_FILE).exists():
@@ -354,14 +354,14 @@ def measured_requests(path: Path) -> MeasuredRequests:
     """The requests of an observation (its folder, or its `observation.json`), or of a load generator's file.
 
     Raises:
-        SpecError: there are none, or they cannot be read; says why.
+        SpecError: there are no requests, or they cannot be read; gives the reason.
     """
     folder = path.parent if path.name == OBSERVATION_FILE else path
     if not folder.is_dir():
         return read_requests(path)
     seen, file = read_observation(folder), folder / TRACE_FILE
     if not file.exists():
-        raise SpecError(f"{folder}: an observation without a trace: the engine counts no requests; observe it --load")
+        raise SpecError(f"{folder}: no trace, since the engine does not count requests; observe again with --load FILE")
     columns = read_trace_columns(file)
     try:
         ttft_s, e2e_s = np.array([

@@ -1,4 +1,4 @@
-"""One reading of an engine's metrics: its page of Prometheus text as the quantities that data/metrics.csv names."""
+"""A reading of an engine's metrics: its page of Prometheus text as the quantities of data/metrics.csv."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ TIMEOUT_S = 5.0
 MOST_BYTES = 64 * 2**20
 """Of one page."""
 SHARES = frozenset({"cache"})
-"""Gauges that are shares of a device, of which several replicas' mean is taken; others are counts."""
+"""Gauges that are shares of a device: several replicas are averaged. Other gauges are counts and are summed."""
 
 Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 """Samples of a page by their names: (labels, value)."""
 Page = Callable[[str], str]
-"""What reads the text at an address."""
+"""A function that reads the text at an address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an engine said at one time, by meaning; several replicas behind one page are summed."""
+    """An engine's metrics at one time, by meaning; several replicas on one page are summed."""
 
     at_s: float
     numbers: Mapping[str, float] = field(default_factory=dict)  # gauges and counters
@@ -40,13 +40,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What an engine's counters and histograms grew by between two readings."""
+    """The growth of an engine's counters and histograms between two readings."""
 
     begin_s: float
     end_s: float
     numbers: Mapping[str, float]
     histograms: Mapping[str, Histogram]
-    restarted: bool  # the engine began anew in between: what it counted before that is not known
+    restarted: bool  # the engine restarted in between: its counts just before that are not known
 
     def count(self, name: str) -> float:
         """Growth of a counter, or observations of a histogram; 0 where there is none."""
@@ -54,10 +54,10 @@ class Growth:
 
 
 def growth(before: Reading, now: Reading, counters: frozenset[str]) -> Growth:
-    """What was counted between two readings of one engine; `counters`: the numbers that only grow.
+    """The growth between two readings of one engine; `counters`: the numbers that only grow.
 
-    An engine that has another start time, or a counter of which fell, has begun anew: all that it counts since then.
-    A counter that was not there has counted nothing: some appear with their first event.
+    A different start time, or a counter that fell, shows a restart: the growth is then the count since the restart.
+    A counter that was absent counts from zero: some appear with their first event.
     """
     counts = {name: one.count for name, one in now.histograms.items()}
     counts |= {name: value for name, value in now.numbers.items() if name in counters}
@@ -72,25 +72,25 @@ def growth(before: Reading, now: Reading, counters: frozenset[str]) -> Growth:
 
 
 def engines(facts: Facts) -> list[str]:
-    """Engines that can be observed: exporters that know of requests in a batch."""
+    """Engines that can be observed: exporters with a metric of running requests."""
     return list(dict.fromkeys(record.exporter for record in facts.metric_records if record.meaning == "running"))
 
 
 def page_text(url: str) -> str:
-    """A page by HTTP.
+    """The text of a page, by HTTP.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: the page cannot be read.
     """
     body = page_bytes(url, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, headers={"Accept": "text/plain"})
     return body.decode("utf-8", "replace")
 
 
 def page_urls(url: str, facts: Facts) -> list[str]:
-    """Where an engine at `url` may have its metrics: the address itself where it names a page, else known paths.
+    """Addresses at which an engine at `url` may serve metrics: `url` itself if it names a page, else known paths.
 
     Raises:
-        SpecError: no address of HTTP.
+        SpecError: not an HTTP address.
     """
     address = http_address(url, "the engine")
     parts = urlsplit(address)
@@ -102,10 +102,10 @@ def page_urls(url: str, facts: Facts) -> list[str]:
 
 
 def engine_page(urls: Sequence[str], facts: Facts, page: Page = page_text) -> tuple[str, str, Series]:
-    """(address, engine, its metrics) of the first page that an engine has its metrics on.
+    """(address, engine, metrics) of the first page with the metrics of a known engine.
 
     Raises:
-        SpecError: none answers, or none with the metrics of an engine that is known; says why of each.
+        SpecError: no page answers, or none has the metrics of a known engine; gives the reason for each.
     """
     missing, strange = list[str](), list[str]()
     for url in urls:
@@ -122,11 +122,11 @@ def engine_page(urls: Sequence[str], facts: Facts, page: Page = page_text) -> tu
             strange.append(f"{shown}: {fault}")
     if strange:
         raise SpecError("; ".join(strange))
-    raise SpecError(f"no metrics: {'; '.join(missing)}. Is the engine up, and are its metrics switched on?")
+    raise SpecError(f"no metrics: {'; '.join(missing)}. Check that the engine is running with metrics enabled")
 
 
 def counters_of(engine: str, facts: Facts) -> frozenset[str]:
-    """The numbers of an engine that only grow."""
+    """The metrics of an engine that are counters."""
     return frozenset(r.meaning for r in facts.metric_records if r.exporter == engine and r.kind == "counter")
 
 
@@ -134,7 +134,7 @@ def page_series(text: str) -> Series:
     """All samples of a page.
 
     Raises:
-        SpecError: the page is not Prometheus text; says the line.
+        SpecError: the page is not Prometheus text; names the line.
     """
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only where metrics are read
 
@@ -149,10 +149,10 @@ def page_series(text: str) -> Series:
 
 
 def engine_of(series: Series, facts: Facts) -> str:
-    """The engine whose metrics stand on the page: the one most of whose names are there.
+    """The engine whose metrics are on the page: the one with the most metric names on it.
 
     Raises:
-        SpecError: none that is known; says what stands there instead.
+        SpecError: no known engine; names the metrics that are on the page instead.
     """
     known = engines(facts)
     names = {engine: _present(engine, series, facts) for engine in known}
@@ -161,8 +161,8 @@ def engine_of(series: Series, facts: Facts) -> str:
         others = sorted({name.partition("_")[0].partition(":")[0] for name in series})[:6]
         seen = f"its metrics begin with: {', '.join(others)}" if others else "the page holds no metrics"
         raise SpecError(
-            f"no engine that can be observed ({seen}); known are {', '.join(known)}. Is it the engine's own address, "
-            f"and are its metrics switched on (SGLang: --enable-metrics, llama.cpp: --metrics)?"
+            f"no known engine ({seen}); known: {', '.join(known)}. Give the address of the engine itself, and enable "
+            f"its metrics (SGLang: --enable-metrics, llama.cpp: --metrics)"
         )
     return best
 
@@ -177,14 +177,14 @@ def _stands(name: str, series: Series) -> bool:
 
 
 def _names(record: MetricRecord, facts: Facts) -> list[str]:
-    """Today's name, then those of older versions; the parser calls every counter `_total`, whatever the page does."""
+    """The current name, then those of older versions; the parser appends `_total` to every counter."""
     key = (record.exporter, record.meaning)
     names = [record.metric, *(f.former for f in facts.former_metrics if (f.exporter, f.meaning) == key)]
     return [*names, *(f"{name}_total" for name in names if record.kind == "counter")]
 
 
 def older_than(series: Series, engine: str, facts: Facts) -> str | None:
-    """The oldest version of the engine that no longer uses a name that stands on its page; None: all are today's."""
+    """The oldest version of the engine that no longer uses a name on the page; None: all names are current."""
     today = {record.meaning: record.metric for record in facts.metric_records if record.exporter == engine}
     versions = [
         former.before_version
@@ -195,7 +195,7 @@ def older_than(series: Series, engine: str, facts: Facts) -> str | None:
 
 
 def reading(series: Series, engine: str, at_s: float, facts: Facts) -> Reading:
-    """The quantities of an engine's page; what is not there, or no number, is left out."""
+    """The quantities on an engine's page; missing values, and those that are not numbers, are left out."""
     numbers: dict[str, float] = {}
     histograms: dict[str, Histogram] = {}
     for record in facts.metric_records:
@@ -218,7 +218,7 @@ def reading(series: Series, engine: str, at_s: float, facts: Facts) -> Reading:
 
 
 def _histogram(name: str, series: Series) -> Histogram | None:
-    """All series of a histogram together; None where it has no buckets that can be read."""
+    """The sum of all series of a histogram; None where no buckets can be read."""
     buckets: dict[float, float] = defaultdict(float)
     for labels, value in series.get(f"{name}_bucket", ()):
         try:

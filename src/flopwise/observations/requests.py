@@ -1,6 +1,6 @@
-"""Requests as a load generator measured them, one by one: when they came, how long they were, what they waited.
+"""Single requests as a load generator measured them: arrival, lengths and latencies.
 
-Read are results of guidellm, of vLLM's `bench serve --save-detailed`, of AIPerf (its JSON lines) and of genai-perf.
+Supported are results of guidellm, of vLLM's `bench serve --save-detailed`, of AIPerf (JSON lines) and of genai-perf.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _GIVE = "guidellm's JSON, vLLM's `bench serve --save-result --save-detailed`, AI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRequests:
-    """Columns of one length, by time of arrival, which counts from the first request's."""
+    """Columns of equal length, sorted by arrival; arrivals count from the first request."""
 
     arrival_s: NDArray[np.float64]
     prompt: NDArray[np.int64]  # 0: not known
     output: NDArray[np.int64]
-    cached: NDArray[np.int64]  # tokens of the prompt that were cached already; 0 where that is not known
+    cached: NDArray[np.int64]  # tokens of the prompt that were in the cache; 0: none, or not known
     ttft_s: NDArray[np.float64]
     e2e_s: NDArray[np.float64]
-    began_at_s: float  # seconds since 1970; or of another clock, where the file says no date
-    failed: int = 0  # requests that got no whole answer; they stand in no column
-    users: int | None = None  # of a closed loop, where the file says so
-    drawn: bool = False  # from an engine's counters: the times are the means of their interval, NaN where it has none
+    began_at_s: float  # seconds since 1970; or of another clock, where the file has no date
+    failed: int = 0  # requests without a complete answer; the columns leave them out
+    users: int | None = None  # of a closed loop, where the file gives them
+    drawn: bool = False  # generated from an engine's counters: times are means of an interval, NaN where it has none
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
     @property
     def itl_s(self) -> NDArray[np.float64]:
-        """Mean time between the tokens of each answer; NaN for those of one token."""
+        """Mean time between the tokens of each answer, in seconds; NaN for answers of one token."""
         gaps = self.output - 1
         return np.where(gaps > 0, (self.e2e_s - self.ttft_s) / np.maximum(gaps, 1), np.nan)
 
     def take(self, rows: NDArray[np.bool_]) -> MeasuredRequests:
-        """Some of them."""
+        """The requests at `rows`."""
         names = ("arrival_s", "prompt", "output", "cached", "ttft_s", "e2e_s")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
@@ -56,7 +56,7 @@ def read_requests(path: Path) -> MeasuredRequests:
     """The requests of a load generator's file.
 
     Raises:
-        SpecError: it cannot be read, is of no known format, or holds sums alone.
+        SpecError: the file cannot be read, has no known format, or has only sums.
     """
     documents = Source(path).documents
     every = (
@@ -68,7 +68,7 @@ def read_requests(path: Path) -> MeasuredRequests:
     failed = len(found) - len(rows)
     if not rows:
         raise SpecError(
-            f"{path}: no requests with their times ({failed:,} failed); sums alone make no trace. Give {_GIVE}"
+            f"{path}: no single requests with times ({failed:,} failed), so there is no trace. Give {_GIVE}"
         )
     users = {number for document in documents for number in reader.users_of(document)}
     return _columns(rows, failed, users.pop() if len(users) == 1 else None)

@@ -12,11 +12,11 @@ from flopwise.values import dataclass
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserveSpec(Spec):
-    """How long an engine is watched, how often it is read, and what its load generator wrote."""
+    """How long an engine is observed, how often its metrics are read, and the file of its load generator."""
 
-    seconds: float = option("--for", options.SECONDS, "How long to watch.", default=60.0)
+    seconds: float = option("--for", options.SECONDS, "How long to observe the engine.", default=60.0)
     interval_s: float = option("--every", options.SECONDS, "Time between two readings of its metrics.", default=1.0)
     load: Path | None = option("--load", options.FILE,
-        "Result of a load generator with each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.")
-    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Random seed of a trace that is drawn.", default=0)
+        "Result of a load generator with a record of each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.")
+    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Random seed of a generated trace.", default=0)
     # fmt: on

@@ -1,4 +1,4 @@
-"""Reading an engine at intervals: what its counters grew by, over restarts and absences."""
+"""Reading an engine at intervals: growth of its counters, across restarts and outages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAST_INTERVAL_S = 0.05
 
 @dataclass(slots=True)
 class Watched:
-    """What an engine did while it was watched: readings, and growth of its counters summed over restarts."""
+    """The readings of an engine, and the growth of its counters summed across restarts."""
 
     engine: str
     url: str
@@ -38,17 +38,17 @@ class Watched:
     numbers: dict[str, float] = field(default_factory=dict)  # growth of counters
     histograms: dict[str, Histogram] = field(default_factory=dict)  # growth
     restarts: int = 0
-    older_than: str | None = None  # a version of the engine
-    missed: int = 0  # readings that could not be had
+    older_than: str | None = None  # the engine's version is older than this one
+    missed: int = 0  # readings that failed
     growth: list[Growth] = field(default_factory=list)
 
     @property
     def duration_s(self) -> float:
-        """First to last reading."""
+        """Time from the first to the last reading, in seconds."""
         return self.readings[-1].at_s - self.readings[0].at_s if self.readings else 0.0
 
     def add(self, now: Reading, counters: frozenset[str]) -> None:
-        """One more reading."""
+        """Add a reading."""
         if self.readings:
             grown = growth(self.readings[-1], now, counters)
             self.restarts += grown.restarted
@@ -73,10 +73,10 @@ def watch_engine(
 ) -> Watched:
     """Read the metrics of the engine at `url` for `seconds`, one reading an `interval_s`.
 
-    An engine that goes away is asked again until the time is over; one that begins anew counts from zero.
+    An engine that stops answering is asked again until the time is over; after a restart counters start from zero.
 
     Raises:
-        SpecError: nobody answers at first, or what answers is no engine that is known.
+        SpecError: nothing answers at the start, or no known engine does.
     """
     address, engine, series = engine_page(page_urls(url, facts), facts, page)
     counters, begin, shown = counters_of(engine, facts), clock(), shown_address(address)
@@ -98,5 +98,5 @@ def watch_engine(
         else:
             watched.missed += 1
     if len(watched.readings) < 2:
-        raise SpecError(f"{shown} answered once and then no more within {seconds:g} s: is the engine still up?")
+        raise SpecError(f"{shown} answered only once within {seconds:g} s; check that the engine is still running")
     return watched

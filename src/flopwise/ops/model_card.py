@@ -74,5 +74,5 @@ def _sequence_tokens(model: Model, seq: int | None) -> int:
     if fixed is not None:
         return fixed
     if seq is None:
-        raise SpecError(f"{model.name} needs --seq, the tokens of a sequence, beside --batch")
+        raise SpecError(f"{model.name} needs --seq, the tokens of a sequence, in addition to --batch")
     return seq

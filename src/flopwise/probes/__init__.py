@@ -1,1 +1,1 @@
-"""What a machine sustains, measured on it: products, memory, attention, transfers, messages, disk, fixed times."""
+"""Measured rates of a machine: matrix products, memory, attention, transfers, messages, disk, fixed times."""

@@ -1,4 +1,4 @@
-"""What a library has to offer so that a device can be measured through it."""
+"""The interface of a library through which a device is measured."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ class AttentionShape:
 
 
 class Backend(Protocol):
-    """A device through a library. What makes an operation takes its memory at once and gives what runs it."""
+    """A device through a library. Methods that make an operation allocate its memory and return a function."""
 
     library: Literal["torch", "numpy"]
     device: ProbedDevice
-    dtypes: tuple[str, ...]  # that products come in
-    trains: bool  # follows operations for their backward pass
+    dtypes: tuple[str, ...]  # of matrix products
+    trains: bool  # has a backward pass
     versions: Mapping[str, str]
 
     def wait(self) -> None:
-        """Return when the device has done all that it was given."""
+        """Wait until the device has finished all operations."""
 
     def free_bytes(self) -> float:
-        """Memory of the device that can be had now."""
+        """Free memory of the device, in bytes."""
 
     def release(self) -> None:
-        """Give back what is no longer used."""
+        """Release unused memory."""
 
     def close(self) -> None:
-        """Set back what the whole process shares: threads, ways of rounding."""
+        """Restore settings of the whole process: threads, rounding."""
 
     def matmul(self, m: int, n: int, k: int, dtype: str, weights: int = 1) -> Run:
-        """An (m, k) by a (k, n) matrix, by `weights` of them in turn."""
+        """The product of an (m, k) and a (k, n) matrix, with `weights` such (k, n) matrices in turn."""
 
     def memory(self, what: str, nbytes: int) -> Run:
-        """Copy, read or write memory: `nbytes` in all, of which a copy reads one half and writes the other."""
+        """Copy, read or write `nbytes` of memory; a copy reads one half and writes the other."""
 
     def attention(self, shape: AttentionShape, what: AttentionPass, dtype: str) -> Run:
-        """Causal attention over whole sequences, with its backward pass for training; decode: one new token each."""
+        """Causal attention over whole sequences, with the backward pass for training; or decoding one token each."""
 
     def elementwise(self, elements: int, *, backward: bool) -> Run:
-        """Norm, activation, product and sum over fp32 elements, and their backward pass."""
+        """Norm, activation, product and sum over fp32 elements, optionally with the backward pass."""
 
     def small_operation(self, count: int, *, backward: bool) -> Run:
-        """`count` additions of a few elements, each on the result of the one before, and their backward pass."""
+        """`count` dependent additions of a few elements, optionally with the backward pass."""

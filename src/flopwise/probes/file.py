@@ -1,6 +1,6 @@
-"""What a probe measured, as plain data, and its JSON file.
+"""The results of a probe as plain data, and its JSON file.
 
-SI units throughout: FLOP/s (for int8, operations a second), B/s, s. A device goes by its `id`: `cpu`, `cuda:0`, `mps`.
+SI units throughout: FLOP/s (for int8, operations per second), B/s, s. The `id` of a device is `cpu`, `cuda:0` or `mps`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ FORMAT, VERSION = "flopwise-probe", 1
 LARGEST_FILE = 16 << 20
 Unit = Literal["FLOP/s", "B/s", "s"]
 FIGURES = ("value", "best", "low", "high", "seconds")
-"""Of a measurement, above 0 where they are known."""
+"""Figures of a measurement that must be above 0 if they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One operation on one device, repeated; a rate is the work of one repetition over its time.
 
-    `name` and what its `shape` says (whole numbers):
+    `name` and the integers of its `shape`:
         matmul              m, n, k: an (m, k) by a (k, n) matrix
-        weights_read        m, n, k, weights: so many (k, n) matrices in turn, more than caches hold; B/s of these
-        memory_copy, memory_read, memory_write   bytes: all that is touched, the working set
-        attention_prefill   batch, heads, kv_heads, seq, dim; causal, FLOP as the mask lets through
+        weights_read        m, n, k, weights: that many (k, n) matrices in turn, more than caches hold; B/s of these
+        memory_copy, memory_read, memory_write   bytes: the working set
+        attention_prefill   batch, heads, kv_heads, seq, dim; causal, FLOP of unmasked pairs
         attention_training  the same with its backward pass
         attention_decode    batch, heads, kv_heads, seq, dim: one new token each, B/s of keys and values
         elementwise         elements, passes: norm, activation, product and sum; B/s of their inputs and outputs
         elementwise_training  the same with its backward pass
-        launch_queued, launch_waited, launch_autograd   s: of one small operation in a queue, alone and waited for,
-                            and followed by autograd (the backward pass an operation of its own)
+        launch_queued, launch_waited, launch_autograd   s: per small operation queued, synchronous, and with autograd
+                            (the backward pass is an operation of its own)
         host_to_device, device_to_host   bytes, pinned (0 or 1)
         device_to_device    bytes, peer: the index of the device that receives
-        all_reduce, all_gather   bytes, ranks; B/s of the bus: 2 (n-1)/n and (n-1)/n of the bytes
-        disk_write, disk_read                  bytes: in a row, of one request
+        all_reduce, all_gather   bytes, ranks; bus bandwidth: 2 (n-1)/n and (n-1)/n of the bytes
+        disk_write, disk_read                  bytes: of one sequential request
         disk_random_write, disk_random_read    bytes, depth: of one request, requests at once
-        loop_naive, loop_vectorised   n: an (n, n) by (n, n) matrix in Python's own loops, and by the library
+        loop_naive, loop_vectorised   n: an (n, n) by (n, n) matrix in plain Python loops, and by the library
     """
 
     name: str
@@ -54,38 +54,38 @@ class Measurement:
     work: float = 0.0  # FLOP or bytes of one repetition; operations where the unit is s
     value: float | None = None  # at the median repetition; None where it failed
     best: float | None = None  # the fastest repetition
-    low: float | None = None  # 10th and 90th percentile of the value, so that low <= value <= high
+    low: float | None = None  # 10th and 90th percentile of the value: low <= value <= high
     high: float | None = None
     seconds: float | None = None  # median of a repetition
     repeats: int = 0
-    involuntary_switches: int | None = None  # times that the system took the processor away
-    others_frac: float | None = None  # share of all cores that other processes and other machines used meanwhile
-    note: str = ""  # what is less certain: the page cache is in it, scaled from a part ...
-    failure: str | None = None  # why there is no value
+    involuntary_switches: int | None = None  # involuntary context switches
+    others_frac: float | None = None  # share of all cores that other processes and virtual machines used meanwhile
+    note: str = ""  # a source of uncertainty: includes the page cache, scaled from a part ...
+    failure: str | None = None  # reason for a missing value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedDevice:
-    """A device that was measured, as its driver and the system describe it."""
+    """A measured device, as described by its driver and the system."""
 
     id: str
     kind: Literal["cpu", "cuda", "rocm", "mps"]
-    name: str  # as the driver says
+    name: str  # as reported by the driver
     accelerator: str | None = None  # the row of the catalog with its datasheet
     memory_bytes: int | None = None
-    threads: int | None = None  # of a CPU, that were used
-    cores: int | None = None  # of a CPU, that were used (a core may have two threads); multiprocessors of a GPU
+    threads: int | None = None  # used threads of a CPU
+    cores: int | None = None  # used cores of a CPU (a core may have two threads); multiprocessors of a GPU
     clock_hz: float | None = None
     cache_bytes: Mapping[str, int] = field(default_factory=dict)  # "L1", "L2", "L3" of a CPU
     driver: str | None = None
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype: the datasheet's, or computed
     memory_bytes_per_s: float | None = None  # the datasheet's
-    peak_source: str | None = None  # where the two come from
+    peak_source: str | None = None  # source of both
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What tells a probe of this version from everything else."""
+    """The header that identifies a probe's file and its version."""
 
     format: str = ""
     version: int = 0
@@ -93,28 +93,28 @@ class _Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What one run of the probe measured on one machine."""
+    """The results of one probe of one machine."""
 
     format: str = FORMAT
     version: int = VERSION
     date: str  # ISO 8601 with its zone
     host: str
     system: str  # operating system and its release
-    flopwise: str  # the version that measured
+    flopwise: str  # version of flopwise
     versions: Mapping[str, str]  # python, numpy, torch, cuda ...
     backend: Literal["torch", "numpy"]
     quick: bool
     devices: tuple[ProbedDevice, ...]
     measurements: tuple[Measurement, ...]
-    seconds: float = 0.0  # that it took
-    notes: tuple[str, ...] = ()  # a busy machine, what could not be measured at all
+    seconds: float = 0.0  # duration of the probe
+    notes: tuple[str, ...] = ()  # a busy machine, kinds that could not be measured
 
     @classmethod
     def from_file(cls, path: Path | str) -> Probe:
         """Read the file of a probe.
 
         Raises:
-            SpecError: there is no such file, it is damaged, no probe, or of a newer version.
+            SpecError: there is no such file, or it is damaged, not a probe, or of a newer version.
         """
         import msgspec  # noqa: PLC0415 - as in `write`
 
@@ -131,7 +131,7 @@ class Probe:
                 raise SpecError(f"{where}: not a probe's file; `flopwise probe -o FILE` writes one")
             if head.version > VERSION:
                 raise SpecError(
-                    f"{where}: written by a newer flopwise: version {head.version} of the file, and this one reads "
+                    f"{where}: written by a newer flopwise: the file has version {head.version}, this flopwise reads "
                     f"{VERSION}; update flopwise"
                 )
             probe: Probe = msgspec.json.decode(data, type=cls)
@@ -141,20 +141,20 @@ class Probe:
         return probe
 
     def write(self, path: Path | str) -> None:
-        """Write the file: all of it, or the old one stays.
+        """Write the file; on failure an existing file is kept.
 
         Raises:
-            SpecError: it cannot be written.
+            SpecError: the file cannot be written.
         """
-        import msgspec  # noqa: PLC0415 - who only looks at the types need not load it
+        import msgspec  # noqa: PLC0415 - not needed for the types
 
         write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     def device(self, identity: str) -> ProbedDevice:
-        """The device of that `id`.
+        """The device with this `id`.
 
         Raises:
-            SpecError: it was not measured.
+            SpecError: the device was not measured.
         """
         for one in self.devices:
             if one.id == identity:
@@ -162,13 +162,13 @@ class Probe:
         raise SpecError(f"device {identity!r} is not in the probe; it has {', '.join(d.id for d in self.devices)}")
 
     def values(self, name: str, device: str, dtype: str | None = None) -> Iterator[tuple[Measurement, float]]:
-        """Measurements of that name that succeeded, with their values; of one dtype where it is given."""
+        """Successful measurements with this name and their values; optionally of one dtype."""
         for one in self.measurements:
             if (one.name, one.device) == (name, device) and dtype in (None, one.dtype) and one.value is not None:
                 yield one, one.value
 
     def best(self, name: str, device: str, dtype: str | None = None) -> float | None:
-        """The best rate, or the shortest time, among the medians; None where nothing was measured."""
+        """The best rate, or the shortest time, among the medians; None if nothing was measured."""
         found = [(value, one.unit) for one, value in self.values(name, device, dtype)]
         if not found:
             return None
@@ -176,11 +176,11 @@ class Probe:
 
 
 _SIZES = {"matmul": ("m", "n", "k"), "weights_read": ("m", "n", "k", "weights"), "attention": ("seq",)}
-"""Sizes that measurements have, by how their names begin: who reads them divides by these."""
+"""Required keys of a measurement's shape, by the beginning of its name; readers divide by these sizes."""
 
 
 def _check(probe: Probe, where: str) -> None:
-    """Refuse what no machine can have measured. Raises SpecError."""
+    """Refuse impossible results. Raises SpecError."""
     known = {device.id for device in probe.devices}
     if any(not device.name.strip() for device in probe.devices):
         raise SpecError(f"{where}: a device has no name")
@@ -193,12 +193,12 @@ def _check(probe: Probe, where: str) -> None:
         if one.device not in known:
             raise SpecError(f"{at}: its device {one.device[:40]!r} is not among the devices")
         if (one.value is None) == (one.failure is None):
-            raise SpecError(f"{at}: needs either a value or a failure")
+            raise SpecError(f"{at}: has neither a value nor a failure, or both")
         figures = [getattr(one, name) for name in FIGURES]
         if any(figure is not None and not (math.isfinite(figure) and figure > 0) for figure in figures):
-            raise SpecError(f"{at}: a figure is not above 0 and finite")
+            raise SpecError(f"{at}: a figure is not positive and finite")
         needed = next((keys for start, keys in _SIZES.items() if one.name.startswith(start)), ())
         if one.value is not None and any(one.shape.get(key, 0) < 1 for key in needed):
             raise SpecError(f"{at}: its shape needs {', '.join(needed)}, each at least 1")
         if not (math.isfinite(one.work) and one.work >= 0):
-            raise SpecError(f"{at}: its work is not 0 or more and finite")
+            raise SpecError(f"{at}: its work is negative or not finite")

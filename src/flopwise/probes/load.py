@@ -1,4 +1,4 @@
-"""Who else is at work: what makes a figure less certain, read before and after it is measured."""
+"""Other load on the machine, which makes figures less certain, read before and after each measurement."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from flopwise.values import dataclass
 
 STAT = Path("/proc/stat")
 BUSY_FRAC = 0.1
-"""Share of all cores in other hands from which a figure is said to be disturbed."""
+"""Share of all cores used by others from which a figure counts as disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What others took while something was measured; None where the system does not say, or in too short a time."""
+    """Load of others during a measurement; None if it is not known, or if the time was too short."""
 
     others_frac: float | None  # of all cores
-    switches: int | None  # times that the system took the processor away from this process
+    switches: int | None  # involuntary context switches of this process
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The machine at one moment: what all and what this process used since they began."""
+    """CPU usage at one time: of the machine since boot, and of this process since its start."""
 
     at_s: float
-    busy_s: float | None  # of all cores together, with what other virtual machines took; None: the system does not say
+    busy_s: float | None  # of all cores, including time stolen by other virtual machines; None: not known
     own_s: float
     switches: int | None  # involuntary ones, of this process
     waiting_per_core: float | None  # processes that were ready to run in the last minute, for each core
 
     @classmethod
     def now(cls) -> Load:
-        """Read it."""
+        """Read the present usage."""
         return cls(time.monotonic(), _busy_s(), time.process_time(), _involuntary_switches(), _waiting_per_core())
 
     def __sub__(self, earlier: Load) -> Disturbance:
-        """Who else was at work since `earlier`."""
+        """Load of others since `earlier`."""
         passed = self.at_s - earlier.at_s
         switches = None if self.switches is None or earlier.switches is None else self.switches - earlier.switches
         if self.busy_s is None or earlier.busy_s is None or passed < 0.1:  # counted in hundredths
@@ -47,7 +47,7 @@ class Load:
 
 
 def _busy_s() -> float | None:
-    """Seconds of all cores that somebody used: user, nice, system, interrupts, stolen; not idle, not waiting."""
+    """Busy seconds of all cores: user, nice, system, interrupts, stolen; not idle, not waiting."""
     try:
         words = STAT.read_text(encoding="ascii").split("\n", 1)[0].split()
         user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])

@@ -1,4 +1,4 @@
-"""The processor and its memory, as the system describes them, and the rate that its vector units can reach."""
+"""The CPU and its memory, as described by the system, and the peak rate of its vector units."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Assumes: a server or desktop part with both units; Arm processors are not in it:
 
 
 def cpu_device(threads: int) -> ProbedDevice:
-    """The processor, of which `threads` threads are used; its peak is computed where the system says enough for it."""
+    """The CPU with `threads` used threads; its peak is computed if the system provides clock and flags."""
     info, cores = _cpu_info(), min(threads, usable_cores())
     clock, cycle = _clock_hz(info), _flop_per_cycle(info)
     source = None if clock is None or not cycle else f"computed: {cores} cores x {clock / 1e9:.2f} GHz x FLOP a cycle"
@@ -48,7 +48,7 @@ def cpu_device(threads: int) -> ProbedDevice:
 
 
 def _cpu_info() -> Mapping[str, str]:
-    """What the system says of the first processor, by its own keys; nothing where it says nothing."""
+    """Entries of /proc/cpuinfo for the first processor; empty if there are none."""
     try:
         first = CPUINFO.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
     except OSError:
@@ -57,7 +57,7 @@ def _cpu_info() -> Mapping[str, str]:
 
 
 def cpu_name() -> str:
-    """What the processor calls itself."""
+    """The name that the CPU reports."""
     info = _cpu_info()
     if platform.system() == "Darwin":
         with suppress(OSError):
@@ -80,7 +80,7 @@ def usable_cores() -> int:
 
 
 def _clock_hz(info: Mapping[str, str]) -> float | None:
-    """The highest clock that the system names, else that of now; a virtual machine's may be far below the real one."""
+    """The maximum clock, else the present one; a virtual machine may report far less than the real clock."""
     try:
         return float((CPUS / "cpu0/cpufreq/cpuinfo_max_freq").read_text(encoding="ascii")) * 1e3
     except (OSError, ValueError):
@@ -100,7 +100,7 @@ def _threads_per_core(info: Mapping[str, str]) -> int:
 
 
 def _flop_per_cycle(info: Mapping[str, str]) -> Mapping[str, int]:
-    """FLOP of a core in a cycle, by dtype; nothing where the flags do not tell."""
+    """FLOP per core and cycle, by dtype; empty if the flags do not determine it."""
     flags, of = set(info.get("flags", "").split()), info.get("cpu family", "")
     return next((rates for needed, family, rates in FLOP_PER_CYCLE if needed <= flags and family in (None, of)), {})
 
@@ -119,7 +119,7 @@ def _cache_bytes() -> dict[str, int]:
 
 
 def _ram_bytes() -> int | None:
-    """The machine's memory."""
+    """Memory of the machine, in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
@@ -127,7 +127,7 @@ def _ram_bytes() -> int | None:
 
 
 def free_ram_bytes() -> float:
-    """Memory that can be had without swapping, within the limit of a container; unbounded where nobody says."""
+    """Memory available without swapping, within the limit of a container; infinite if it is not known."""
     free = float("inf")
     try:
         words = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())

@@ -1,4 +1,4 @@
-"""The run of a probe: which kinds on which devices, in which time, and what becomes of what fails."""
+"""Running a probe: kinds and devices, time limits, and handling of failures."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from flopwise.probes.timing import LEAST, Stopwatch, Task, TooLongError
 from flopwise.values import dataclass
 
 Progress = Callable[[float, float, str], object]
-"""Seconds of measuring that are through, those in all, and what is measured now."""
+"""Elapsed and total seconds of measuring, and the present measurement."""
 ROUNDS = 2
-"""Times that a whole probe goes through a device's operations: what disturbs one turn may spare the next."""
+"""Number of rounds over a device's operations in a full probe: a disturbance may affect only one of them."""
 MOST_S, QUICK_MOST_S = 73.0, 12.5
-"""Time of measuring in all; several devices share it."""
+"""Total measuring time, in seconds; several devices share it."""
 LIMIT_S, QUICK_LIMIT_S = 110.0, 17.0
-"""Wall time of a probe, loading its library included: kinds that took longer leave less to those that follow."""
+"""Time limit of a probe, including loading its library: kinds that take longer leave less for later ones."""
 LEAST_S, QUICK_LEAST_S = 20.0, 4.0
-"""Time that is left for measuring however long the library took to load, as on a machine that is overloaded."""
+"""Minimum measuring time, even if the library took long to load, as on an overloaded machine."""
 OVERHEAD = 1.5
-"""Time of an operation, with what it takes to make its data, over the time that it is measured for."""
+"""Total time of an operation, including making its data, over its measuring time."""
 OVERRUN = 1.2
-"""Time of a kind over the time that it is given, as slow operations are repeated a few times all the same."""
+"""Expected time of a kind over its allotted time, since slow operations are still repeated a few times."""
 LATEST = 1.6
-"""Times its own time after which the rest of a kind is left out."""
+"""Multiple of its allotted time after which the rest of a kind is left out."""
 MOST_MEMORY_FRAC = 0.5
 """Share of the device's free memory that an operation may take."""
 ALIKE = 64
-"""Times the work of an operation that its rate is trusted for."""
+"""Ratio of work up to which the rate of one operation predicts the time of another."""
 REASON = 300
-"""Characters of a reason that are kept."""
+"""Maximum length of a reason, in characters."""
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
@@ -54,19 +54,19 @@ Key = tuple[str, str | None, tuple[tuple[str, int], ...]]
 
 @dataclass(slots=True)
 class _Series:
-    """What was measured of one operation so far."""
+    """The measurements of one operation so far."""
 
     task: Task
     samples: list[float] = field(default_factory=list)
     failure: str | None = None
-    slow_s: float = math.inf  # that a repetition took which was not measured further
+    slow_s: float = math.inf  # time of a repetition that was too slow to be measured further
     others_frac: float | None = None
     switches: int | None = None
 
 
 @dataclass(slots=True)
 class ProbeRunner:
-    """Measures devices, one after the other; `clock` in seconds, of which loading the library took `loading_s`."""
+    """Measures devices one after the other; `clock`: in seconds, `loading_s`: time to load the library."""
 
     folder: Path
     quick: bool
@@ -80,7 +80,7 @@ class ProbeRunner:
     _end: float = math.inf  # by the clock
 
     def probe(self, backends: Sequence[Backend], machine: Backend, names: Sequence[str]) -> Probe:
-        """Measure the kinds of those `names` on each of `backends`; what the machine has once, on `machine`."""
+        """Measure the kinds in `names` on each of `backends`, and kinds of the whole machine on `machine`."""
         began, before = self.clock(), Load.now()
         plan = list(self._plan(backends, machine, names))
         whole_s = sum(self._seconds(name) for _, name in plan)
@@ -113,7 +113,7 @@ class ProbeRunner:
     def _plan(
         self, backends: Sequence[Backend], machine: Backend, names: Sequence[str]
     ) -> Iterator[tuple[Backend, str]]:
-        """Messages go among the GPUs where there are any."""
+        """The backend for messages: that of the GPUs if there are any."""
         for name in names:
             if KINDS[name].scope == "device":
                 yield from ((backend, name) for backend in backends)
@@ -124,23 +124,23 @@ class ProbeRunner:
         return (KINDS[name].quick_s if self.quick else KINDS[name].seconds) * self._scale
 
     def _share_frac(self, plan: Sequence[tuple[Backend, str]]) -> float:
-        """The share of their time that there is for the rest of the plan, 0 to 1."""
+        """The share of its time that is left for the rest of the plan, 0 to 1."""
         starts_s = sum(KINDS[name].start_s for _, name in plan)
         left_s = self._end - self.clock() - starts_s
         return min(max(left_s / (OVERRUN * sum(self._seconds(name) for _, name in plan)), 0.0), 1.0)
 
     def _measurements(self, backend: Backend, name: str, share_frac: float) -> list[Measurement]:
-        """All operations of one kind on one device, in a share of the kind's time."""
+        """Measure all operations of one kind on one device, in a share of the kind's time."""
         kind, usual_s = KINDS[name], self._seconds(name)
         allotted = share_frac * usual_s
         rounds = 1 if self.quick or kind.scope == "machine" else ROUNDS
         series = dict[Key, _Series]()
         left_s = self._end - self.clock()
         if left_s <= 0:
-            raise NothingToMeasureError("the time of the probe is over")
+            raise NothingToMeasureError("the time limit of the probe is used up")
         with kind.tasks(Bench(backend, self.quick, self.folder, left_s)) as tasks:
             if not tasks:
-                raise NothingToMeasureError("this device does not have it")
+                raise NothingToMeasureError("this device does not support it")
             each_s = allotted / (len(tasks) * rounds * OVERHEAD)
             begun = self.clock()  # the processes of messages have been started
             watch = Stopwatch(self.clock, backend.wait, each_s, self._end)
@@ -156,7 +156,7 @@ class ProbeRunner:
         return [_measurement(one, backend.device.id) for one in series.values()]
 
     def _add(self, one: _Series, backend: Backend, watch: Stopwatch, others: list[_Series], *, late: bool) -> None:
-        """Measure an operation once more, or note why not."""
+        """Measure an operation once more, or record the reason of a failure."""
         task, before = one.task, Load.now()
         try:
             _check_memory(task, backend.free_bytes())
@@ -178,27 +178,27 @@ class ProbeRunner:
             one.switches = (one.switches or 0) + load.switches
 
     def _check_alive(self, backend: Backend) -> None:
-        """Say so when the device does nothing any more: what follows on it fails, too."""
+        """Add a note if the device no longer answers, since later operations on it fail, too."""
         try:
             backend.small_operation(1, backward=False)()
             backend.wait()
         except Exception as fault:  # noqa: BLE001 - as above
-            note = f"{backend.device.id} stopped answering ({_reason(fault)}): later figures are missing"
+            note = f"{backend.device.id} stopped answering ({_reason(fault)}); later figures are missing"
             if not any(line.startswith(f"{backend.device.id} stopped") for line in self.notes):
                 self.notes.append(note)
 
     def _note_load(self, before: Load, measured: Sequence[Measurement]) -> None:
-        """Say how busy the machine was before and meanwhile."""
+        """Notes on other load before and during the probe."""
         disturbed = [one for one in measured if (one.others_frac or 0.0) > BUSY_FRAC]
         if before.waiting_per_core is not None and before.waiting_per_core > 0.5:
             self.notes.append(
-                f"the machine was busy before the probe began: {before.waiting_per_core:.1f} processes a core were "
+                f"the machine was busy before the probe: {before.waiting_per_core:.1f} processes per core were "
                 "ready to run in the minute before; figures may be too low"
             )
         if disturbed:
             most = max(one.others_frac or 0.0 for one in disturbed)
             self.notes.append(
-                f"{len(disturbed)} of {len(measured)} figures were taken while others used more than "
+                f"{len(disturbed)} of {len(measured)} figures were measured while other processes used more than "
                 f"{units.format_percent(BUSY_FRAC, 0)} of the cores (at most {units.format_percent(most, 0)}): they "
                 "may be too low; measure again on a quiet machine"
             )
@@ -233,17 +233,17 @@ def _check_memory(task: Task, free: float) -> None:
 
 
 def _expected_s(task: Task, others: list[_Series]) -> float:
-    """How long a repetition takes at the best rate of the same operation in shapes not much smaller; 0 if unknown."""
+    """Expected time of a repetition, from the best rate of the same operation in similar shapes; 0 if unknown."""
     if task.unit == "s":
         return 0.0
     alike = [o for o in others if (o.task.name, o.task.dtype) == (task.name, task.dtype)]
-    alike = [o for o in alike if o.task.work >= task.work / ALIKE]  # the time of tiny ones is fixed
+    alike = [o for o in alike if o.task.work >= task.work / ALIKE]  # tiny ones have a fixed time
     rate = max((o.task.work / min(o.samples or [o.slow_s]) for o in alike), default=0.0)
     return task.work / rate if rate else 0.0
 
 
 def _reason(fault: Exception) -> str:
-    """A fault in one line; of an error of memory, that it is one."""
+    """A fault in one line; errors of memory begin with "out of memory"."""
     text = " ".join(str(fault).split())[:REASON] or type(fault).__name__
     if (
         isinstance(fault, MemoryError)

@@ -1,4 +1,4 @@
-"""The processor through NumPy, where PyTorch is not installed."""
+"""The CPU through NumPy, if PyTorch is not installed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", 
 
 
 class NumpyBackend:
-    """Products by the BLAS that NumPy was built with, memory by as many threads; attention in plain operations."""
+    """Products by NumPy's BLAS, memory operations with as many threads, attention in plain operations."""
 
     library: Literal["torch", "numpy"] = "numpy"
     dtypes: tuple[str, ...] = ("fp32", "fp64")
     trains = False
 
     def __init__(self, threads: int | None) -> None:
-        """Raises: SpecError: the number of threads can no longer be chosen."""
+        """Raises: SpecError: the number of threads can no longer be set."""
         self._limit: Any = _limit_threads(threads) if threads else None
-        import numpy as np  # noqa: PLC0415 - the number of threads is chosen before
+        import numpy as np  # noqa: PLC0415 - the number of threads is set before
 
         self._np = np
         self._threads = threads or _usual_threads()
@@ -42,17 +42,17 @@ class NumpyBackend:
         }  # fmt: skip
 
     def wait(self) -> None:
-        """Nothing is ever under way."""
+        """Nothing to wait for: operations are synchronous."""
 
     def free_bytes(self) -> float:
-        """Memory that can be had without swapping."""
+        """Memory available without swapping, in bytes."""
         return free_ram_bytes()
 
     def release(self) -> None:
-        """Python does it."""
+        """Nothing to do: Python releases memory."""
 
     def close(self) -> None:
-        """End the threads, and let the BLAS use as many as before."""
+        """End the threads, and restore the BLAS's number of threads."""
         self._pool.shutdown()
         if self._limit is not None:
             self._limit.restore_original_limits()
@@ -71,7 +71,7 @@ class NumpyBackend:
         return run
 
     def memory(self, what: str, nbytes: int) -> Run:
-        """Copy, read or write memory, each thread its part."""
+        """Copy, read or write memory, a part in each thread."""
         np = self._np
         whole = np.ones(nbytes // 4, np.float32)
         if what == "copy":
@@ -80,7 +80,7 @@ class NumpyBackend:
         return self._in_parts(np.ndarray.max if what == "read" else lambda part: part.fill(1.0), whole)
 
     def attention(self, shape: AttentionShape, what: AttentionPass, dtype: str) -> Run:
-        """Scores, softmax and their product with the values, one after the other; masked pairs are computed, too."""
+        """Scores, softmax and their product with the values, one after the other, including masked pairs."""
         np = self._np
         assert dtype == "fp32"
         tokens = 1 if what == "decode" else shape.seq
@@ -129,7 +129,7 @@ class NumpyBackend:
         return self._np.random.default_rng(0).standard_normal(shape, self._np.float32)
 
     def _in_parts(self, operation: Callable[..., Any], *arrays: Any) -> Run:
-        """The operation on equal parts of the arrays, all threads at once; small arrays are not worth handing over."""
+        """The operation on equal parts of the arrays in all threads; small arrays are not divided."""
         if self._threads == 1 or arrays[0].nbytes < 1 << 20:
             return lambda: operation(*arrays)
         parts = list(zip(*(self._np.array_split(a, self._threads) for a in arrays), strict=True))
@@ -137,15 +137,15 @@ class NumpyBackend:
 
 
 def _usual_threads() -> int:
-    """Threads that the BLAS takes."""
+    """Number of threads of the BLAS."""
     setting = next((value for name in POOL_VARIABLES if (value := os.environ.get(name, "")).isdecimal()), None)
     return min(int(setting), usable_threads()) if setting and int(setting) else usable_threads()
 
 
 def _limit_threads(threads: int) -> object:
-    """Make the BLAS use so many threads; what sets them back, if they can be.
+    """Set the BLAS's number of threads; returns a function that restores it, if possible.
 
-    Raises: SpecError: NumPy is loaded already, and only the threadpoolctl package could tell it.
+    Raises: SpecError: NumPy is loaded already, and the threadpoolctl package is not installed.
     """
     if "numpy" not in sys.modules:
         os.environ |= dict.fromkeys(POOL_VARIABLES, str(threads))
@@ -154,6 +154,6 @@ def _limit_threads(threads: int) -> object:
         return import_module("threadpoolctl").threadpool_limits(threads)
     except ImportError:
         raise SpecError(
-            "threads cannot be chosen for NumPy once it is loaded; set OPENBLAS_NUM_THREADS before the start, or "
+            "the number of threads cannot be set after NumPy is loaded; set OPENBLAS_NUM_THREADS before the start, or "
             'pip install threadpoolctl, or PyTorch: pip install "flopwise[torch]"'
         ) from None

@@ -1,7 +1,7 @@
 """One process of a group that times its messages: `python -m flopwise.probes.rank LIBRARY RANK RANKS FILE`.
 
-The first process reads operations from its input, a JSON object a line, and answers each with the seconds of its
-repetitions, an empty line with none; the others follow it.
+The first process reads operations from its input, one JSON object per line, and answers each with the seconds of its
+repetitions, and an empty line with none; the other processes follow it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LOST_S = 60
 
 
 class Group:
-    """This process among the others."""
+    """This process in its group."""
 
     def __init__(self, library: str, rank: int, ranks: int, meeting: str) -> None:
-        """Meet the others by a file."""
+        """Connect to the others through a file."""
         self._torch, self._dist = import_module("torch"), import_module("torch.distributed")
         self._rank, self._ranks = rank, ranks
         self._at = f"cuda:{rank}" if library == "nccl" else "cpu"
@@ -38,13 +38,13 @@ class Group:
         )  # fmt: skip
 
     def from_first(self, words: list[Any]) -> list[Any]:
-        """What the first process says, in every process."""
+        """An object of the first process, in every process."""
         objects = list(words)
         self._dist.broadcast_object_list(objects, src=0)
         return objects
 
     def operation(self, name: str, nbytes: int) -> Callable[[], Any]:
-        """The message of `nbytes` in all."""
+        """A message of `nbytes` in total."""
         if name == "all_reduce":
             return partial(self._dist.all_reduce, self._torch.ones(nbytes // 4, device=self._at))
         part = self._torch.ones(nbytes // 4 // self._ranks, device=self._at)
@@ -52,7 +52,7 @@ class Group:
         return partial(self._dist.all_gather, whole, part)
 
     def took_s(self, run: Callable[[], Any], count: int) -> float:
-        """Seconds of `count` repetitions that all begin together."""
+        """Seconds of `count` repetitions that start in all processes together."""
         self._dist.barrier()
         begun = time.perf_counter()
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""What can be said of a probe."""
+"""The options of `probe`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from flopwise.values import dataclass
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSpec(Spec):
-    """Which devices are measured, what of them, and how thoroughly."""
+    """Devices, kinds of measurement and thoroughness of a probe."""
 
     device: tuple[str, ...] = option(
         "--device", options.name("id", 40),
-        "Measure this device: cpu, cuda:0, mps. Without it the first GPU and the CPU.",
+        "Measure this device: cpu, cuda:0, mps (default: the first GPU and the CPU).",
         repeated=True)
     only: tuple[str, ...] = option(
-        "--only", options.choice(*KINDS), f"Measure this kind only: {', '.join(KINDS)}.", repeated=True)
+        "--only", options.choice(*KINDS), f"Measure only this kind: {', '.join(KINDS)}.", repeated=True)
     quick: bool = option(
         "--quick", options.FLAG, "Fewer sizes and repetitions: under 20 seconds instead of two minutes.", default=False)
     threads: int | None = option("--threads", options.whole(high=4096), "CPU threads to use.")

@@ -1,4 +1,4 @@
-"""How an operation is timed: warmed up, then repeated until its time is over."""
+"""Timing of an operation: warm-up, then repetitions for the measuring time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from flopwise.values import dataclass
 
 Run = Callable[[], object]
 LEAST = 3
-"""Samples that make a figure, however long one takes."""
+"""Minimum number of samples of a figure, even if they are slow."""
 MOST = 200
-"""Samples that an operation's time is divided into at most."""
+"""Maximum number of samples in the measuring time of an operation."""
 WARM_FRAC = 0.15
-"""Share of an operation's time that is spent on warming up: caches, clocks, compilers of kernels."""
+"""Share of the measuring time that is spent on warm-up: caches, clocks, kernel compilation."""
 FINEST_S = 2e-4
-"""Shortest sample: shorter operations are repeated within one, so that reading the clock costs less than 0.1 %."""
+"""Minimum length of a sample: shorter operations are repeated, so that reading the clock costs less than 0.1 %."""
 SLOWEST = 3.0
-"""Times an operation's own time that one repetition of it may take."""
+"""Maximum time of one repetition, as a multiple of the measuring time."""
 FIRST = 30.0
-"""The same of the first one, which loads libraries and kernels."""
+"""The same for the first repetition, which loads libraries and kernels."""
 
 
 class TooLongError(Exception):
-    """One repetition takes longer than there is time for: about `seconds`."""
+    """A repetition takes too long: about `seconds`."""
 
     def __init__(self, seconds: float) -> None:
-        """The message says how long."""
+        """The message names the time."""
         self.seconds = seconds
         late = seconds == math.inf
         why = "the time limit for its kind is used up" if late else f"one repetition takes about {seconds:.2g} s"
@@ -37,9 +37,9 @@ class TooLongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Times operations for about `seconds` each, and none that would not be through at `end`, by the clock.
+    """Times operations for about `seconds` each, except those that would not finish by `end`.
 
-    `wait` returns when the device has done all that it was given.
+    `wait` returns after the device has finished all operations.
     """
 
     clock: Callable[[], float]
@@ -48,10 +48,10 @@ class Stopwatch:
     end: float = math.inf
 
     def samples(self, run: Run) -> list[float]:
-        """Seconds of one repetition, each the mean over as many as the clock needs.
+        """Seconds per repetition, each the mean over as many repetitions as the clock requires.
 
         Raises:
-            TooLongError: a repetition takes more than there is time for.
+            TooLongError: a repetition takes too long.
         """
         if (first := self._took(run, 1)) > SLOWEST * self.seconds:  # it may have loaded what the next one has
             repeats = first < FIRST * self.seconds and first < self.end - self.clock()
@@ -83,17 +83,17 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One operation to be timed: what it is, how much work a repetition does, and how its samples are taken."""
+    """An operation to be timed: its name and shape, the work of a repetition, and how it is sampled."""
 
     name: str
     unit: Unit
     work: float  # FLOP or bytes of a repetition; operations where the unit is s
-    prepare: Callable[[], Run] | None = None  # makes what the operation needs, and gives the operation
+    prepare: Callable[[], Run] | None = None  # allocates the data and returns the operation
     shape: Mapping[str, int] = field(default_factory=dict)
     dtype: str | None = None
     needs_bytes: float = 0.0  # of the device's memory
     note: str = ""
-    timer: Callable[[Stopwatch], list[float]] | None = None  # instead, where other processes do it and time it
+    timer: Callable[[Stopwatch], list[float]] | None = None  # instead, if other processes run and time it
 
     def samples(self, watch: Stopwatch) -> list[float]:
         """Seconds of each repetition."""

@@ -1,4 +1,4 @@
-"""A device through PyTorch: CUDA and ROCm cards, Apple's GPU, the processor."""
+"""A device through PyTorch: CUDA and ROCm cards, Apple GPUs, the CPU."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class TorchBackend:
         torch.manual_seed(0)
 
     def wait(self) -> None:
-        """Return when the device has done all that it was given."""
+        """Wait until the device has finished all operations."""
         if self._at.type == "cuda":
             self._torch.cuda.synchronize(self._at)
         elif self._at.type == "mps":
             self._torch.mps.synchronize()
 
     def free_bytes(self) -> float:
-        """Memory of the device that can be had now."""
+        """Free memory of the device, in bytes."""
         if self._at.type == "cuda":
             return float(self._torch.cuda.mem_get_info(self._at)[0])
         if self._at.type == "mps":
@@ -76,18 +76,18 @@ class TorchBackend:
         return free_ram_bytes()
 
     def release(self) -> None:
-        """Give back what the allocator keeps."""
+        """Release the allocator's cache."""
         if self._at.type in {"cuda", "mps"}:
             getattr(self._torch, self._at.type).empty_cache()
 
     def close(self) -> None:
-        """Set back threads and rounding."""
+        """Restore threads and rounding."""
         threads, precision = self._before
         self._torch.set_num_threads(threads)
         self._torch.set_float32_matmul_precision(precision)
 
     def matmul(self, m: int, n: int, k: int, dtype: str, weights: int = 1) -> Run:
-        """As linear layers without a bias have it; fp8 and int8 with scales apart and wider sums."""
+        """The product of a linear layer without bias; fp8 and int8 with separate scales and wider accumulation."""
         torch = self._torch
         if dtype == "int8":
             x, w = (torch.randint(-9, 9, (a, k), dtype=torch.int8, device=self._at) for a in (m, n))
@@ -110,7 +110,7 @@ class TorchBackend:
         return run
 
     def memory(self, what: str, nbytes: int) -> Run:
-        """Copy, read or write memory: `nbytes` in all, of which a copy reads one half and writes the other."""
+        """Copy, read or write `nbytes` of memory; a copy reads one half and writes the other."""
         torch = self._torch
         if what == "copy":
             source, target = (torch.ones(nbytes // 8, device=self._at) for _ in range(2))
@@ -119,7 +119,7 @@ class TorchBackend:
         return whole.sum if what == "read" else partial(whole.fill_, 1.0)
 
     def attention(self, shape: AttentionShape, what: AttentionPass, dtype: str) -> Run:
-        """By PyTorch's own choice of implementation."""
+        """Attention in the implementation that PyTorch selects."""
         torch, tokens = self._torch, 1 if what == "decode" else shape.seq
         sizes = ((shape.heads, tokens), (shape.kv_heads, shape.seq), (shape.kv_heads, shape.seq))
         q, k, v = (self._random(shape.batch, heads, length, shape.dim, dtype=dtype) for heads, length in sizes)
@@ -180,7 +180,7 @@ class TorchBackend:
 
 
 def _dtypes(torch: Any, kind: str, at: Any) -> tuple[str, ...]:
-    """What products come in on such a device."""
+    """Dtypes of matrix products on such a device."""
     if kind == "mps":
         return ("fp32", "fp16", "bf16")
     if kind == "cpu":
@@ -193,7 +193,7 @@ def _dtypes(torch: Any, kind: str, at: Any) -> tuple[str, ...]:
 
 
 def _device_of(torch: Any, name: str) -> ProbedDevice:
-    """The device as its driver has it."""
+    """The device as described by its driver."""
     kind = name.partition(":")[0]
     if kind == "cpu":
         return cpu_device(torch.get_num_threads())
@@ -210,7 +210,7 @@ def _device_of(torch: Any, name: str) -> ProbedDevice:
 
 def _driver_version() -> str | None:
     """The version of NVIDIA's driver."""
-    with suppress(Exception):  # whatever the driver's library finds wrong: only its version is missing then
+    with suppress(Exception):  # on any fault of the driver's library only its version is missing
         nvml = import_module("pynvml")
         nvml.nvmlInit()
         version = nvml.nvmlSystemGetDriverVersion()
@@ -219,19 +219,19 @@ def _driver_version() -> str | None:
 
 
 def _absence(torch: Any, name: str, usable: list[str]) -> str:
-    """Why a device cannot be used, and what to do."""
+    """The reason why a device cannot be used, and what to do."""
     kind, _, index = name.partition(":")
     there = f"usable here: {', '.join(usable)}"
     if kind not in {"cuda", "mps", "cpu"} or (index and not index.isdecimal()):
-        return f"unknown device {name[:40]!r}; {there} (AMD's are cuda:0 ..., too)"
+        return f"unknown device {name[:40]!r}; {there} (AMD GPUs are called cuda:0 ... as well)"
     if kind == "mps":
-        return f"device mps: PyTorch {torch.__version__} sees no GPU of Apple's here; {there}"
+        return f"device mps: PyTorch {torch.__version__} finds no Apple GPU here; {there}"
     if kind == "cpu":
-        return f"device {name!r}: the processor is called cpu; {there}"
+        return f"device {name!r}: the name of the CPU is cpu; {there}"
     if torch.version.cuda is None and torch.version.hip is None:
         return (
             f"device {name}: this PyTorch ({torch.__version__}) is built without CUDA and ROCm; install a build for "
-            f"your GPU (https://pytorch.org/get-started/locally), or measure the processor: --device cpu"
+            f"your GPU (https://pytorch.org/get-started/locally), or measure the CPU: --device cpu"
         )
     if len(usable) == 1:
         return (

@@ -1,1 +1,1 @@
-"""Recorded runs: what they are, what they were expected to do, what was measured, and where that is kept."""
+"""Recorded runs: their settings, estimates and measurements, and the store that keeps them."""

@@ -1,4 +1,4 @@
-"""Runs against each other: which settings differ, and which figures differ by more than chance."""
+"""Comparison of runs: settings that differ, and figures that differ by more than noise."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from flopwise.records.steady import Statistic
 from flopwise.values import dataclass
 
 SURE = 1.96
-"""Standard errors within which 95 % of differences lie that chance makes."""
+"""Number of standard errors within which 95 % of random differences lie."""
 _FIELDS = ("task", "model", "gpu", "gpus", "host", "price_usd_per_hour", "source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """One metric of several runs. `against` and `sure` are of the first run: relative differences, beyond chance?"""
+    """A metric of several runs. `against`: relative differences to the first run; `sure`: whether they exceed noise."""
 
     metric: str
     levels: tuple[Statistic | None, ...]
     against: tuple[float | None, ...]
-    sure: tuple[bool | None, ...]  # None where chance is not known
-    planned: tuple[float | None, ...]  # measured over expected, less 1
+    sure: tuple[bool | None, ...]  # None where the noise is not known
+    planned: tuple[float | None, ...]  # measured / expected - 1
 
     @property
     def better(self) -> tuple[bool | None, ...]:
-        """Whether each run is better than the first, where the difference is beyond chance."""
+        """Whether each run is better than the first; None where the difference does not exceed noise."""
         more = self.metric in HIGHER_IS_BETTER
         pairs = zip(self.against, self.sure, strict=True)
         return tuple(None if d is None or not sure else (d > 0) == more for d, sure in pairs)
@@ -35,7 +35,7 @@ class Contrast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Several runs: the first is what the others are held against."""
+    """Several runs, each compared with the first."""
 
     runs: tuple[Measured, ...]
     settings: Mapping[str, tuple[str, ...]]  # those that differ, a text for each run
@@ -43,7 +43,7 @@ class Comparison:
 
 
 def comparison(runs: Sequence[Measured]) -> Comparison:
-    """What differs between runs."""
+    """The differences between runs."""
     metrics = dict.fromkeys(name for one in runs for name in (*one.levels, *one.totals))
     return Comparison(
         runs=tuple(runs),
@@ -53,7 +53,7 @@ def comparison(runs: Sequence[Measured]) -> Comparison:
 
 
 def _settings(one: Measured) -> dict[str, str]:
-    """All that a run says of how it was run, as text by name."""
+    """All settings of a run, as text by name."""
     run = one.run
     plain = {name: getattr(run, name) for name in _FIELDS}
     plain |= {**run.settings, **{f"{name} version": version for name, version in run.software.items()}}
@@ -82,7 +82,7 @@ def _contrast(metric: str, runs: Sequence[Measured]) -> Contrast:
 
 
 def _against(first: Statistic | None, other: Statistic | None) -> tuple[float | None, bool | None]:
-    """(relative difference, whether it is beyond chance): two standard errors of both, taken together.
+    """(relative difference, whether it exceeds two standard errors of both together).
 
     Source: the error of a ratio of independent figures (delta method). Assumes: runs are independent.
     """

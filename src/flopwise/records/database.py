@@ -1,4 +1,4 @@
-"""The database behind a store of runs: where it is, how it is opened, made, brought up to date, or refused."""
+"""The database of a store of runs: its location, and how it is opened, created, migrated or refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flopwise.records.schema import REVISIONS, VERSION_TABLE
 RUNS_VARIABLE = "FLOPWISE_RUNS"
 FILE_NAME = "runs.db"
 MOST_WAIT_S = 30.0
-"""How long a writer waits for the writers before it."""
+"""How long a writer waits for other writers."""
 MAGIC = b"SQLite format 3\0"
 SECRET = ("password", "sslpassword", "passfile", "sslkey")
 POSTGRES = {"postgresql", "postgres", "postgresql+psycopg"}
@@ -32,15 +32,15 @@ NETWORK = {
     "connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 20_000, "application_name": "flopwise",
 }  # fmt: skip
-"""What libpq is told: a server that vanished is noticed within seconds, not hours."""
+"""Options of libpq that detect a lost server within seconds instead of hours."""
 _MAKING = threading.Lock()  # Alembic keeps the migration that runs in a global
 
 
 def store_address(where: str | Path | None, environ: Mapping[str, str] | None = None) -> Path | URL:
-    """The file or the server that `where` names; None: that of FLOPWISE_RUNS, else the file in the user's data folder.
+    """The file or server that `where` names; None: that of FLOPWISE_RUNS, else the file in the user's data folder.
 
     Raises:
-        SpecError: a URL of another kind of database, or one that cannot be read.
+        SpecError: a URL of another kind of database, or an invalid URL.
     """
     named = where if where is not None else (os.environ if environ is None else environ).get(RUNS_VARIABLE)
     if not named:
@@ -54,9 +54,7 @@ def store_address(where: str | Path | None, environ: Mapping[str, str] | None = 
     try:
         url = make_url(named)
     except (ArgumentError, ValueError):  # its message would show the password
-        raise SpecError(
-            "the store's URL cannot be read; allowed: postgresql://USER@HOST:PORT/DATABASE, a path"
-        ) from None
+        raise SpecError("the store's URL is invalid; allowed: postgresql://USER@HOST:PORT/DATABASE, a path") from None
     if url.drivername == "sqlite" and url.database and not url.query:
         return Path(url.database)
     if url.drivername not in POSTGRES:
@@ -67,7 +65,7 @@ def store_address(where: str | Path | None, environ: Mapping[str, str] | None = 
 
 
 def address_text(address: Path | URL) -> str:
-    """The address as people may see it: without secrets."""
+    """The address without secrets, for messages."""
     if isinstance(address, Path):
         return str(address)
     shown = address.set(drivername="postgresql", query={k: v for k, v in address.query.items() if k not in SECRET})
@@ -75,13 +73,13 @@ def address_text(address: Path | URL) -> str:
 
 
 class Database:
-    """A database that holds the tables of this version: a file of SQLite, or one of a PostgreSQL server."""
+    """A database with the tables of this version: an SQLite file, or a database of a PostgreSQL server."""
 
     def __init__(self, where: str | Path | None, *, create: bool) -> None:
-        """Open it; with `create` it is made where there is none; older tables are brought up to date.
+        """Open it; `create`: create it if it does not exist. Older tables are migrated.
 
         Raises:
-            SpecError: it is not there, is damaged, foreign or newer, or cannot be reached or written.
+            SpecError: it does not exist, is damaged, foreign or newer, or cannot be reached or written.
         """
         self.address = store_address(where)
         self.place = address_text(self.address)
@@ -100,20 +98,20 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection that reads. Raises SpecError where the database fails."""
+        """A connection for reading. Raises SpecError if the database fails."""
         with self._faults(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A transaction that writes; SQLite's takes its turn before it reads. Raises SpecError where it fails."""
+        """A transaction for writing; in SQLite it locks before it reads. Raises SpecError if the database fails."""
         writing = self._engine.execution_options(flopwise_writes=True)
         with self._faults(), writing.begin() as connection:
             yield connection
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Faults of the database as SpecError, but those of values that we should not have sent."""
+        """Raise database errors as SpecError, except those of invalid values, which are our own bugs."""
         try:
             yield
         except (IntegrityError, DataError):
@@ -124,7 +122,7 @@ class Database:
             raise SpecError(_fault_text(self.address, fault)) from None
 
     def _upgrade(self) -> None:
-        """Run the migrations that the database lacks: all of them, or none; one process at a time."""
+        """Run missing migrations, all or none, in one process at a time."""
         from alembic import command  # noqa: PLC0415 - a store that is up to date does without
         from alembic.config import Config  # noqa: PLC0415 - same
 
@@ -141,45 +139,45 @@ class Database:
 
 
 def _fault_text(address: Path | URL, fault: BaseException | None) -> str:
-    """What happened, and what to do; without SQL, whose values may be secrets."""
+    """What failed and what to do; without the SQL, whose values may be secrets."""
     place, why = address_text(address), " ".join(str(fault).split())[:300]
     if not isinstance(address, Path):
-        return f"{place} cannot be used ({why}); the server may be down, or the user may not own the database"
+        return f"{place} cannot be used ({why}); check that the server is running and that the user owns the database"
     code = (getattr(fault, "sqlite_errorcode", None) or sqlite3.SQLITE_NOTADB) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return (
-            f"{place} is damaged, or is not a store of runs ({why}); it stays as it is. To recover what can be read: "
+            f"{place} is damaged, or is not a store of runs ({why}); it was not changed. To recover its readable part: "
             f"`sqlite3 {place} .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 recovered.db` (or .recover, which reads "
-            f"more, where sqlite3 has it), then --store recovered.db. Or put a copy back in its place, or move it "
-            f"aside: the next run makes a new one"
+            f"more, if your sqlite3 has it), then --store recovered.db. Or restore a backup, or move the file away: "
+            f"the next run creates a new one"
         )
     do = {
-        sqlite3.SQLITE_FULL: "free some space, or name another place by --store or FLOPWISE_RUNS",
-        sqlite3.SQLITE_READONLY: "it is for reading only: name another place by --store or FLOPWISE_RUNS",
-        sqlite3.SQLITE_BUSY: "another process keeps the database locked; try again",
-    }.get(code, "is the folder there and writable? --store or FLOPWISE_RUNS names another place")
+        sqlite3.SQLITE_FULL: "free some space, or give another path by --store or FLOPWISE_RUNS",
+        sqlite3.SQLITE_READONLY: "it is read-only: give another path by --store or FLOPWISE_RUNS",
+        sqlite3.SQLITE_BUSY: "another process has locked the database; try again",
+    }.get(code, "check that the folder exists and is writable, or give another path by --store or FLOPWISE_RUNS")
     return f"{place} cannot be used ({why}); {do}"
 
 
 def _sqlite(path: Path, *, create: bool) -> Engine:
-    """An engine whose connections are opened anew for each transaction, so that none outlives a fork."""
+    """An engine that opens a new connection for each transaction, so that no connection outlives a fork."""
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except PermissionError:
         raise SpecError(
-            f"{path} cannot be reached: you may not open one of its folders; "
-            f"--store or {RUNS_VARIABLE} names another place"
+            f"{path} cannot be reached: permission denied for one of its folders; "
+            f"give another path by --store or {RUNS_VARIABLE}"
         ) from None
     if is_folder:
-        raise SpecError(f"{path} is a folder; a store is a file in one, such as {path / FILE_NAME}")
+        raise SpecError(f"{path} is a folder; give a file, such as {path / FILE_NAME}")
     if not exists:
         if not create:
-            raise SpecError(f"there is no store of runs at {path}; the first run that is recorded makes it")
+            raise SpecError(f"there is no store of runs at {path}; recording a run creates it")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
             raise SpecError(
-                f"{path.parent} cannot be made ({fault.strerror or fault}); {RUNS_VARIABLE} names another place"
+                f"{path.parent} cannot be created ({fault.strerror or fault}); give another path by {RUNS_VARIABLE}"
             ) from None
     elif not _may_be_sqlite(path):
         raise SpecError(_fault_text(path, sqlite3.DatabaseError("its first bytes are not SQLite's")))
@@ -199,7 +197,7 @@ def _sqlite(path: Path, *, create: bool) -> Engine:
 
 
 def _may_be_sqlite(path: Path) -> bool:
-    """Whether a file begins as SQLite's do, or is empty: SQLite itself takes a few bytes of anything for its own."""
+    """Whether a file begins with SQLite's header or is empty; SQLite itself accepts any file of a few bytes."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) in (MAGIC, b"")
@@ -210,7 +208,7 @@ def _may_be_sqlite(path: Path) -> bool:
 def _set_up(connection: Any, _record: object) -> None:
     connection.execute(
         "PRAGMA synchronous=NORMAL"
-    )  # with the log ahead of writing, a kill at any moment leaves it whole
+    )  # with a write-ahead log the database stays consistent if the process is killed
 
 
 def _begin(connection: Connection) -> None:
@@ -226,21 +224,21 @@ def _revision(connection: Connection, place: str) -> str | None:
             return None
         named = ", ".join(sorted(tables)[:4])
         raise SpecError(
-            f"{place} holds tables of something else ({named}); it stays as it is. A store needs a file or a database "
-            f"of its own: name it by --store or {RUNS_VARIABLE}"
+            f"{place} has tables of another program ({named}); it was not changed. A store needs a file or a database "
+            f"of its own: give it by --store or {RUNS_VARIABLE}"
         )
     found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - our own name
     if found is not None and found not in REVISIONS:
         raise SpecError(
             f"{place} was written by a newer flopwise (its revision is {str(found)[:40]}, this version knows those "
-            f"up to {REVISIONS[-1]}); it stays as it is. Update flopwise, or name another store by --store or "
+            f"up to {REVISIONS[-1]}); it was not changed. Update flopwise, or give another store by --store or "
             f"{RUNS_VARIABLE}"
         )
     return found
 
 
 def _log_ahead(engine: Engine) -> None:
-    """Let readers go on while somebody writes: it is kept in the file. A file system may refuse, and is left so."""
+    """Allow reading while another process writes (a setting of the file), unless the file system refuses it."""
     until = time.monotonic() + MOST_WAIT_S
     while True:
         raw = engine.raw_connection()

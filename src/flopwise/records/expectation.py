@@ -1,4 +1,4 @@
-"""What is expected of a run of training: from a question that `train` answers, or from a plan that was written."""
+"""The estimate of a training run, from an answer of `train` or from a plan file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTraining:
-    """A run of training as it was estimated: what is expected, and what a `Run` says of it beforehand."""
+    """The estimate of a training run: its figures, and the settings for its `Run`."""
 
     expected: Expectation
     settings: Mapping[str, object]
@@ -37,15 +37,15 @@ class ExpectedTraining:
 
     @classmethod
     def of_answer(cls, answer: TrainAnswer | SampledTrainAnswer, question: str, settings: Mapping[str, object]) -> Self:
-        """The run that an answer of `train` is of; `settings` are the keywords that were asked with.
+        """The estimate from an answer of `train`; `settings`: the keywords of the question.
 
         Raises:
-            SpecError: the answer is of a network without layers of tokens.
+            SpecError: the answer is for a network without token layers.
         """
         from flopwise.training.answer import TrainAnswer  # noqa: PLC0415 - as the rest of training
 
         if not isinstance(answer, TrainAnswer):
-            raise SpecError("expectations of runs are of models with layers of tokens; leave the question out")
+            raise SpecError("only runs of models with token layers have an estimate; leave out the question")
         job = answer.estimate.job
         each, gpus = job.cluster.usd_per_gpu_hour, answer.estimate.num_gpus
         return cls(
@@ -58,10 +58,10 @@ class ExpectedTraining:
 
     @classmethod
     def of_plan(cls, plan: Plan, rank: int, facts: Facts, where: str | Path = "the plan") -> Self:
-        """The run that plan `rank` of a written answer of `plan` is of, estimated in full as `train` does.
+        """The estimate of plan number `rank` of a plan file, in full as by `train`.
 
         Raises:
-            SpecError: no such plan, a plan of serving, or its machines are no longer among the facts.
+            SpecError: no such plan, a plan for serving, or its machines are no longer in the facts.
         """
         from flopwise.search.run_job import candidate_job  # noqa: PLC0415
         from flopwise.search.spec import TRAINING  # noqa: PLC0415 - as the rest of the search
@@ -69,7 +69,7 @@ class ExpectedTraining:
         from flopwise.training.answer import train_answer  # noqa: PLC0415
 
         if plan.task not in TRAINING:
-            raise SpecError(f"{where}: a plan of task {plan.task}; runs of training are expected of a plan of training")
+            raise SpecError(f"{where}: a plan for the task {plan.task}; give a plan for training")
         rows = plan.plans or plan.misses
         if not 1 <= rank <= len(rows):
             raise SpecError(f"{where}: no plan {rank}; it has {len(rows)}")
@@ -78,7 +78,7 @@ class ExpectedTraining:
         place = chosen.provider, chosen.instance, chosen.region
         offer = next((one for one in facts.offers if one.key == place), None)
         if offer is None:
-            raise SpecError(f"{where}: {' '.join(place)} is not among the facts of this flopwise; write the plan anew")
+            raise SpecError(f"{where}: {' '.join(place)} is not in the facts of this flopwise; plan again")
         job = candidate_job(workload, facts.model(workload.model), facts, offer, chosen)
         answer = train_answer(job, facts, "planned", (), workload.data.epochs)
         settings: dict[str, Any] = {**chosen.layout, "gpus": chosen.num_gpus, "gpu": chosen.gpu}
@@ -88,9 +88,9 @@ class ExpectedTraining:
 
 
 def _expectation(answer: TrainAnswer, question: str) -> Expectation:
-    """What an answer of `train` says of a step, its memory and the run, with 80 % intervals; `question`: its command.
+    """The figures of an answer of `train`, with 80 % intervals; `question`: the command that reproduces it.
 
-    The interval of times is that of the throughput, turned round; MFU has that of the throughput.
+    The intervals of times are the inverse of the throughput's; MFU has the interval of the throughput.
     """
     estimate, memory = answer.estimate, answer.memory
     slow, fast = estimate.low / estimate.tokens_per_s_per_gpu, estimate.high / estimate.tokens_per_s_per_gpu

@@ -1,4 +1,4 @@
-"""A run against what was expected of it: which figures hold, and which terms of a step or a request differ."""
+"""Comparison of a run with its estimate: figures, and the terms of a step or a request that differ."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ HIGHER_IS_BETTER = frozenset(
     {"tokens_per_s", "samples_per_s", "mfu_frac", "requests_per_s", "model_flops_per_s", "tensor_active_frac"}
 )
 FEW_STEPS = 8
-"""Log lines below which a run says little of its steady state."""
+"""Number of log lines below which the steady state is uncertain."""
 WORTH_FRAC = 0.02
-"""Of a step: what is less is not named as a cause."""
+"""Share of a step below which a term is not named as a cause."""
 BUSY_FRAC = 0.95
-"""A device that is busy this share of the time has no idle time to speak of."""
+"""Utilisation above which idle time is neglected."""
 CLOCK_FRAC = 0.9
-"""Below this share of a run's highest clock its median says that clocks were lowered."""
+"""Ratio of the median to the highest clock below which clocks count as lowered."""
 DATA, HOST, COMPUTE, MESSAGES = "data wait", "host", "compute", "communication"
 TOGETHER = "compute and communication"
 FIRST, FURTHER = "first token", "further tokens"
 _TERMS = {STORAGE: DATA, "launch": HOST, "host": HOST, MESSAGES: MESSAGES} | dict.fromkeys(COMMUNICATION, MESSAGES)
 _HEADLINE = ("step_s", "e2e_s", "itl_s", "ttft_s", "tokens_per_s", "requests_per_s")
 _LEVERS = {
-    DATA: "more loader workers and prefetching, fewer and larger files, faster storage: `flopwise io` says how much",
-    HOST: "compile or capture graphs, larger micro-batches, fewer synchronizing log lines",
-    COMPUTE: "check attention, kernels, clocks and power limits; `flopwise calibrate` learns this machine",
-    MESSAGES: "see that NCCL uses the planned links; larger batches, another layout (`flopwise train --compare`)",
-    TOGETHER: "record tensor activity or time in messages to tell the two apart, then see `flopwise train --compare`",
-    "evaluation": "evaluate less often, or on a replica of its own",
-    "checkpoint": "save less often or asynchronously; `flopwise io` says what storage needs",
+    DATA: "use more loader workers and prefetching, fewer and larger files, or faster storage (`flopwise io`)",
+    HOST: "compile or capture graphs, use larger micro-batches, log and synchronize less often",
+    COMPUTE: "check attention, kernels, clocks and power limits; `flopwise calibrate` fits this machine",
+    MESSAGES: "check that NCCL uses the planned links; try larger batches, other layouts (`flopwise train --compare`)",
+    TOGETHER: "record tensor activity or communication time to separate the two, then see `flopwise train --compare`",
+    "evaluation": "evaluate less often, or on a separate replica",
+    "checkpoint": "save less often or asynchronously; `flopwise io` estimates the bandwidth that storage needs",
     "warm-up": "compilation and caches; keep them between runs",
     "other": "see the events of the run: garbage collection, a shared file system, other jobs on the machine",
-    FIRST: "waiting or prefill: see requests waiting; `flopwise observe` takes host, queue and prefill apart",
-    FURTHER: "batch, cache or messages: see requests running; `flopwise calibrate` learns this deployment",
+    FIRST: "queueing or prefill: see requests waiting; `flopwise observe` separates host, queue and prefill",
+    FURTHER: "batch, cache or messages: see requests running; `flopwise calibrate` fits this deployment",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricOutcome:
-    """One metric: what was measured and what was expected, whichever there are."""
+    """One metric: measured and expected figure, if known."""
 
     metric: str
     measured: Statistic | None
@@ -54,14 +54,14 @@ class MetricOutcome:
 
     @property
     def difference(self) -> float | None:
-        """Measured over expected, less 1."""
+        """Measured / expected - 1."""
         if self.measured is None or self.expected is None or not self.expected.value:
             return None
         return self.measured.value / self.expected.value - 1
 
     @property
     def place(self) -> str:
-        """Where the measured figure lies: inside the interval, better or worse; empty without both."""
+        """Whether the measured figure is inside the interval, better or worse; empty if either is missing."""
         if self.measured is None or self.expected is None:
             return ""
         value, more_is_better = self.measured.value, self.metric in HIGHER_IS_BETTER
@@ -72,22 +72,22 @@ class MetricOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A part of a step or a request: expected and measured seconds. The differences add up to the whole."""
+    """A term of a step or a request: expected and measured seconds. The differences add up to the total difference."""
 
     name: str
     expected_s: float
     measured_s: float
-    basis: str  # measured; what is left; not separated
+    basis: str  # measured; the remainder; not separated
 
     @property
     def difference_s(self) -> float:
-        """Seconds that it takes longer."""
+        """Measured less expected time, in seconds."""
         return self.measured_s - self.expected_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why a run is off its plan, what shows it, and what can be done."""
+    """A cause of a difference from the plan: its evidence and a remedy."""
 
     name: str
     evidence: str
@@ -96,7 +96,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExplanation:
-    """What became of a run, and why."""
+    """A verdict on a run, with the reasons."""
 
     verdict: str
     outcomes: tuple[MetricOutcome, ...]
@@ -106,7 +106,7 @@ class RunExplanation:
 
 
 def explanation(found: Measured) -> RunExplanation:
-    """The figures of a run beside those expected, and its difference by term."""
+    """The figures of a run compared with the estimate, and the difference by term."""
     expected = found.run.expected
     figures: Mapping[str, ExpectedFigure] = {} if expected is None else expected.figures
     names = dict.fromkeys((*_HEADLINE, *figures, *found.levels, *found.totals))
@@ -126,7 +126,7 @@ def explanation(found: Measured) -> RunExplanation:
 
 
 def _terms(found: Measured, expected: Expectation) -> Iterator[Term]:
-    """The whole as a sum of terms, measured as far as it was: what is left over is named so."""
+    """The total time as a sum of terms; the part that no measurement separates is a term of its own."""
     planned: dict[str, float] = {}
     for name, seconds in expected.terms.items():
         group = _TERMS.get(name, COMPUTE) if found.trains else name
@@ -143,7 +143,7 @@ def _terms(found: Measured, expected: Expectation) -> Iterator[Term]:
 
 
 def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]:
-    """A training step: waiting for data and messages as measured, idle devices as host, the rest is what is left.
+    """The terms of a training step: measured data wait and messages, idle devices as host, the remainder as compute.
 
     Source: arithmetic on measured times. Assumes: a device that idles, and does not wait for data, waits for the host.
     """
@@ -167,7 +167,7 @@ def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]
         left, expected_left = left - sent, expected_left - planned.get(MESSAGES, 0.0)
     one = (found.run.gpus or 0) == 1
     apart = sent is not None or (one and not planned.get(MESSAGES))
-    name, basis = (COMPUTE, "what is left") if apart else (TOGETHER, "what is left, not separated")
+    name, basis = (COMPUTE, "the remainder") if apart else (TOGETHER, "the remainder, not separated")
     unseen = [part for part, seen in ((DATA, wait), (HOST, busy if wait is not None else None)) if seen is None]
     if unseen:
         basis = f"{basis}; {' and '.join(unseen)} not measured, so included"
@@ -175,7 +175,7 @@ def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]
 
 
 def _causes(found: Measured, terms: tuple[Term, ...]) -> Iterator[Cause]:
-    """What takes longer than it should, worst first, with what shows it; then what stands beside the steps."""
+    """Terms that take longer than estimated, worst first, with evidence; then time outside of steps."""
     whole = sum(term.expected_s for term in terms)
     for term in sorted(terms, key=lambda term: -term.difference_s):
         if term.difference_s > max(WORTH_FRAC * whole, 2 * _noise_s(found)):
@@ -189,24 +189,24 @@ def _causes(found: Measured, terms: tuple[Term, ...]) -> Iterator[Cause]:
     for name, count, seconds in [*apart, *((p.kind, p.count, p.seconds) for p in found.steady.pauses)]:
         share = seconds / found.steady.whole_s
         if share > WORTH_FRAC:
-            lines = "log lines" if name == "warm-up" else "pauses"
-            text = f"{format_seconds(seconds)} beside the steps, {format_percent(share)} of the run ({count:,} {lines})"
+            lines = ("log line" if name == "warm-up" else "pause") + "s" * (count != 1)
+            text = f"{format_seconds(seconds)} outside of steps, {format_percent(share)} of the run ({count:,} {lines})"
             title = {"warm-up": name, "other": "other pauses"}.get(name, f"{name}s")
             yield Cause(name=title, evidence=text, lever=_LEVERS[name])
 
 
 def _noise_s(found: Measured) -> float:
-    """The standard error of the step or request."""
+    """The standard error of the time of a step or a request."""
     one = found.levels.get("step_s" if found.trains else "e2e_s")
     return (one.error or 0.0) if one is not None else 0.0
 
 
 def _device_causes(found: Measured) -> Iterator[Cause]:
-    """Lowered clocks, and work beyond the plan's, where they were measured."""
+    """Lowered clocks, and more work than planned, where they were measured."""
     clock = found.levels.get("sm_clock_hz")
     highest = found.highest.get("sm_clock_hz")
     if clock is not None and highest and clock.value < CLOCK_FRAC * highest:
-        text = f"the clock's median is {clock.value / 1e6:,.0f} MHz, its highest {highest / 1e6:,.0f} MHz"
+        text = f"the median clock is {clock.value / 1e6:,.0f} MHz, the highest {highest / 1e6:,.0f} MHz"
         yield Cause(name="clocks", evidence=text, lever="cooling and power limits; `flopwise watch` names the reason")
     active, expected = found.value("tensor_active_frac"), found.run.expected
     planned = None if expected is None else expected.figures.get("mfu_frac")
@@ -216,14 +216,14 @@ def _device_causes(found: Measured) -> Iterator[Cause]:
     needed = planned.value * step_planned.value / step  # of the peak, at the speed that was reached
     if active > 1.5 * needed:
         share, plan = format_percent(active), format_percent(needed)
-        text = f"tensor units are active {share} of the time, the plan's work needs {plan}"
+        text = f"tensor units are active {share} of the time; the planned work needs {plan}"
         yield Cause(
-            name="more work", evidence=text, lever="recomputation, padding, or lower clocks than the datasheet's"
+            name="more work", evidence=text, lever="look for recomputation, padding, or clocks below the datasheet's"
         )
 
 
 def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[Term, ...]) -> str:
-    """One sentence: on plan, slower or faster, by how much, and which term takes most of it."""
+    """One sentence: on plan, slower or faster, by how much, and the term that contributes most."""
     by_name = {one.metric: one for one in outcomes}
     main = next((by_name[n] for n in _HEADLINE if n in by_name and by_name[n].difference is not None), None)
     if main is None:
@@ -247,13 +247,13 @@ def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[
 
 
 def _without_plan(found: Measured) -> str:
-    """The verdict on a run that nothing was expected of, or whose figures were not measured."""
+    """The verdict on a run without an estimate, or without measured figures."""
     step = found.levels.get("step_s") or found.levels.get("e2e_s")
     took = "" if step is None else f": {format_seconds(step.value)} a {'step' if found.trains else 'request'}"
     if found.run.expected is not None:
         return f"Cannot be judged{took or ': none of the expected figures was measured'}"
     return (
-        f"No plan to compare it with{took}; give its model, accelerators and settings when it is recorded or imported"
+        f"No estimate to compare it with{took}; give its model, accelerators and settings when you record or import it"
     )
 
 
@@ -262,19 +262,17 @@ def _text(metric: str, value: float) -> str:
 
 
 def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
-    """The rule of the steady state, what was derived, and what is left open."""
+    """Notes on the steady state, derived figures and uncertainties."""
     if found.steady is not None:
         yield RULE
     if found.batch_ratio != 1.0:
         yield (
-            f"a step has {found.batch_ratio:.3g} times the tokens that were planned for one: what is expected of a "
-            "step is scaled by as much"
+            f"a step has {found.batch_ratio:.3g} times the planned tokens, so the expected step time is scaled by this "
+            "factor"
         )
     if found.derived:
         yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(found.derived)}"
     if any("not separated" in term.basis for term in terms):
-        yield (
-            "no measurement separates compute from communication (communication_s would), so they share one difference"
-        )
+        yield ("compute and communication are one term, because communication_s was not measured")
     if found.value("utilization_frac") is not None and any(term.name == HOST for term in terms):
-        yield "utilisation counts whole sampling windows: short gaps between kernels do not show as idle"
+        yield "utilisation counts whole sampling windows, so short gaps between kernels do not count as idle"

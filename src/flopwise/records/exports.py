@@ -1,4 +1,4 @@
-"""Recorded runs as files: JSON lines that `runs import` reads back whole, or a folder of CSV for other programs."""
+"""Recorded runs as files: JSON lines, which `runs import` reads without loss, or a folder of CSV files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from flopwise.records.store import SampleColumns, Store
 
 FORMAT, VERSION = "flopwise-runs", 1
 LINE_SAMPLES = 10_000
-"""Samples on one line of the file, at most."""
+"""Maximum number of samples on one line of the file."""
 RUN_COLUMNS = "run_id name task started_at_s ended_at_s status source model gpu gpus host price_usd_per_hour budget_usd"
 
 
 def write_lines(store: Store, runs: Iterable[Run], file: Path | str) -> None:
-    """Write runs with all that was recorded of them to a file, whole or not at all. Raises SpecError."""
+    """Write runs with all recorded data to a file, whole or not at all. Raises SpecError."""
     lines = [json.dumps(line, allow_nan=False) + "\n" for line in _lines(store, runs)]
     write_whole(file, "".join(lines).encode())
 
 
 def _lines(store: Store, runs: Iterable[Run]) -> Iterator[Mapping[str, Any]]:
-    """A head; for each run itself, its samples by series, its events."""
+    """The lines of the file: a header, then for each run its settings, its samples by series, its events."""
     yield {"format": FORMAT, "version": VERSION}
     for run in runs:
         yield {"run": _strict(msgspec.to_builtins(asdict(run), enc_hook=str))}
@@ -78,7 +78,7 @@ def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
 
 
 def _strict(value: Any) -> Any:
-    """JSON that every reader takes: NaN and infinities as text."""
+    """Standard JSON: NaN and infinities as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -87,4 +87,4 @@ def _strict(value: Any) -> Any:
 
 
 WRITERS: Mapping[str, Callable[[Store, Sequence[Run], Path | str], None]] = {"jsonl": write_lines, "csv": write_tables}
-"""The forms of an export."""
+"""The formats of an export."""

@@ -1,4 +1,4 @@
-"""Histograms of Prometheus: what was counted between two readings, and the quantiles that their buckets allow."""
+"""Prometheus histograms: their growth between two readings, and quantiles from their buckets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Bounded(NamedTuple):
-    """A quantile: interpolated, and the ends of the bucket that it lies in; `high` is infinite above the last end."""
+    """A quantile, interpolated, with the ends of its bucket; `high` is infinite in the last bucket."""
 
     value: float
     low: float
@@ -24,7 +24,7 @@ class Bounded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Observations at or below each upper end, their number and their sum; `ends` rise, the last one is infinite."""
+    """Cumulative counts at each upper end, the number and the sum; `ends` increase, the last one is infinite."""
 
     ends: tuple[float, ...]
     below: tuple[float, ...]
@@ -32,38 +32,35 @@ class Histogram:
 
     @property
     def count(self) -> float:
-        """Observations in all."""
+        """Number of observations."""
         return self.below[-1] if self.below else 0.0
 
     @property
     def mean(self) -> float:
-        """Mean of the observations, which is exact; NaN where there are none."""
+        """Exact mean of the observations; NaN if there are none."""
         return self.total / self.count if self.count > 0 else float("nan")
 
     def since(self, before: Histogram) -> Histogram:
-        """What was observed after `before`; all of it where the counter began anew, or its buckets are others."""
+        """The growth since `before`; all observations if the counter restarted or has other buckets."""
         if before.ends != self.ends or any(b > a for a, b in zip(self.below, before.below, strict=True)):
             return self
         below = tuple(a - b for a, b in zip(self.below, before.below, strict=True))
         return Histogram(self.ends, below, self.total - before.total)
 
     def plus(self, other: Histogram) -> Histogram:
-        """Both together.
-
-        Of different buckets the larger stays alone.
-        """
+        """The sum of both; if their buckets differ, the larger of the two."""
         if self.ends != other.ends:
             return self if self.count >= other.count else other
         below = tuple(a + b for a, b in zip(self.below, other.below, strict=True))
         return Histogram(self.ends, below, self.total + other.total)
 
     def quantile(self, share: float) -> Bounded | None:
-        """The value that a share of the observations does not exceed; None where there are none.
+        """The value that a share of the observations does not exceed; None if there are none.
 
-        Linear between the ends of a bucket, the first one from 0. Above the last finite end it is at least that.
+        Linear between the ends of a bucket, the first one from 0. Above the last finite end it is that end.
 
-        Source: histogram_quantile of Prometheus, whose value it is; the bucket's ends are what is certain.
-        Assumes: observations spread evenly in a bucket.
+        Source: histogram_quantile of Prometheus; only the ends of the bucket are exact.
+        Assumes: observations are spread evenly in a bucket.
         """
         if self.count <= 0:
             return None
@@ -78,9 +75,9 @@ class Histogram:
         return Bounded(low, low, float("inf"))
 
     def draws(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Values spread as the observations are, in random order; their mean is the observations' mean.
+        """Random values with the distribution and the mean of the observations.
 
-        Assumes: even inside a bucket; the last one is as wide as the one before.
+        Assumes: observations are spread evenly in a bucket; the last bucket is as wide as the one before.
         """
         import numpy as np  # noqa: PLC0415 - `watch` reads histograms and draws nothing
 

@@ -1,4 +1,4 @@
-"""What was measured of a run, as one figure a metric: medians of its steady part, means of its requests, peaks."""
+"""Measured figures of a run, one per metric: medians of the steady steps, means over requests, peaks."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ if TYPE_CHECKING:
     from flopwise.records.store import SampleColumns, Store
 
 MOST_SAMPLES = 50_000
-"""Of one metric; a longer series is thinned to means of neighbours."""
+"""Maximum number of samples per metric; longer series are downsampled to means of neighbours."""
 OF_REQUESTS = ("ttft_s", "itl_s", "e2e_s", "ttfb_s")
-"""Each sample is of a request: the mean over requests is what `serve` estimates."""
+"""Metrics with one sample per request: `serve` estimates their mean over requests."""
 PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "used_memory_bytes")
-"""The most of any device counts."""
+"""Metrics of which the maximum over devices is used."""
 OF_RUNS = ("eta_s", "plan_deviation_frac", "loss", "eval_loss", "learning_rate", "loss_scale", "grad_norm")
-"""What changes on purpose while a run goes on: of it no level is taken, but the last value of the losses."""
+"""Metrics that change during a run by design: they have no steady level; for losses the last value is used."""
 LOSSES = ("loss", "eval_loss")
 SAME_BATCH_FRAC = 0.1
-"""By which the tokens of a step may differ from the planned ones, as padding makes them, and be the same batch."""
+"""Relative difference of a step's tokens from the plan, as by padding, up to which the batch counts as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A run and its figures; what is expected of a step is that of a step of as many tokens."""
+    """A run and its figures; the expected step time is scaled to the measured tokens per step."""
 
     run: Run
     levels: Mapping[str, Statistic]  # by metric
-    totals: Mapping[str, float]  # of what only grows, by metric
-    highest: Mapping[str, float]  # of any device, by metric
+    totals: Mapping[str, float]  # of cumulative metrics, by metric
+    highest: Mapping[str, float]  # over all devices, by metric
     steady: SteadySteps | None  # of the step times
     series: Mapping[str, SampleColumns]  # of the whole run by metric, for charts
     events: Sequence[Event]
-    derived: tuple[str, ...] = ()  # metrics that follow from others
-    batch_ratio: float = 1.0  # tokens of a step over the planned ones, by which the expected step was scaled
+    derived: tuple[str, ...] = ()  # metrics computed from others
+    batch_ratio: float = 1.0  # measured over planned tokens per step, by which the expected step time was scaled
 
     @property
     def trains(self) -> bool:
-        """Whether it is a run of training."""
+        """Whether it is a training run."""
         return self.run.task != "serve"
 
     def statistic(self, metric: str) -> Statistic | None:
-        """The figure of a metric, or the total of what only grows; None where it was not measured."""
+        """The figure of a metric, or the total of a cumulative one; None if it was not measured."""
         total = self.totals.get(metric)
         if total is None:
             return self.levels.get(metric)
         return Statistic(value=total, error=None, count=1, statistic="total")
 
     def value(self, metric: str) -> float | None:
-        """The same as a number."""
+        """The figure as a number."""
         found = self.statistic(metric)
         return None if found is None else found.value
 
 
 def run_figures(store: Store, run: Run) -> Measured:
-    """The figures of a run in a store."""
+    """The measured figures of a run in a store."""
     summaries, events = store.summaries(run.run_id), store.events(run.run_id)
     names = dict.fromkeys(metric for metric, _ in summaries)
     series = {name: store.samples(run.run_id, name, most=MOST_SAMPLES) for name in names if (name, "") in summaries}
@@ -91,7 +91,7 @@ def run_figures(store: Store, run: Run) -> Measured:
 
 
 def _batch_ratio(run: Run, levels: Mapping[str, Statistic]) -> float:
-    """Tokens of a measured step over those of a planned one; 1 where they are about the same, or not known."""
+    """Measured over planned tokens per step; 1 if they are about equal, or not known."""
     figures = {} if run.expected is None else run.expected.figures
     names = {"step_s", "tokens_per_s"}
     if run.task == "serve" or not names <= levels.keys() or not names <= figures.keys():
@@ -102,7 +102,7 @@ def _batch_ratio(run: Run, levels: Mapping[str, Statistic]) -> float:
 
 
 def _of_a_step(expected: Expectation, ratio: float) -> Expectation:
-    """What is expected of a step of `ratio` times the tokens: as many tokens a second, so as many times the seconds."""
+    """The estimate for a step with `ratio` times the tokens: at the same throughput, times the same factor."""
     step = expected.figures["step_s"]
     scaled = replace(step, value=ratio * step.value, low=ratio * step.low, high=ratio * step.high)
     return replace(
@@ -115,7 +115,7 @@ def _level(
     name: str, mine: Sequence[MetricSummary], columns: SampleColumns | None, found: SteadySteps | None,
     kept: NDArray[np.int64] | None, store: Store, run: Run,
 ) -> Statistic | None:  # fmt: skip
-    """One figure of a metric: of the steady steps, of all requests, the most of a peak, the mean of devices."""
+    """The figure of a metric: over steady steps, over all requests, the maximum for peaks, the mean over devices."""
     if name in PEAKS:
         return Statistic(
             value=max(s.high for s in mine), error=None, count=sum(s.count for s in mine), statistic="peak"
@@ -139,7 +139,7 @@ def _level(
 
 
 def _with_evaluations(events: Sequence[Event], series: Mapping[str, SampleColumns]) -> list[Event]:
-    """The events, and an evaluation wherever its loss was logged."""
+    """The events, with an evaluation added wherever an evaluation loss was logged."""
     logged = series.get("eval_loss")
     if logged is None:
         return list(events)
@@ -148,15 +148,15 @@ def _with_evaluations(events: Sequence[Event], series: Mapping[str, SampleColumn
 
 
 def _derived_levels(run: Run, levels: Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """Tokens a second and MFU of a training run where they were not measured.
+    """Throughput and MFU of a training run that were not measured.
 
-    The first of the sequences and the batch that it says, the second of the plan's: the same FLOPs in another time.
+    Throughput follows from sequence length and batch, MFU from that of the plan: the same FLOPs in the measured time.
 
     Source: arithmetic. Assumes: every sequence is full; the run computes what was planned.
     """
     step, seq, batch = levels.get("step_s"), run.settings.get("seq"), run.settings.get("global_batch")
     figures = {} if run.expected is None else run.expected.figures
-    each_s = dict[str, float]()  # what a step is worth: tokens, or seconds at full utilisation
+    each_s = dict[str, float]()  # per step: tokens, or seconds at full utilisation
     if run.task == "serve" or step is None:
         return {}
     if isinstance(seq, int | float) and isinstance(batch, int | float):

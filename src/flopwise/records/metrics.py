@@ -1,4 +1,4 @@
-"""The metrics that a run can be recorded by: name, unit and meaning, once for the store, the callbacks and `watch`."""
+"""The metrics of recorded runs: name, unit and meaning, shared by the store, the callbacks and `watch`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that is measured while a run goes on."""
+    """A metric that is measured during a run."""
 
     name: str
     unit: str
@@ -33,15 +33,13 @@ METRICS = {
         Metric("loss_scale", "", "factor by which the loss is scaled in fp16"),
         Metric("mfu_frac", "", "model FLOPs utilisation: a step's model FLOPs over what the devices' datasheets allow"),
         Metric("model_flops_per_s", "FLOP/s", "model FLOPs a second by the whole run, recomputed ones apart"),
-        Metric("plan_deviation_frac", "", "time of a step, of its last ones, over the expected time, less 1"),
+        Metric("plan_deviation_frac", "", "time of the last steps over the expected time, less 1"),
         Metric("peak_memory_bytes", "bytes", "most memory allocated on a device so far"),
         Metric("reserved_memory_bytes", "bytes", "most memory that the framework reserved on a device so far"),
         Metric("used_memory_bytes", "bytes", "memory of a device in use, by all processes"),
         Metric("energy_joules", "J", "energy of the accelerators since the run began", cumulative=True),
         Metric("cost_usd", "USD", "price of the machines since the run began", cumulative=True),
-        Metric(
-            "elapsed_s", "s", "time for which the run was recorded, by one process after the other", cumulative=True
-        ),
+        Metric("elapsed_s", "s", "time for which the run was recorded, over all of its processes", cumulative=True),
         Metric("eta_s", "s", "time until the run ends, at the rate of its last steps"),
         Metric("utilization_frac", "", "share of time in which a device ran any kernel"),
         Metric("tensor_active_frac", "", "share of cycles in which a device's tensor units worked"),
@@ -55,7 +53,7 @@ METRICS = {
         Metric("itl_s", "s", "time between two tokens of an answer"),
         Metric("e2e_s", "s", "time from a request's arrival to the end of its answer"),
         Metric("ttfb_s", "s", "time from a request's arrival to the first byte of its answer"),
-        Metric("chunks", "pieces", "pieces in which an answer was sent"),
+        Metric("chunks", "chunks", "number of chunks in which an answer was sent"),
         Metric("failed_requests", "requests", "requests answered with an error, or not at all", cumulative=True),
         Metric("preemptions", "requests", "requests that an engine preempted for lack of memory", cumulative=True),
         Metric("requests_per_s", "requests/s", "requests answered a second"),
@@ -67,12 +65,11 @@ METRICS = {
 
 
 def counter_growth(before: float, now: float, wrap: float = 0.0) -> float:
-    """What a counter grew by from `before` to `now`, at least 0; its unit is that of the counter.
+    """Growth of a counter from `before` to `now`, at least 0, in the unit of the counter.
 
-    One that fell has begun anew, and grew by what it shows; one that starts again from nothing when it reaches `wrap`
-    grew up to there too.
+    A counter that fell was reset, and its growth is `now`; one that overflows at `wrap` also grew by the part up to it.
 
     Source: Prometheus documentation, increase(): breaks in monotonicity count as resets.
-    Assumes: it began anew once at most; what it counted just before that is not known.
+    Assumes: at most one reset; counts just before a reset are not known.
     """
     return now - before if now >= before else max(now - before + wrap if wrap else now, 0.0)

@@ -1,4 +1,4 @@
-"""A recorded run as plain data: its settings, the figures that it was expected to reach, and what was measured."""
+"""A recorded run as plain data: its settings, estimate and measurements."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flopwise.records.metrics import METRICS
 from flopwise.values import dataclass
 
 RunStatus = Literal["running", "finished", "stopped", "failed"]
-"""`stopped`: ended on purpose before its end, by its budget or by a person; a run that was killed stays `running`."""
+"""`stopped`: ended early by its budget or by a person; a run that was killed stays `running`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedFigure:
-    """What an estimate says of one metric, with its 80 % interval; in the unit of the metric."""
+    """The estimate of a metric with its 80 % interval, in the unit of the metric."""
 
     metric: str
     value: float
@@ -25,17 +25,17 @@ class ExpectedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What flopwise expected of a run when it began: the figures, and what one step or request consists of."""
+    """The estimate of a run at its beginning: figures, and the terms of a step or a request."""
 
     figures: Mapping[str, ExpectedFigure]  # by metric
-    terms: Mapping[str, float]  # seconds of a step or of a request, by term; their sum is the whole
+    terms: Mapping[str, float]  # seconds of a step or of a request, by term; they add up to the total
     question: str  # the command that gives the same estimate
     version: str  # of flopwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of training or of serving, recorded or imported."""
+    """A training or serving run, recorded or imported."""
 
     run_id: str  # 32 hexadecimal digits
     name: str
@@ -58,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured value of a metric; `device` where it is one accelerator's."""
+    """One measured value of a metric; `device` if it belongs to one accelerator."""
 
     metric: str
     at_s: float  # seconds since 1970
@@ -72,7 +72,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once: a skipped step, a throttled clock, a budget reached, an error of a device."""
+    """A single event: a skipped step, a throttled clock, a budget reached, an error of a device."""
 
     at_s: float
     kind: str
@@ -83,10 +83,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSummary:
-    """All samples of one metric of a run: kept up to date while they are written, so that no listing reads them.
+    """Summary of all samples of a metric, updated while they are written, so that lists need not read samples.
 
-    `low`, `high` and `total` are of the `count` finite samples, and NaN where there is none. The `total` of a
-    cumulative metric is what it grew by: a counter that falls has begun anew.
+    `low`, `high` and `total` are of the `count` finite samples, and NaN if there are none. The `total` of a cumulative
+    metric is its growth, where a counter that falls was reset.
     """
 
     metric: str
@@ -107,14 +107,14 @@ class MetricSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A run with the summaries of what was measured, by metric and device, and its events."""
+    """A run with summaries of its samples, by metric and device, and its events."""
 
     run: Run
     summaries: Mapping[tuple[str, str], MetricSummary]
     events: Sequence[Event] = ()
 
     def figure(self, metric: str) -> float | None:
-        """The metric in one number, of all devices: the mean, or what a counter grew by; None where nothing came."""
+        """The metric as one number over all devices: the mean, or a counter's growth; None without samples."""
         found = [one for (name, _), one in self.summaries.items() if name == metric and one.count]
         total = sum(one.total for one in found)
         if not found:
@@ -123,6 +123,6 @@ class RecordedRun:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, or has taken up to its latest sample; None where nothing came yet."""
+        """Duration of the run, or until its latest sample, in seconds; None without samples."""
         until_s = self.run.last_at_s if self.run.ended_at_s is None else self.run.ended_at_s
         return None if until_s is None else max(until_s - self.run.started_at_s, 0.0)

@@ -1,4 +1,4 @@
-"""A run, or several beside each other, as a document: the verdict, figures with intervals, terms, charts."""
+"""A run, or several runs side by side, as a document: verdict, figures with intervals, terms, charts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CHARTS = (
     "step_s", "loss", "tokens_per_s", "data_wait_s", "grad_norm", "mfu_frac", "ttft_s", "itl_s", "e2e_s",
     "requests_running", "requests_waiting",
 )  # fmt: skip
-"""What is drawn, in this order, where it was measured."""
+"""Metrics that are drawn if they were measured, in this order."""
 MOST_POINTS = 400
-FOOTER = "Measured figures are medians of the steady part of the run, or means of its requests; intervals are of 80 %."
+FOOTER = "Measured figures are medians of the steady steps or means over requests; intervals are 80 % intervals."
 
 
 def figure_text(metric: str, value: float) -> str:
-    """A figure of a metric in its unit, as people read it."""
+    """A figure with its unit, as text."""
     unit = METRICS[metric].unit if metric in METRICS else ""
     if unit == "s":
         return format_seconds(value)
@@ -41,9 +41,9 @@ def figure_text(metric: str, value: float) -> str:
 
 
 def write_page(file: str | Path, found: Measured | Comparison, why: RunExplanation | None = None) -> None:
-    """Write the page of a run, and `why` it is as it is, or of several; whole, or not at all.
+    """Write the page of a run with its explanation, or of several runs; whole, or not at all.
 
-    Raises: SpecError: it cannot be written.
+    Raises: SpecError: the file cannot be written.
     """
     if isinstance(found, Comparison):
         made = _comparison_document(found)
@@ -61,7 +61,7 @@ def _run_document(found: Measured, why: RunExplanation) -> Document:
         Section("Where the time goes", tuple(_terms(why))),
         Section("Over the run", tuple(_charts([found]))),
         Section("The run", tuple(_facts(found))),
-        Section("How this was found", (Bullets(why.notes),) if why.notes else ()),
+        Section("How this was determined", (Bullets(why.notes),) if why.notes else ()),
     ]
     machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
     return Document(
@@ -76,31 +76,31 @@ def _comparison_document(found: Comparison) -> Document:
     settings = Table(["setting", *names], [(name, *row) for name, row in found.settings.items()])
     sections = [
         Section("Figures", (Table(contrast_heads(names), [contrast_cells(c) for c in found.contrasts]),)),
-        Section("Settings that differ", (settings,) if settings.rows else (Text("None known."),)),
+        Section("Settings that differ", (settings,) if settings.rows else (Text("No known differences."),)),
         Section("Over the runs", tuple(_charts(found.runs))),
     ]
     return Document(title="Runs compared", subtitle=", ".join(names), sections=sections, footer=FOOTER)
 
 
 def contrast_heads(names: Sequence[str]) -> list[str]:
-    """Headers of the figures of several runs: the first, and the others with what they differ by."""
+    """Table headers for several runs: the first, and the others with their differences."""
     return ["metric", f">{names[0]}", *(head for name in names[1:] for head in (f">{name}", ">against the first"))]
 
 
 def contrast_cells(one: Contrast) -> tuple[str, ...]:
-    """A metric of several runs, with the relative difference to the first and whether chance may have made it."""
+    """A metric of several runs, with the relative difference to the first and whether it exceeds noise."""
     cells = [one.metric]
     for place, level in enumerate(one.levels):
         text = "-" if level is None else figure_text(one.metric, level.value)
         planned = one.planned[place]
-        cells.append(text if planned is None else f"{text} ({signed_percent(planned)} to the plan)")
+        cells.append(text if planned is None else f"{text} ({signed_percent(planned)} from the plan)")
         if place:
             cells.append(difference_text(one, place))
     return tuple(cells)
 
 
 def difference_text(one: Contrast, place: int) -> str:
-    """By how much a run differs from the first, and whether that is beyond chance."""
+    """The relative difference of a run from the first, and whether it exceeds noise."""
     against, sure, better = one.against[place], one.sure[place], one.better[place]
     if against is None:
         return "-"
@@ -115,7 +115,7 @@ def signed_percent(fraction: float) -> str:
 
 
 def outcome_cells(one: MetricOutcome) -> tuple[str, ...]:
-    """A metric as measured, with its noise, as expected, with its interval, and where it lies."""
+    """A metric: measured figure and noise, estimate and interval, and where the measured figure lies."""
     taken, planned = one.measured, one.expected
     noise = None if taken is None else taken.interval
     return (
@@ -133,7 +133,7 @@ def outcome_cells(one: MetricOutcome) -> tuple[str, ...]:
     )
 
 
-OUTCOME_HEADS = ["metric", ">measured", ">noise", ">expected", ">interval", ">off by", "place"]
+OUTCOME_HEADS = ["metric", ">measured", ">noise", ">expected", ">80 % interval", ">difference", "place"]
 
 
 def _figures(why: RunExplanation) -> Iterator[Block]:
@@ -146,7 +146,7 @@ def _figures(why: RunExplanation) -> Iterator[Block]:
         ratio, low, high = (v / one.expected.value for v in (one.measured.value, one.expected.low, one.expected.high))
         bars.append(Bar(one.metric, ratio, format_percent(ratio, 0), low, high, f"{low:.0%} to {high:.0%}"))
     if bars:
-        yield Bars("Measured as a share of what was expected, with the 80 % interval", bars, 1.0, "as expected")
+        yield Bars("Measured over expected, with the 80 % interval", bars, 1.0, "as expected")
     yield Table(OUTCOME_HEADS, [outcome_cells(one) for one in why.outcomes])
 
 
@@ -158,12 +158,12 @@ def _terms(why: RunExplanation) -> Iterator[Block]:
     ]
     order = sorted(range(len(bars)), key=lambda place: place % len(why.terms))
     named = [Bar(f"{bars[p][2]}: {bars[p][0]}", bars[p][1], format_seconds(bars[p][1])) for p in order]
-    yield Bars("Seconds of each term, expected and measured", named)
+    yield Bars("Expected and measured seconds of each term", named)
     rows = [
         (t.name, format_seconds(t.expected_s), format_seconds(t.measured_s), _longer(t.difference_s), t.basis)
         for t in why.terms
     ]
-    yield Table(["term", ">expected", ">measured", ">longer by", "how it is known"], rows)
+    yield Table(["term", ">expected", ">measured", ">difference", "basis"], rows)
 
 
 def _longer(seconds: float) -> str:
@@ -189,7 +189,7 @@ def _facts(found: Measured) -> Iterator[Block]:
 
 
 def _charts(runs: Sequence[Measured]) -> Iterator[Block]:
-    """A chart a metric, over steps where there are any, else over time since the beginning."""
+    """A chart per metric, over steps if there are any, else over time since the beginning."""
     for metric in CHARTS:
         curves = [Curve(one.run.name, chart_points(one, metric)) for one in runs if metric in one.series]
         curves = [curve for curve in curves if len(curve.points) > 1]
@@ -206,13 +206,13 @@ def _charts(runs: Sequence[Measured]) -> Iterator[Block]:
 
 
 def _band(figures: set[ExpectedFigure | None], most: float) -> tuple[float, float] | None:
-    """The expected interval of the one run, as far as the chart goes."""
+    """The expected interval of a single run, over the range of the chart."""
     one = next(iter(figures), None)
     return None if one is None or one.low > most else (one.low, min(one.high, most))
 
 
 def chart_points(one: Measured, metric: str) -> list[tuple[float, float]]:
-    """Points of a metric for a chart, thinned out to medians: over steps, else over seconds since the beginning."""
+    """Points of a metric for a chart, downsampled to medians: over steps, else over seconds since the beginning."""
     columns = one.series.get(metric)
     if columns is None:
         return []

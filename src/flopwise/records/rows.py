@@ -1,6 +1,6 @@
 """Runs as rows of the measurement files that `backtest` and `calibrate` read.
 
-What a run does not say stays empty: the readers' defaults hold there, as for published rows.
+Unknown values are empty; the readers apply their defaults, as for published rows.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SERVING = (
     "output_tokens_per_s", "ttft_s", "tpot_s", "source",
 )  # fmt: skip
 COLUMNS: dict[str, tuple[str, ...]] = {"training": TRAINING, "memory": MEMORY, "serving": SERVING}
-"""The columns of each kind, as `flopwise backtest` has them."""
+"""The columns of each kind, as in `flopwise backtest`."""
 _READINGS = {"peak_memory_bytes": "allocated", "reserved_memory_bytes": "reserved", "used_memory_bytes": "device"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRows:
-    """Rows of a measurement file of a kind, and why other runs make none."""
+    """Rows of a measurement file of a kind, and the reasons why other runs give none."""
 
     kind: str
     rows: tuple[dict[str, str], ...]
@@ -81,9 +81,9 @@ def _cell(value: object) -> str:
 
 
 def _shared_cells(one: Measured) -> dict[str, object]:
-    """Cells of every kind.
+    """Cells that all kinds have.
 
-    Raises: SpecError: the run does not say its model or its accelerator.
+    Raises: SpecError: the run's model or accelerator is not known.
     """
     run = one.run
     for name in ("model", "gpu"):
@@ -98,7 +98,7 @@ def _shared_cells(one: Measured) -> dict[str, object]:
 
 
 def _recipe(one: Measured) -> dict[str, object]:
-    """Cells on a training recipe."""
+    """Cells of a training recipe."""
     settings = one.run.settings
     adapts = "qlora" if settings.get("qlora") else "lora" if settings.get("lora") else None
     targets = settings.get("lora_targets")
@@ -117,10 +117,10 @@ def _recipe(one: Measured) -> dict[str, object]:
 
 def _training(one: Measured) -> dict[str, object]:
     if not one.trains:
-        raise SpecError("a run of serving")
+        raise SpecError("it is a serving run")
     rate = one.value("tokens_per_s")
     if rate is None:
-        raise SpecError("its tokens a second are not known: neither measured, nor do seq and global_batch tell them")
+        raise SpecError("its throughput is not known: it was not measured, and seq or global_batch is missing")
     if one.run.gpus is None:
         raise SpecError("its number of accelerators is not known")
     return _shared_cells(one) | _recipe(one) | {"tokens_per_s_per_gpu": rate / one.run.gpus}
@@ -128,10 +128,10 @@ def _training(one: Measured) -> dict[str, object]:
 
 def _memory(one: Measured) -> dict[str, object]:
     if not one.trains:
-        raise SpecError("a run of serving")
+        raise SpecError("it is a serving run")
     name = next((name for name in _READINGS if one.value(name) is not None), None)
     if name is None:
-        raise SpecError("no peak of memory was measured")
+        raise SpecError("no memory peak was measured")
     offload = one.run.settings.get("offload")
     parts = " ".join(map(str, offload)) if isinstance(offload, list | tuple) else None
     base = {"base": "nf4"} if one.run.settings.get("qlora") else {}
@@ -141,10 +141,10 @@ def _memory(one: Measured) -> dict[str, object]:
 
 def _serving(one: Measured) -> dict[str, object]:
     if one.trains:
-        raise SpecError("a run of training")
+        raise SpecError("it is a training run")
     settings, rate = one.run.settings, one.run.settings.get("rate")
     if rate is None and settings.get("concurrency") is None:
-        raise SpecError("neither its requests in flight (concurrency) nor their rate is known")
+        raise SpecError("neither its concurrency nor its request rate is known")
     figures = {"output_tokens_per_s": "tokens_per_s", "ttft_s": "ttft_s", "tpot_s": "itl_s"}
     engine = str(settings.get("engine") or "vllm")
     requests = one.levels.get("e2e_s") or one.levels.get("ttft_s")

@@ -1,4 +1,4 @@
-"""The tables of a store of runs, as the newest migration leaves them."""
+"""The tables of a store of runs after the newest migration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be said of recorded runs: where they are kept, and which of them are meant."""
+"""Options of recorded runs: the store, and the selection of runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _which = partial(option, section="Which runs")
 
 
 def _since(value: object, what: str) -> str:
-    """A day, or a time that has passed; kept as people write it."""
+    """A day, or a time before now, as text."""
     text = str(value).strip()
     if _day(text) is None:
         try:
@@ -48,21 +48,21 @@ class StoreSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter(Spec):
-    """Which runs are meant: those that all of it holds for."""
+    """The selection of runs: those that match all options."""
 
     task: str | None = _which("--task", options.choice("pretrain", "finetune", "serve"), "Runs of this task.")
-    model: str | None = _which("--model", options.name("text"), "Runs whose model has this in its name.")
+    model: str | None = _which("--model", options.name("text"), "Runs whose model's name contains this text.")
     status: str | None = _which(
         "--status", options.choice("running", "finished", "stopped", "failed"),
-        "Runs of this status; one that was killed stays running.",
+        "Runs with this status; a run that was killed stays running.",
     )
     since: str | None = _which(
-        "--since", ValueKind("time|day", _since, "time or day"), "Runs that began within this time, or since this day.",
+        "--since", ValueKind("time|day", _since, "time or day"), "Runs that began within this time or since this day.",
     )
     # fmt: on
 
     def since_s(self, now_s: float) -> float | None:
-        """From when on runs began, in seconds since 1970."""
+        """Earliest beginning of the runs, in seconds since 1970."""
         if self.since is None:
             return None
         day_s = _day(self.since)

@@ -1,15 +1,15 @@
-"""The steady part of a run's steps: warm-up and pauses set apart, and how far chance alone moves what is left.
+"""The steady steps of a run, without warm-up and pauses, and the standard error of their level.
 
-The rule, on the times of log lines (each stands for as many steps as lie between two):
+The rule, on the times of log lines (each stands for the steps since the previous line):
 
 - The level is the median of the second half, its spread 1.4826 x the median absolute deviation from it (the standard
   deviation, were the times normally distributed).
-- Warm-up are the first lines, until one, and most of the `SETTLED` from it on, are no more than 3 spreads (at least
-  5 %) above the level; at most half of the run.
-- A pause is a later line that is more than 6 spreads (at least 20 %) above it. What it takes beyond the median is the
-  pause: of an evaluation or a checkpoint where one is recorded within the line, else of something unknown.
+- Warm-up is the first lines, until a line and most of the `SETTLED` lines from it on are no more than 3 spreads (at
+  least 5 %) above the level; at most half of the run.
+- A pause is a later line that is more than 6 spreads (at least 20 %) above the level. The pause is its time beyond the
+  median: of an evaluation or a checkpoint if one is recorded in the line, else of unknown kind.
 
-The level, the spread, and both thresholds are of robust statistics: up to half of the lines may be pauses.
+The level, the spread and both thresholds are robust statistics: up to half of the lines may be pauses.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ RULE = (
     "absolute deviation"
 )
 PAUSES = {"evaluation": "evaluation", "eval": "evaluation", "checkpoint": "checkpoint", "save": "checkpoint"}
-"""Kinds of events that are pauses of training, by our word for them."""
+"""Kinds of pauses, by the kinds of events that record them."""
 DRAWS, MOST_DRAWN, BATCHES = 1000, 2000, 30
 Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistic:
-    """A median or mean with the standard error that chance gives it; no error where one value is all there is."""
+    """A median or mean with its standard error; no error for a single value."""
 
     value: float
     error: float | None
@@ -56,7 +56,7 @@ class Statistic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """All pauses of one kind: how many, and the seconds that they took beyond the steps in them."""
+    """All pauses of one kind: their number, and their time beyond the steps in them, in seconds."""
 
     kind: str
     count: int
@@ -65,26 +65,26 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadySteps:
-    """The steady level of a run's step times, and what was set apart."""
+    """The steady level of a run's step times, and the excluded lines."""
 
     level: Statistic
     kept: NDArray[np.bool_]  # which lines are steady
     warm_up_lines: int
     warm_up_s: float  # beyond the level
     pauses: tuple[Pause, ...]
-    whole_s: float  # of all lines, warm-up and pauses included
+    whole_s: float  # of all lines, including warm-up and pauses
 
 
 def level(values: Sequence[float] | Column, statistic: str = "median") -> Statistic | None:
-    """The median or mean of finite values, with a standard error from a bootstrap of blocks; None without a value.
+    """The median or mean of finite values, with a standard error from a block bootstrap; None without values.
 
-    Up to `MOST_DRAWN` values: blocks of neighbours are drawn anew `DRAWS` times, the same way every time. Of more: the
-    spread of the statistic over `BATCHES` stretches of the run, over the root of their number. Either way slow drifts
-    of a run count as noise, too.
+    Up to `MOST_DRAWN` values: blocks of neighbours are resampled `DRAWS` times, with a fixed seed. For more values: the
+    standard deviation of the statistic over `BATCHES` parts of the run, over the root of their number. Both include
+    slow drifts.
 
     Source: Kuensch 1989, "The jackknife and the bootstrap for general stationary observations" (Annals of Statistics
     17); batch means, Law and Kelton 2000, "Simulation Modeling and Analysis", section 9.5.3.
-    Assumes: what is further apart than a block (the third root of their number) or a stretch is independent.
+    Assumes: values further apart than a block (the cube root of their number) or a part are independent.
     """
     data = np.asarray(values, dtype=float)
     data = data[np.isfinite(data)]
@@ -92,7 +92,7 @@ def level(values: Sequence[float] | Column, statistic: str = "median") -> Statis
         return None
     center = np.median if statistic == "median" else np.mean
     value = float(center(data))
-    if data.size < 3:  # two values say nothing of their spread
+    if data.size < 3:  # two values do not determine a spread
         return Statistic(value=value, error=None, count=data.size, statistic=statistic)
     if data.size > MOST_DRAWN:
         each = [float(center(batch)) for batch in np.array_split(data, BATCHES)]
@@ -109,7 +109,7 @@ def level(values: Sequence[float] | Column, statistic: str = "median") -> Statis
 
 
 def steady(steps: NDArray[np.int64], at_s: Column, seconds: Column, events: Sequence[Event]) -> SteadySteps | None:
-    """The steady part of step times, by the rule above; None without a finite time."""
+    """The steady step times, by the rule above; None without a finite time."""
     known = np.isfinite(seconds) & (seconds > 0)
     if not known.any():
         return None
@@ -142,7 +142,7 @@ def steady(steps: NDArray[np.int64], at_s: Column, seconds: Column, events: Sequ
 
 
 def _strides(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Steps that each line stands for: those since the line before, 1 where none are known or they fall back."""
+    """Steps that each line stands for: those since the previous line; 1 if not known, or if the step number falls."""
     strides = np.diff(steps, prepend=steps[:1])
     usual = int(np.median(strides[1:])) if strides.size > 1 else 1
     strides[:1] = max(usual, 1)
@@ -150,7 +150,7 @@ def _strides(steps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _warm_up_lines(slow: NDArray[np.bool_]) -> int:
-    """Lines before the first that is not slow, as are most of the `SETTLED` from it on; at most half of all."""
+    """Number of warm-up lines: those before the first line that is not slow, as are most of the `SETTLED` after it."""
     most = slow.size // 2
     for start in range(most):
         if not slow[start] and slow[start : start + SETTLED].mean() < 0.5:
@@ -159,7 +159,7 @@ def _warm_up_lines(slow: NDArray[np.bool_]) -> int:
 
 
 def _kind(step: int, at_s: float, seconds: float, events: Sequence[Event], stride: int) -> str:
-    """What a line paused for: the event within its time or its steps."""
+    """The kind of a line's pause: that of an event within its time or its steps."""
     for event in events:
         word = next((word for key, word in PAUSES.items() if event.kind.startswith(key)), None)
         in_time = at_s - seconds <= event.at_s <= at_s

@@ -1,4 +1,4 @@
-"""The store of runs: an SQLite file of your own, or a PostgreSQL server for a team; the same in both."""
+"""The store of runs: an SQLite file, or a PostgreSQL server for a team, with the same tables."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST_PREFIX = 4
-"""Digits of a run's id that are enough where they are its alone."""
+"""Minimum number of digits that identify a run, if they are unique."""
 LONGEST_TEXT = 20_000
 BATCH = 100_000
-"""Samples of a new run that are made into rows at once."""
+"""Number of samples of a new run that are converted to rows at once."""
 MOST_STEP = 2**63 - 1
 _JSON_FIELDS = ("software", "settings", "expected")
 SeriesKey = tuple[str, str]
@@ -39,42 +39,42 @@ SeriesKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns:
-    """Samples of one metric in the order in which they were written; of a thinned series the means of neighbours."""
+    """Samples of a metric in the order of writing; for a downsampled series the means of neighbours."""
 
     at_s: NDArray[np.float64]
     step: NDArray[np.int64]  # -1 where a sample has none
     value: NDArray[np.float64]
-    low: NDArray[np.float64]  # of the neighbours; the value itself where nothing is thinned
+    low: NDArray[np.float64]  # of the neighbours; the value itself without downsampling
     high: NDArray[np.float64]
 
 
 def open_store(where: str | Path | None = None, *, create: bool = True) -> Store:
     """The store at a path or a postgresql:// URL; None: that of FLOPWISE_RUNS, else the file in the user's data folder.
 
-    It is made where there is none and `create` holds, and brought up to date where it is older.
+    With `create` a missing store is created; older tables are migrated.
 
     Raises:
-        SpecError: it is not there, is damaged, foreign or newer, or cannot be reached or written; it stays as it is.
+        SpecError: it does not exist, is damaged, foreign or newer, or cannot be reached or written; it is not changed.
     """
     return Store(Database(where, create=create))
 
 
 class Store:
-    """Runs with their samples and events. Every call is one transaction, and raises SpecError where it fails."""
+    """Runs with their samples and events. Every call is one transaction, and raises SpecError if it fails."""
 
     def __init__(self, database: Database) -> None:
-        """As `open_store` makes it."""
+        """See `open_store`."""
         self._database = database
 
     @property
     def place(self) -> str:
-        """Where it is, without secrets."""
+        """Path or address of the store, without secrets."""
         return self._database.place
 
     def add_run(self, run: Run, samples: Sequence[Sample] = (), events: Sequence[Event] = ()) -> bool:
-        """Write a new run, whole or not at all; False, and nothing is written, where its id is there already."""
+        """Write a new run, whole or not at all; False, without writing, if its id exists already."""
         with self._database.transaction() as connection:
-            # of the two dialects the one in use is there already; the other takes 35 ms
+            # only the dialect in use is imported; the other one takes 35 ms
             dialect = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
             new = dialect.insert(schema.runs).values(_row(run)).on_conflict_do_nothing(index_elements=["run_id"])
             if connection.execute(new.returning(schema.runs.c.number)).first() is None:
@@ -84,10 +84,10 @@ class Store:
             return True
 
     def set_status(self, run_id: str, status: RunStatus, ended_at_s: float | None = None) -> None:
-        """Say how a run ended, and when, or that it goes on. Raises UnknownNameError."""
+        """Set the status and end of a run. Raises UnknownNameError."""
         runs = schema.runs
         begun = runs.c.started_at_s
-        # a clock that was set back ends no run before it began
+        # if the clock was set back, the end is not before the beginning
         end_s = None if ended_at_s is None else case((begun > ended_at_s, begun), else_=ended_at_s)
         with self._database.transaction() as connection:
             own = update(runs).where(runs.c.run_id == run_id)
@@ -102,9 +102,9 @@ class Store:
         *,
         batch: tuple[str, int] | None = None,
     ) -> None:
-        """Write samples and events with the summaries that they change, all of them or none.
+        """Write samples and events and update their summaries, all or none.
 
-        `batch`: a writer's id and the number of what it sends; what was written under that number is not written again.
+        `batch`: the writer's id and the number of the batch; a batch that was written before is not written again.
 
         Raises:
             UnknownNameError: there is no such run, or it was deleted.
@@ -120,7 +120,7 @@ class Store:
         status: str | None = None,
         since_s: float | None = None,
     ) -> list[Run]:
-        """Runs that match, the one that began last first; `model` is a part of its name, `since_s` when it began."""
+        """Matching runs, newest first; `model`: a part of the model's name, `since_s`: earliest beginning."""
         table = schema.runs
         query = select(table).order_by(table.c.started_at_s.desc(), table.c.number.desc())
         if task is not None:
@@ -134,11 +134,11 @@ class Store:
         return [_run(row) for row in self._rows(query)]
 
     def run(self, key: str) -> Run:
-        """The run of an id, of the first digits of one, or of a name; the latest where several have that name.
+        """The run with an id, with an id that begins with `key`, or the latest run with a name.
 
         Raises:
-            UnknownNameError: there is none.
-            SpecError: several ids begin so.
+            UnknownNameError: there is no such run.
+            SpecError: several ids begin with `key`.
         """
         table, text = schema.runs, _text(key)
         newest = select(table).order_by(table.c.started_at_s.desc(), table.c.number.desc())
@@ -177,15 +177,15 @@ class Store:
     def samples(
         self, run_id: str, metric: str, device: str = "", *, most: int | None = None, start: int = 0
     ) -> SampleColumns:
-        """The samples of one metric of a run but the first `start`; with `most` thinned by the database to so many."""
+        """The samples of a metric after the first `start`; `most`: downsample to this number in the database."""
         return _columns(self.sample_rows(run_id, metric, device, most=most, start=start))
 
     def sample_rows(
         self, run_id: str, metric: str, device: str = "", *, most: int | None = None, start: int = 0
     ) -> list[tuple[Any, ...]]:
-        """As `samples`, row by row: (time, step, value), of thinned ones (time, step, mean, low, high).
+        """As `samples`, row by row: (time, step, value), or (time, step, mean, low, high) if downsampled.
 
-        A step that a sample lacks is None, and so may be a value that is NaN.
+        A missing step is None, and a value that is NaN may be None.
         """
         runs, series, samples = schema.runs, schema.series, schema.samples
         here = (runs.c.run_id == run_id, series.c.metric == metric, series.c.device == device)
@@ -208,7 +208,7 @@ class Store:
             return [*map(tuple, connection.execute(query).all())]
 
     def events(self, run_id: str) -> list[Event]:
-        """The events of a run, in the order in which they were written."""
+        """The events of a run, in the order of writing."""
         runs, events = schema.runs, schema.events
         query = select(events).join(runs, events.c.run_number == runs.c.number).where(runs.c.run_id == run_id)
         names = [field.name for field in fields(Event)]
@@ -251,7 +251,7 @@ def _append(
 
 
 def _locked_run(connection: Connection, run_id: str, latest_s: float | None) -> int | None:
-    """The number of a run, whose row no other transaction writes until the end of this one; None without such a run."""
+    """The number of a run, whose row is locked until the end of the transaction; None if there is no such run."""
     runs = schema.runs
     before = runs.c.last_at_s
     seen = before if latest_s is None else case((before > latest_s, before), else_=latest_s)
@@ -261,7 +261,7 @@ def _locked_run(connection: Connection, run_id: str, latest_s: float | None) -> 
 
 
 def _is_new(connection: Connection, run_number: int, writer: str, number: int) -> bool:
-    """Note the batch of a writer; False where it was written before."""
+    """Record the batch of a writer; False if it was written before."""
     batches = schema.batches
     own = batches.c.writer == writer
     last = connection.execute(select(batches.c.batch).where(own)).scalar()
@@ -273,7 +273,7 @@ def _is_new(connection: Connection, run_number: int, writer: str, number: int) -
 
 
 def _append_samples(connection: Connection, run_number: int, groups: Mapping[SeriesKey, Sequence[Sample]]) -> None:
-    """Write the samples, and lay them over the summaries; the run's row is locked, so nobody else writes these."""
+    """Write samples and update summaries; the run's row is locked, so no other transaction writes these."""
     series = schema.series
     known = {
         (row["metric"], row["device"]): row
@@ -315,14 +315,14 @@ def _append_samples(connection: Connection, run_number: int, groups: Mapping[Ser
 
 
 ROWS_A_STATEMENT = 199
-"""Of five values each: SQLite before 3.32 binds no more than 999."""
+"""Rows of five values per statement: SQLite before 3.32 binds at most 999 values."""
 
 
 def _insert_in_few_statements(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Write rows to SQLite, many with each statement.
+    """Write rows to SQLite, many per statement.
 
-    The driver gives the interpreter's lock back around each: a thread of a program that computes without a pause then
-    waits for the lock for 5 ms a time, and disturbs that program as often.
+    The driver releases the interpreter lock around each statement: if another thread computes without a pause, this
+    thread then waits 5 ms for the lock each time, and interrupts the other thread as often.
     """
     for first in range(0, len(rows), ROWS_A_STATEMENT):
         some = rows[first : first + ROWS_A_STATEMENT]
@@ -383,7 +383,7 @@ def _run(row: Mapping[str, Any]) -> Run:
 
 
 def _json(value: Any) -> str:
-    """JSON that a database takes: what is no JSON as text, NaN as Python writes it."""
+    """JSON for the database: other types as text, NaN as Python writes it."""
     return json.dumps(value, default=str, skipkeys=True)
 
 
@@ -410,7 +410,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> SampleColumns:
 
 
 def _text(value: str) -> str:
-    """Text that both databases take: no NUL, no half characters, no book."""
+    """Text that both databases accept: without NUL and lone surrogates, and of limited length."""
     return value.encode("utf-8", "replace").decode("utf-8").replace("\0", "")[:LONGEST_TEXT]
 
 

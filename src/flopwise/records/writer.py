@@ -1,4 +1,4 @@
-"""Recording while a run goes on: values are taken in microseconds, and written to the store in the background."""
+"""Recording of a running program: adding values takes microseconds; a thread writes them to the store."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from flopwise.records.store import Store
 
 INTERVAL_S = 5.0
-"""How often values are written; a process that is killed loses no more than this."""
+"""Time between two writes, in seconds; a process that is killed loses at most this."""
 MOST_INTERVAL_S = 30.0
-"""How long a store that fails is left alone at most."""
+"""Maximum time between two attempts at a failing store, in seconds."""
 MOST_QUEUED = 50_000
-"""Calls of `add` that are kept while the store is away; then the older ones are thinned out."""
+"""Calls of `add` that are kept while the store is unavailable; beyond that older ones are dropped."""
 MOST_EVENTS = 10_000
 BATCH = 10_000
 """Calls of `add` that are written in one transaction."""
 RETRY_S = 0.2
-"""The same, while somebody waits for the last values to be written."""
+"""The same, while the program waits for the last values to be written."""
 EXIT_WAIT_S = 10.0
 """How long the end of the program waits for the last values to be written."""
 _LOG = logging.getLogger("flopwise")
@@ -44,15 +44,15 @@ Values = tuple[float, int | None, str, dict[str, float]]
 
 
 class Writer:
-    """Records one run into the store at `where` (as `open_store` takes it). Nothing that it does raises.
+    """Records one run into the store at `where` (as in `open_store`). No method raises.
 
-    What cannot be written waits in memory, within bounds, and is written once the store is back; that is said once on
-    the log `flopwise`, whose warnings are on stderr unless the program says otherwise. In a process that was forked
-    off, the copy forgets what the original will write, and writes what is added there.
+    Values that cannot be written are kept in memory, up to a limit, and written once the store is available again, with
+    one warning on the logger `flopwise` (on stderr by default). In a forked process the copy drops the values of the
+    parent and writes only those that are added in the child.
     """
 
     def __init__(self, where: str | Path | None, run: Run, *, interval_s: float = INTERVAL_S) -> None:
-        """Begin recording; the store is opened in the background."""
+        """Start recording; a thread opens the store."""
         self.run_id = run.run_id
         self._where, self._run, self._interval_s = where, run, interval_s
         self._wall_s, self._start_s = time.time(), time.monotonic()
@@ -62,7 +62,7 @@ class Writer:
         self._wake_up()
 
     def _clear(self) -> None:
-        """Hold nothing, and have no thread."""
+        """Drop all values, without a thread."""
         self._writer_id, self._batches = secrets.token_hex(16), 0
         self._lock, self._due, self._idle = threading.Lock(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -77,7 +77,7 @@ class Writer:
         self._ended: tuple[RunStatus, float] | None = None
 
     def now(self) -> float:
-        """Seconds since 1970 by a clock that is never set: it only runs on from when the recording began."""
+        """Seconds since 1970 by a monotonic clock that starts with the recording."""
         return self._wall_s + time.monotonic() - self._start_s
 
     def add(
@@ -87,7 +87,7 @@ class Writer:
         try:
             taken = {metric: float(value) for metric, value in values.items()}
             if unknown := [metric for metric in taken if metric not in METRICS]:
-                self._warn("metric", f"no metric {', '.join(map(str, unknown))}: not recorded")
+                self._warn("metric", f"unknown metric {', '.join(map(str, unknown))} is not recorded")
                 taken = {metric: value for metric, value in taken.items() if metric in METRICS}
             time_s = self.now() if at_s is None or not math.isfinite(at_s) else float(at_s)
             with self._lock:
@@ -104,7 +104,7 @@ class Writer:
     def event(
         self, kind: str, text: str, *, at_s: float | None = None, step: int | None = None, device: str = ""
     ) -> None:
-        """Record something that happened."""
+        """Record an event."""
         try:
             time_s = self.now() if at_s is None or not math.isfinite(at_s) else float(at_s)
             one = Event(time_s, str(kind), str(text), None if step is None else int(step), str(device))
@@ -120,7 +120,7 @@ class Writer:
             self._warn("value", f"an event cannot be recorded ({type(fault).__name__}: {fault})")
 
     def flush(self, timeout_s: float = EXIT_WAIT_S, *, retry: bool = True) -> bool:
-        """Write what is held now; whether all of it is written within that time, at the first try without `retry`."""
+        """Write all values; returns whether they were written in time, with a single attempt without `retry`."""
         until = time.monotonic() + timeout_s
         while not self._is_empty():
             self._idle.clear()
@@ -134,7 +134,7 @@ class Writer:
         return True
 
     def end(self, status: RunStatus = "finished", at_s: float | None = None, *, timeout_s: float = EXIT_WAIT_S) -> bool:
-        """End the run and write what is left; whether that was done within that time."""
+        """End the run and write the remaining values; returns whether they were written in time."""
         with self._lock:
             if self._closed:
                 return self._is_empty()
@@ -142,20 +142,20 @@ class Writer:
             self._ended = status, self.now() if at_s is None else at_s
         done = self.flush(timeout_s)
         if not done:
-            self._warn("lost", f"{len(self._queue):,} values of run {self.run_id} are not written yet")
+            self._warn("lost", f"{len(self._queue):,} values of run {self.run_id} have not been written yet")
         return done
 
     def _is_empty(self) -> bool:
         return not (self._queue or self._events or self._batch or self._ended)
 
     def _thin_out(self) -> None:
-        """Drop every second one of each kind in the older half: the further back, the fewer stay."""
+        """Drop every second value of each kind in the older half, so that older values become sparser."""
         half = len(self._queue) // 2
         older = [self._queue.popleft() for _ in range(half)]
         numbers = Counter[tuple[str, ...]]()
         kept = []
         for one in older:
-            kind = (one[2], *one[3])  # device and metrics: kinds that alternate are thinned alike
+            kind = (one[2], *one[3])  # device and metrics, so that alternating kinds are dropped equally
             if numbers[kind] % 2 == 0:
                 kept.append(one)
             numbers[kind] += 1
@@ -165,7 +165,7 @@ class Writer:
         self._thinned += half - len(kept)
 
     def _wake_up(self) -> None:
-        """Start the thread that writes, where none runs in this process."""
+        """Start the writing thread, unless it is running in this process."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._work, name="flopwise-writer", daemon=True)
@@ -174,7 +174,7 @@ class Writer:
                     self._thread = thread
 
     def _work(self) -> None:
-        """Write all that is held, every few seconds, until the run has ended."""
+        """Write all values every few seconds until the run has ended."""
         while True:
             wait_s = min(self._interval_s * 2 ** min(self._failures, 10), max(MOST_INTERVAL_S, self._interval_s))
             due = self._due.wait(wait_s if self._failures or not self._closed else 0.0)
@@ -218,7 +218,7 @@ class Writer:
                     _LOG.warning("flopwise: the store is back, and all values are written")
 
     def _open_store(self) -> Store:
-        """The store, with the run in it; one that ended goes on."""
+        """The store with the run in it; a run that had ended is running again."""
         if self._store is None:
             from flopwise.records.store import open_store  # noqa: PLC0415 - in the background, not at the start of a run
 
@@ -229,7 +229,7 @@ class Writer:
         return self._store
 
     def _write_batch(self) -> bool:
-        """Write the oldest that is held; whether there was any. It stays the same batch until it is written."""
+        """Write the oldest batch; returns whether there was one. A batch keeps its content until it is written."""
         store = self._open_store()
         if self._batch is None:
             with self._lock:
@@ -253,7 +253,7 @@ class Writer:
         return True
 
     def _warn(self, kind: str, text: str) -> None:
-        """Say something of a kind once."""
+        """Log a warning once per kind."""
         if kind not in self._warned:
             self._warned.add(kind)
             with contextlib.suppress(Exception):  # a program's own handler of its log may raise
@@ -264,7 +264,7 @@ _WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
 class _Forks:
-    """A fork waits a moment for what is being written: its copy would find imports and databases locked for ever."""
+    """Before a fork, wait for a write in progress: the child would find imports and databases locked for ever."""
 
     MOST_WAIT_S = 5.0
 
@@ -283,7 +283,7 @@ _FORKS = _Forks()
 
 
 def _forget_in_child() -> None:
-    """In a process that was forked off: its locks may be held by threads that it does not have."""
+    """In a forked process: locks may be held by threads that do not exist there."""
     _FORKS.lock = threading.Lock()
     for writer in list(_WRITERS):
         writer._is_copy = True  # noqa: SLF001 - of this module
@@ -291,7 +291,7 @@ def _forget_in_child() -> None:
 
 
 def _end_all() -> None:
-    """At the end of the program: the last values; a run that nobody ended has failed, or was stopped."""
+    """At the end of the program: write the last values; a run without an end has failed or was stopped."""
     status: RunStatus = "failed" if getattr(sys, "last_value", None) is not None else "stopped"
     for writer in list(_WRITERS):
         if writer._is_copy:  # noqa: SLF001 - the run goes on in the process that it was forked off

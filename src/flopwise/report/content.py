@@ -116,10 +116,10 @@ def _tiles(assessment: Assessment) -> Iterator[Tile]:
     if cost.expected is None:
         yield Tile("a month", usd(cost.total), ends)
     else:
-        yield Tile("a month, expected", usd(cost.expected), f"{ends}; {usd(cost.total)} {AS_PLANNED}")
+        yield Tile("expected bill a month", usd(cost.expected), f"{ends}; {usd(cost.total)} {AS_PLANNED}")
     if budget is not None:
         odds = None if drawn is None else drawn.over_budget
-        chance = "" if odds is None else f"; {format_percent(odds)} chance of a month above"
+        chance = "" if odds is None else f"; {format_percent(odds)} chance of exceeding it"
         used = format_percent((cost.total if cost.expected is None else cost.expected) / budget)
         yield Tile("of the budget", used, f"of {usd(budget)} a month{chance}")
     primary = [a for a in assessment.allocation if a.role == "primary" and a.purchase != "api"]
@@ -163,7 +163,7 @@ def _points(assessment: Assessment) -> Iterator[tuple[str, str]]:
     if len(assessment.forecast) >= 2:
         last, over = assessment.forecast[-1], outlook.past_budget(assessment)
         text = f"with the stated growth {usd(last.expected)} is expected in {last.month}"
-        yield "What comes.", sentence(text + ("" if over is None else f"; it passes the budget in {over.month}"))
+        yield "Outlook.", sentence(text + ("" if over is None else f"; it passes the budget in {over.month}"))
 
 
 def _decisions(assessment: Assessment) -> Iterator[tuple[str, str]]:
@@ -174,7 +174,7 @@ def _decisions(assessment: Assessment) -> Iterator[tuple[str, str]]:
             named = enumeration([f"{a.count:,} x {a.provider} {a.instance}" for a in rows])
             whole = sum(a.usd_per_month for a in rows) * 12 * years
             term = "a year" if years == 1 else f"{years} years"
-            yield "To sign.", f"{named} for {term}, {usd(whole)} in all{_commitment_savings(assessment, purchase)}."
+            yield "Commitments.", f"{named} for {term}, {usd(whole)} in all{_commitment_savings(assessment, purchase)}."
     least = WORTH * assessment.usd_per_month.total
     costly = [b for b in assessment.binding if b.usd_per_month >= least][:2]
     if costly:

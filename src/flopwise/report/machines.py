@@ -147,7 +147,7 @@ def instances(assessment: Assessment) -> Iterator[Block]:
         regions = len({r.get("region") for r in rows})
         yield Heading(provider)
         yield Text(
-            f"{len(rows):,} offers of {len(kinds):,} instance types in {regions:,} regions were weighed."
+            f"{len(rows):,} offers of {len(kinds):,} instance types in {regions:,} regions were considered."
             + (f" The {SHOWN:,} cheapest for an accelerator are listed, and all that are used." if len(kinds) > SHOWN
                else "")
         )  # fmt: skip

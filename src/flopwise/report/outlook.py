@@ -59,7 +59,7 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
         budget, "" if budget is None else f"budget {usd(budget)}",
     )  # fmt: skip
     first, last = assessment.forecast[0], assessment.forecast[-1]
-    yield Text(f"As planned, at listed prices: {usd(first.usd)} in {first.month}, {usd(last.usd)} in {last.month}.")
+    yield Text(f"As planned, at list prices: {usd(first.usd)} in {first.month}, {usd(last.usd)} in {last.month}.")
     over = past_budget(assessment)
     if over is not None and budget is not None:
         yield Text(

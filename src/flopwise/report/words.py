@@ -13,7 +13,7 @@ BOUGHT = {
     "owned": "own machines", "api": "API, by the token",
 }  # fmt: skip
 
-AS_PLANNED = "as planned, at listed prices"
+AS_PLANNED = "as planned, at list prices"
 """Of the bill that all tables split: no demand, price or machine strays."""
 
 

@@ -205,7 +205,8 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
     if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
         yield Text(
             "Intervals come from the errors of our predictions of published runs. The interval of a whole answer is "
-            "computed from those of TTFT and TPOT, since published runs of servers do not report it."
+            "computed from those of TTFT and TPOT, whose errors are taken to add up; it is held against the published "
+            "runs that report whole answers (latency_s of `flopwise backtest serving`)."
         )
     bare = [w for w in shown if str(w.best.get("evidence")).startswith("no measured run")]
     if bare:

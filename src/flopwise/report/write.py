@@ -126,9 +126,11 @@ def check_document(found: Check) -> Document:
     """What there is, what does not hold, and the way to what an assessment would take."""
     holding = sum(w.holds for w in found.workloads)
     wrong = [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]
+    retired = [f"{w.name}: {text}" for w in found.workloads for text in w.notes]
     sections = [
         Section("Summary", tuple(_summary(found))),
         Section("Missed targets and policies", (Bullets(wrong),) if wrong else ()),
+        Section("Retired machines", (Bullets(retired),) if retired else ()),
         Section("What runs today", (_machines(found),)),
         Section("What would change", tuple(_changes(found))),
     ]

@@ -58,6 +58,11 @@ class DeviceLimits(Protocol):
         """Whether hosts of third parties will do."""
         ...
 
+    @property
+    def include_retired(self) -> bool:
+        """Whether machines that their provider retires will do."""
+        ...
+
 
 def device_names(names: Iterable[str], facts: Facts) -> frozenset[str]:
     """Canonical names of the devices that `names` stand for: devices, vendors (their accelerators) or families.
@@ -116,12 +121,13 @@ class AllowedDevices:
     """Devices and hosts that limits allow; `forbidden`: the limit, a key of `FORBIDS`, that a device is ruled out by.
 
     `software`: what devices may need, None for any. `instances`: those that are named: who names one asks for it,
-    whatever its software and hosts.
+    whatever its software and hosts, retired or not.
     """
 
     forbidden: Mapping[str, str]
     software: frozenset[str] | None
     marketplace: bool
+    include_retired: bool
     instances: tuple[str, ...]
 
     @staticmethod
@@ -142,10 +148,13 @@ class AllowedDevices:
         forbidden |= {a.name: "gpus" for a in rows if limits.gpus and a.name not in named}
         forbidden |= {a.name: "vendors" for a in rows if limits.vendors and a.name not in of_vendors}
         forbidden |= dict.fromkeys(device_names(limits.exclude, facts), "exclude")
-        devices, names, marketplace = named | of_vendors, limits.software, limits.marketplace
+        devices, names, marketplace, retired = (
+            named | of_vendors, limits.software, limits.marketplace, limits.include_retired,
+        )  # fmt: skip
         if own is not None:
             devices |= device_names(own.gpus, facts) | _of_vendors(own, facts)
             names, marketplace = own.software or names, own.marketplace or marketplace
+            retired = own.include_retired or retired
         software: frozenset[str] | None = frozenset(names)
         if ANY_SOFTWARE in names:
             software = None
@@ -155,7 +164,7 @@ class AllowedDevices:
             if software is not None and (needs := software_of(device)) is not None and needs not in software:
                 forbidden.setdefault(device.name, "software")
         return AllowedDevices(
-            forbidden=forbidden, software=software, marketplace=marketplace,
+            forbidden=forbidden, software=software, marketplace=marketplace, include_retired=retired,
             instances=tuple(instances),
         )  # fmt: skip
 
@@ -167,7 +176,9 @@ class AllowedDevices:
         )
         if reason is not None and not (is_named and reason == "software"):
             return reason
-        return "marketplace" if offer.marketplace and not (self.marketplace or is_named) else None
+        if offer.marketplace and not (self.marketplace or is_named):
+            return "marketplace"
+        return "include_retired" if offer.retires_on and not (self.include_retired or is_named) else None
 
 
 FORBIDS = {
@@ -178,7 +189,8 @@ FORBIDS = {
     "exclude": "GPU excluded",
     "software": "needs other software than the workload is written for (--software)",
     "marketplace": "community and marketplace hosts: no SLA, no attestations (--marketplace)",
+    "include_retired": "retired by the provider, or with a retirement date announced (--include-retired)",
     "instances": "instance not allowed",
-    "max_gpus": "more GPUs in one instance than max_gpus",
+    "max_gpus": "more GPUs in one instance than --max-gpus allows",
 }
 """Why an offer is ruled out that a constraint of this name forbids."""

@@ -89,6 +89,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     price_source: str
     price_note: str = ""
     """What is to be known of the price: that it has no date, is derived from others, or is assumed."""
+    retires_on: str = ""
+    """The day from which its provider has no such machine; "" where none is known."""
     usd_per_hour_interval: tuple[float, float] | None = None
     """Of a price that is assumed; the cost is as far off."""
     shortfall: dict[str, float] = {}
@@ -172,6 +174,31 @@ class Lever(msgspec.Struct, frozen=True):
     cost: float | None
     fits: bool
     note: str = ""
+    changed: ComparedFigures | None = None
+    """What the ratios are of: the figures with the change. Those without it are these over the ratios."""
+
+
+class ComparedFigures(msgspec.Struct, frozen=True):
+    """Memory of a GPU, time and cost of a plan that is compared with another one."""
+
+    memory_bytes: float
+    seconds: float
+    cost_usd: float
+
+    @classmethod
+    def of(cls, plan: Candidate) -> ComparedFigures:
+        """Those of a ranked plan."""
+        return cls(plan.memory_bytes, plan.seconds, plan.cost_usd)
+
+    def lever(self, change: str, before: ComparedFigures, *, fits: bool = True, note: str = "") -> Lever:
+        """The change that makes these figures of those `before`."""
+        memory, seconds = self.memory_bytes / before.memory_bytes, self.seconds / before.seconds
+        return Lever(change, memory, seconds, self.cost_usd / before.cost_usd, fits, note, self)
+
+
+def device_change(plan: Candidate) -> str:
+    """How the change to the machines of another plan is called."""
+    return f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
 
 
 def device_levers(plans: Sequence[Candidate]) -> list[Lever]:
@@ -179,9 +206,7 @@ def device_levers(plans: Sequence[Candidate]) -> list[Lever]:
     chosen, levers = plans[0], dict[str, Lever]()
     for plan in plans[1:]:
         if plan.gpu != chosen.gpu and plan.gpu not in levers and len(levers) < OTHER_GPUS:
-            change = f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
-            memory, seconds = plan.memory_bytes / chosen.memory_bytes, plan.seconds / chosen.seconds
-            levers[plan.gpu] = Lever(change, memory, seconds, plan.cost_usd / chosen.cost_usd, fits=True)
+            levers[plan.gpu] = ComparedFigures.of(plan).lever(device_change(plan), ComparedFigures.of(chosen))
     return list(levers.values())
 
 
@@ -303,7 +328,16 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             cost += f" {format_interval(*paid, format_usd)}"
         ends = "" if time is None else f" ({format_seconds(time[0])} to {format_seconds(time[1])})"
         sure = "" if best.likely is None else f"; {best.likely} chance to meet every target"
+        if not runs and not sure and time is not None:
+            loaded = {"requests_per_s", "trace"} & (self.workload.get("traffic") or {}).keys()
+            request = f"whole request {self.percentile('latency')}" if loaded else "whole request"
+            sure = f"; {request} {format_seconds(best.seconds)} {format_interval(*time, format_seconds)}"
         return f"{machines}: {cost}{f', done in {format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
+
+    def percentile(self, target: str) -> str:
+        """The percentile at which a latency target is held: that of the target, or p95."""
+        bound = self.workload.get("targets", {}).get(target)
+        return next(iter(bound)) if isinstance(bound, dict) else "p95"
 
     def document(self) -> dict[str, Any]:
         """The plan by key."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from flopwise.origin import COUNTED, chip_fact
 from flopwise.provenance import Figure, fact, setting, term, walk
+from flopwise.search.answer import device_change
 from flopwise.search.spec import TRAINING
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
-    from flopwise.search.answer import Candidate, Plan
+    from flopwise.search.answer import Candidate, ComparedFigures, Lever, Plan
     from flopwise.search.workload import Resolved
 
 ODDS = "error model"
@@ -52,28 +53,20 @@ class _PlanFigures:
         self, answer: Plan, chosen: Candidate, workload: Resolved, capacity: Figure, known: Mapping[str, Figure],
         percentiles: Mapping[str, str],
     ) -> None:  # fmt: skip
-        self.chosen, self.workload, self.capacity = chosen, workload, capacity
+        self.answer, self.chosen, self.workload, self.capacity = answer, chosen, workload, capacity
         self.known, self.percentiles = known, percentiles
         self.trains, self.batch = answer.task in TRAINING, answer.task == "batch"
-        self.hourly = self._hourly()
+        self.each, self.hourly = _prices(chosen)
 
     def figures(self) -> list[Figure]:
         """All of them."""
         served = {} if self.trains else dict(self._load())
         cost = self._cost(served)
         values = self._values(served, cost)
-        return [*served.values(), *self._rates(served, cost), cost, *self._odds(values), self.hourly]
-
-    def _hourly(self) -> Figure:
-        one = self.chosen
-        bought, each = one.purchase.replace("_", " "), one.usd_per_hour / one.num_instances
-        name = f"price of {one.provider} {one.instance}, {bought}"
-        price = (
-            fact(name, each, "USD/h", source=one.price_source, date=one.price_date, note=one.price_note)
-            if one.price_source else setting(name, each, "USD/h")
-        )  # fmt: skip
-        count = Figure("instances", one.num_instances, kind="chosen")
-        return term("price of all machines", one.usd_per_hour, "USD/h", f"{name} x instances", price, count)
+        figures = [*served.values(), *self._rates(served, cost), cost, *self._units(cost)]
+        figures += [*self._odds(values), self.hourly]
+        changes = self._levers(self._time(served), cost) if self.answer.plans[:1] == [self.chosen] else ()
+        return [*figures, *changes]
 
     def _load(self) -> Iterator[tuple[str, Figure]]:
         """Latencies as the plan tells them, and what the machines carry, by the names of a plan's figures."""
@@ -135,6 +128,63 @@ class _PlanFigures:
             formula = f"{COUNTED}: {formula}, with what else the month pays (stores of caches, hours of a fleet)"
             return term("cost of the plan", one.cost_usd, "USD", formula, hourly, month)
         return term("cost of the plan", one.cost_usd, "USD", formula, hourly)
+
+    def _units(self, cost: Figure) -> Iterator[Figure]:
+        """What one of each unit costs of which the run, or a month of the service, does some."""
+        runs = self.trains or self.batch
+        amounts = self.workload.amounts(self.chosen.paid_s / HOUR_S if runs else HOURS_PER_MONTH)
+        for unit, usd in self.chosen.unit_usd.items():
+            what, number = unit.replace("_", " "), amounts.get(unit)
+            if what == "session":  # among the rates
+                continue
+            doer = "the run" if runs else f"the service at its mean rate in {HOURS_PER_MONTH:g} hours"
+            done = term(f"units of {what}", number, "", f"{COUNTED}: what {doer} does")
+            plain = number is not None and _same(usd, self.chosen.cost_usd / number)
+            division = f"{cost.name} / {done.name}"
+            yield term(f"cost per {what}", usd, "USD", division if plain else f"{COUNTED}: {division}", cost, done)
+
+    def _levers(self, time: Figure, cost: Figure) -> Iterator[Figure]:
+        """Memory, time and cost of the first plan with each single change, over what they are without."""
+        others = {device_change(one): one for one in reversed(self.answer.plans)}
+        now = {"memory": self.known["memory per GPU"], "time": time, "cost": cost}
+        for lever in self.answer.levers:
+            if lever.changed is None:
+                continue
+            other = others.get(lever.change)
+            what = f"{COUNTED}: as that plan is ranked" if other else f"{COUNTED}: the plan estimated anew so"
+            memory = term(f"memory {_so(lever)}", lever.changed.memory_bytes, "B", what)
+            seconds = term(f"time {_so(lever)}", lever.changed.seconds, "s", what)
+            then = {"memory": memory, "time": seconds, "cost": self._changed_cost(lever, lever.changed, other, seconds)}
+            for name, ratio in (("memory", lever.memory), ("time", lever.seconds), ("cost", lever.cost)):
+                after, before = then[name], now[name]
+                value = float(after.value or 0.0) / (ratio or 1.0)
+                if not _same(value, float(before.value or 0.0)):  # no start, or as it was before it was simulated
+                    before = term(f"{name} that is compared", value, before.unit, f"{COUNTED}: as estimated", before)
+                yield term(f"{name}, {lever.change}", ratio, "", f"{after.name} / {before.name}", after, before)
+
+    def _changed_cost(self, lever: Lever, changed: ComparedFigures, other: Candidate | None, seconds: Figure) -> Figure:
+        """What a change costs: on the machines of another plan, for another time, or with another number of them."""
+        each, hourly = (self.each, self.hourly) if other is None else _prices(other)
+        name, usd, price = f"cost {_so(lever)}", changed.cost_usd, float(each.value or 0.0)
+        ways: list[tuple[str, float, tuple[Figure, ...]]] = []
+        if self.trains or self.batch:
+            hours = changed.seconds / HOUR_S
+            ways.append((f"{seconds.name} / {HOUR_S:g} x {hourly.name}", hours, (seconds, hourly)))
+            if other is not None:
+                start = term("start", other.start_s, "s", f"{COUNTED}: machines that boot, image, weights, compilation")
+                hours += other.start_s / HOUR_S
+                formula = f"({start.name} + {seconds.name}) / {HOUR_S:g} x {hourly.name}"
+                ways.append((formula, hours, (start, seconds, hourly)))
+            paid = float(hourly.value or 0.0)
+        else:
+            number = round(usd / (price * HOURS_PER_MONTH)) if price else 0
+            count = term("instances", number, "", f"{COUNTED}: as many as it then takes")
+            ways.append((f"{each.name} x {count.name} x {HOURS_PER_MONTH:g}", number * HOURS_PER_MONTH, (each, count)))
+            paid = price
+        for formula, hours, inputs in ways:
+            if _same(usd, hours * paid):
+                return term(name, usd, "USD", formula, *inputs)
+        return term(name, usd, "USD", f"{COUNTED}: what it is billed, by {each.name}", each)
 
     def _rates(self, served: Mapping[str, Figure], cost: Figure) -> Iterator[Figure]:
         """Tokens a second, what they cost, energy, and what sessions find in caches."""
@@ -199,6 +249,23 @@ class _PlanFigures:
             least = min(float(one.value or 0.0) for one in found)
             formula = f"min({', '.join(one.name for one in found)})"
             yield term("chance of every target", least, "frac", formula, *found)
+
+
+def _prices(one: Candidate) -> tuple[Figure, Figure]:
+    """Price of one machine of a plan, and of all of them."""
+    bought, each = one.purchase.replace("_", " "), one.usd_per_hour / one.num_instances
+    name = f"price of {one.provider} {one.instance}, {bought}"
+    price = (
+        fact(name, each, "USD/h", source=one.price_source, date=one.price_date, note=one.price_note)
+        if one.price_source else setting(name, each, "USD/h")
+    )  # fmt: skip
+    count = Figure("instances", one.num_instances, kind="chosen")
+    return price, term("price of all machines", one.usd_per_hour, "USD/h", f"{name} x instances", price, count)
+
+
+def _so(lever: Lever) -> str:
+    """A change as part of a name."""
+    return f"with the change: {lever.change}"
 
 
 def _same(one: float, other: float) -> bool:

@@ -588,13 +588,13 @@ def best_layout(
     layout, tried, fitting = best
     sure = f"with a probability of {format_percent(FITS_WITH, 0)}"
     if fitting:
-        return layout, f"simplest of the fastest of {tried:,} layouts, {fitting:,} of which fit {sure} or more"
+        return layout, f"simplest among the fastest of {tried:,} layouts; {fitting:,} of them fit {sure} or more"
     device = cluster.accelerator
     needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
     if needs > capacity:
-        return layout, f"least memory of {tried:,} layouts, none of which fits"
+        return layout, f"least memory of {tried:,} layouts; none fits"
     odds = float(memory_band(recipe, device.calibration).probability_at_most(needs, float(capacity)))
-    return layout, f"likeliest to fit of {tried:,} layouts, with {format_percent(odds, 0)}, none of which fits {sure}"
+    return layout, f"most likely to fit of {tried:,} layouts ({format_percent(odds, 0)} chance); none fits {sure}"
 
 
 def fastest_layout(

@@ -29,7 +29,7 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
 Advance = Callable[[int, int], None]
 SHOWN = 10
-"""Plans of whose devices there is something to say."""
+"""Plans of whose devices and links there is something to say, and whose commands are shown."""
 
 SERVED = ("tp", "pp", "ep", "dp", "ranks", "KV dtype", "GPUs")
 """Settings of a service that the search chooses."""
@@ -74,15 +74,18 @@ def keep_freed_memory() -> None:
 
 def plan(
     workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
-    alone: bool = True, on_compile: Callable[[], None] | None = None, dearest: float | None = None,
+    alone: bool = True, on_compile: Callable[[], None] | None = None, on_ranked: Callable[[Plan], None] | None = None,
+    dearest: float | None = None,
 ) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
-    `on_compile` is called before the simulator is compiled first, which takes seconds. `dearest`: to train,
-    machines that cost so many times the best even at their peak rate are not searched (None: as many as for a list).
+    `on_compile` is called before the simulator is compiled first, which takes seconds, `on_ranked` with what is ranked
+    before the rest of the answer is there: rows as they will be, but without commands, unit costs and links. `dearest`:
+    to train, machines that cost so many times the best even at their peak rate are not searched (None: as many as for
+    a list).
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -94,16 +97,26 @@ def plan(
     facts = facts.with_assumed_prices(workload.assumed_prices) if alone else facts
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
+
+    def report_ranking(ranked: PlanDraft) -> None:
+        if on_ranked is not None and ranked.plans:
+            seconds = time.perf_counter() - started
+            on_ranked(_ranking(ranked, workload, seconds))
+
     if workload.task in TRAINING:
         from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
 
-        draft = plan_training(workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS)
+        draft = plan_training(
+            workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, on_ranked=report_ranking
+        )
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
         from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
 
         workload, lengths = with_lengths(workload, model)
-        draft = plan_serving(workload, model, facts, advance, alone=alone, on_compile=on_compile)
+        draft = plan_serving(
+            workload, model, facts, advance, alone=alone, on_compile=on_compile, on_ranked=report_ranking
+        )
         draft.assumptions += lengths
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
@@ -126,6 +139,15 @@ def plan(
     return Plan(
         spot_coverage=known, workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
+    )  # fmt: skip
+
+
+def _ranking(draft: PlanDraft, workload: Resolved, seconds: float) -> Plan:
+    """A plan of what is ranked so far."""
+    return Plan(
+        workload=dict(workload.document), task=workload.task, objective=workload.objective, plans=draft.plans, front=[],
+        misses=[], ruled_out=[], levers=[], assumptions=[], evaluated=draft.evaluated, timed=draft.timed,
+        simulated=draft.simulated, elapsed_s=seconds,
     )  # fmt: skip
 
 
@@ -235,10 +257,6 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     return with_kinds(
         tree, usual | implied_kinds({n: of_serving.SETTINGS.get(n, ()) for n in SERVED}, options, "chosen")
     )
-
-
-SHOWN = 10
-"""Plans of which the command is shown."""
 
 
 def with_commands(

@@ -106,11 +106,12 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
 
 def plan_serving(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    on_compile: Callable[[], None] | None = None,
+    on_compile: Callable[[], None] | None = None, on_ranked: Callable[[PlanDraft], None] | None = None,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
-    Not `alone`: as in `plan`, nothing is run. `on_compile` is called before the simulator is compiled first.
+    Not `alone`: as in `plan`, nothing is run. `on_compile` is called before the simulator is compiled first,
+    `on_ranked` with the draft once its plans are ranked, before fronts and changes.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -153,6 +154,8 @@ def plan_serving(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
+    if on_ranked is not None:
+        on_ranked(draft)
     draft.front = _shown(_front(cheapest, workload, WHOLE))
     if not one_pass:
         first = plans[0][1].pick if plans else None
@@ -401,10 +404,8 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
     for option, row, odds in missed:
         if id(odds) not in likeliest:
             likeliest[id(odds)] = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
-        failed = likeliest[id(odds)]
-        if (option.num_gpus > option.workload.max_gpus).all():
-            failed = "max_gpus"
-        reason = f"misses {failed}"
+        too_many = bool((option.num_gpus > option.workload.max_gpus).all())
+        reason = "needs more GPUs than --max-gpus allows" if too_many else f"misses {likeliest[id(odds)]}"
         example = "" if draft.ruled_out.has(reason, "offers") else _miss(option, row)
         draft.ruled_out.add(reason, 1, example, unit="offers")
 

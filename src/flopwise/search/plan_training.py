@@ -20,7 +20,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.answer import Candidate, Lever, PlanDraft, device_levers
+from flopwise.search.answer import Candidate, ComparedFigures, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
@@ -94,9 +94,11 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
 
 def plan_training(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    dearest: float = HOPELESS,
+    dearest: float = HOPELESS, on_ranked: Callable[[PlanDraft], None] | None = None,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the layouts that meet the workload's targets; `alone` and `dearest` as in `plan`.
+
+    `on_ranked` is called with the draft once its plans are ranked, before the front and changes.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -133,6 +135,8 @@ def plan_training(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
+    if on_ranked is not None:
+        on_ranked(draft)
     unbeaten = front(
         options, lambda option: option.objectives, lambda option: np.flatnonzero(option.num_gpus >= workload.min_gpus)
     )
@@ -515,16 +519,16 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
             after = _outcome(replace(base, recipe=recipe, layout=layout), chosen)
         except FlopwiseError:  # what `train` would refuse
             continue
-        memory, seconds, cost = (new / old for new, old in zip(after, before, strict=True))
-        found.append(Lever(change, memory, seconds, cost, fits=after[0] <= base.cluster.accelerator.hbm_bytes))
+        fits = after.memory_bytes <= base.cluster.accelerator.hbm_bytes
+        found.append(after.lever(change, before, fits=fits))
     return [*found, *device_levers(draft.plans)]
 
 
-def _outcome(job: TrainJob, chosen: Candidate) -> tuple[float, float, float]:
-    """(memory per GPU, run seconds, USD) of a job at the chosen plan's price per GPU."""
+def _outcome(job: TrainJob, chosen: Candidate) -> ComparedFigures:
+    """What a job comes to at the chosen plan's price per GPU; the start, which every change pays, is left out."""
     run, per_gpu_hour = StepRun.of_job(job, timed_step(job).parts, None), chosen.usd_per_hour / chosen.num_gpus
     assert run is not None  # a plan has a number of tokens
-    return float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour
+    return ComparedFigures(float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour)
 
 
 ACTIVATIONS = ("activations",)

@@ -215,6 +215,7 @@ def price_facts(offer: Offer, purchase: str, instances: int) -> dict[str, Any]:
         "price_date": offer.price_date_of(purchase),
         "price_source": offer.price_source_of(purchase),
         "price_note": offer.price_note(purchase),
+        "retires_on": offer.retires_on or "",
         "usd_per_hour_interval": None if band is None else (instances * band[0], instances * band[1]),
     }
 

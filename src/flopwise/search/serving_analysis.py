@@ -22,7 +22,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.ops.columns import ascending
 from flopwise.ops.tensors import active_parameters
-from flopwise.search.answer import Candidate, Floor, Lever, TargetCost, device_levers
+from flopwise.search.answer import Candidate, ComparedFigures, Floor, Lever, TargetCost, device_levers
 from flopwise.search.deployments import (
     MAX_TP,
     Answer,
@@ -325,7 +325,5 @@ class _Change:
             return missing(note="that batch does not fit in memory")
         option = best.estimated_as(found, self.workload, self.kv_dtype)
         figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
-        before = (chosen.memory_bytes, chosen.seconds, chosen.cost_usd)
-        memory, seconds, cost = (float(after) / now for after, now in zip(figures, before, strict=True))
         note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
-        return Lever(self.name, memory, seconds, cost, fits=True, note=note)
+        return ComparedFigures(*map(float, figures)).lever(self.name, ComparedFigures.of(chosen), note=note)

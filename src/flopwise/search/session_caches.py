@@ -50,7 +50,7 @@ class LayoutCaches:
         """
         job, batch, sessions, ranks = self.job, self.batch, workload.sessions, np.asarray(self.job.layout.dp)
         assert sessions is not None, "there are histories of sessions only"
-        assert workload.requests_per_s is not None, "sessions come at a rate"
+        assert workload.requests_per_s is not None, "sessions need a rate"
         stores = [kv_stores(workload, job.cluster.rates, int(devices)) for devices in np.ravel(job.layout.num_gpus)]
         tiers = list(zip(*stores, strict=True))
         token_bytes = self.token_bytes

@@ -1,4 +1,4 @@
-"""What can be said of a workload that is planned, and the format of its file."""
+"""Keys of a planned workload, and the format of its file."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ class Latency:
     percentile: str
     seconds: float
     stated: bool = field(default=True, compare=False)
+
+    def __str__(self) -> str:
+        """As a command line says it."""
+        text = options.argument_text(self.seconds)
+        return f"{self.percentile}={text}" if self.stated else text
 
 
 def _latency(value: object, what: str) -> Latency:
@@ -90,7 +95,7 @@ class RankingSpec(Spec):
     )
     spot: str = option(
         "--spot", options.choice(*UNKNOWN_PRICES),
-        "Offers whose spot price is not known: leave them out, or assume the provider's published discounts.",
+        "Offers whose spot price is unknown: leave them out, or assume the provider's published discounts.",
         default="known", section="Where it may run", key=FIELD,
     )
     reserved: str = option(
@@ -199,6 +204,9 @@ class ConstraintsSpec(Spec):
         section="Where it may run", key=FIELD, repeated=True,
     )
     marketplace: bool = same(MachineSpec, "marketplace", section="Where it may run", key="constraints.", default=False)
+    include_retired: bool = same(
+        MachineSpec, "include_retired", section="Where it may run", key="constraints.", default=False
+    )
     instances: tuple[str, ...] = _machines("instance")
     purchase: tuple[str, ...] = _machines("purchase")
     max_gpus: int | None = _place("--max-gpus", options.DEGREE, "Maximum number of accelerators.")

@@ -454,7 +454,7 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         found = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
         chosen, replicas = _pick(option, found, row), float(found.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
-            return Trial(pick, run, odds, note="the deadline needs more than max_gpus", failed="deadline")
+            return Trial(pick, run, odds, note="the deadline needs more GPUs than --max-gpus allows", failed="deadline")
     return Trial(chosen, run, odds, failed="deadline")
 
 

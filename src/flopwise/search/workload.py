@@ -24,7 +24,7 @@ from flopwise.values import dataclass
 
 ANYWHERE: Mapping[str, Any] = {
     "providers": (), "regions": (), "gpus": (), "vendors": (), "exclude": (), "instances": (), "software": ("any",),
-    "marketplace": True,
+    "marketplace": True, "include_retired": True,
 }  # fmt: skip
 """Limits that leave all machines: of what runs on machines that are there."""
 STRETCH = 5000
@@ -299,9 +299,9 @@ def _check_sessions(traffic: TrafficSpec, process: str) -> None:
         return
     for name in ("trace", "concurrency"):
         if getattr(traffic, name) is not None:
-            raise OptionError(name, "sessions come at a rate (--rate, of sessions); leave it out with turns")
+            raise OptionError(name, "sessions need a rate (--rate, in sessions per second); leave it out with turns")
     if traffic.rate is None:
-        raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
+        raise OptionError("turns", "sessions need a rate: give --rate, in sessions per second")
     if process != "poisson":
         raise OptionError("arrivals", "sessions start at random (poisson); leave it out with turns")
 

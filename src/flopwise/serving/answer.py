@@ -418,9 +418,9 @@ def _session_run(
         raise OptionError("turns", f"{job.model.name} answers in one pass: sessions need a model that generates")
     for name in ("requests", "concurrency"):
         if getattr(request, name) is not None:
-            raise OptionError(name, "sessions come at a rate (--rate, of sessions); leave it out with --turns")
+            raise OptionError(name, "sessions need a rate (--rate, in sessions per second); leave it out with --turns")
     if request.rate is None:
-        raise OptionError("turns", "sessions come at a rate: give --rate, in sessions per second")
+        raise OptionError("turns", "sessions need a rate: give --rate, in sessions per second")
     assert sessions.turns is not None
     arrivals = SessionTraffic(
         turns=sessions.turns, think_s=sessions.think_s, tool_share=sessions.tool_share or 0.0,

@@ -428,6 +428,8 @@ def _serve_estimate(
     outputs = job.output_tokens if tpot_s is not None else 0
     queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
     throughput = _figure(job, "throughput", rate, most=most_per_s)
+    if job.arrivals_per_s is not None:  # in the long run no more is answered than arrives
+        throughput = replace(throughput, high=min(throughput.high, max(rate, job.arrivals_per_s)))
     floors = least_ttft_s, (outputs - 1) * (least_tpot_s or 0.0)
     e2e_low, e2e_high = latency_band(job, queued=queued).interval(ttft_s, e2e_s, floors=floors)
     joules, rates = _joules(job, step, gpus), job.cluster.rates

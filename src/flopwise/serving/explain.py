@@ -280,6 +280,8 @@ class _Tree:
         bandwidth = self.device.datasheet("hbm_bytes_per_s", "B/s")
         formula = f"{COUNTED}: the longer of FLOP at peak and bytes at full bandwidth"
         lower = term("lower bound of a step", estimate.lower_bound_s, "s", formula, peak, bandwidth)
+        rate = f"{COUNTED}: FLOP of a step with its average share of prefill / ({self.step.name} x {peak.name})"
+        mfu = term("MFU", estimate.mfu_frac, "frac", rate, self.step, peak)
         budget = term(
             "cache budget per GPU",
             number(estimate.memory.kv_budget_bytes),
@@ -294,6 +296,7 @@ class _Tree:
         tokens, largest = f"{memory}tokens in the cache budget", "largest batch"
         return [
             lower,
+            mfu,
             term("maximum concurrency", estimate.max_concurrency, "", growing, budget, _engine(self.row, largest)),
             term("whole contexts", estimate.max_whole_contexts, "", whole, budget, _engine(self.row, largest)),
             term("cache capacity", estimate.kv_capacity_tokens, "tokens", tokens, budget),

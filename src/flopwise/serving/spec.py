@@ -319,7 +319,7 @@ class Scheduling(Spec):
         whole, rest = divmod(replicas * self.prefill_gpus, gpus)
         if rest or self.prefill_gpus < 0:
             raise SpecError(
-                f"{self.prefill_gpus} prefill GPUs beside each of {replicas:,} replicas do not make whole replicas of "
+                f"{self.prefill_gpus} prefill GPUs for each of {replicas:,} replicas do not make whole replicas of "
                 f"{gpus}: give a multiple, or --prefill-replicas"
             )
         return self.prefill_replicas + whole

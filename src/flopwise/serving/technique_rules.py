@@ -71,9 +71,7 @@ def _check_decoder(job: ServeJob) -> None:
             "need a model that does"
         )
     if job.model.kind == "encoder-decoder":
-        raise SpecError(
-            f"{job.model.name} has an encoder beside its decoder; these techniques are modelled for decoders"
-        )
+        raise SpecError(f"{job.model.name} has an encoder and a decoder; these techniques are modelled for decoders")
 
 
 def _check_speculation(job: ServeJob, how: Speculation) -> None:

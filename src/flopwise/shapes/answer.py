@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flopwise.cost.fabric import fabric, pcie_bytes_per_s
 from flopwise.ops.tensors import sharded_parameters
+from flopwise.pictures import BarPicture, Picture
+from flopwise.results import Result, attributes, notes
 from flopwise.shapes.clocks import Clock, TrainingClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
 from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes
+from flopwise.units import format_percent, format_seconds
 from flopwise.values import dataclass
 
 PAGEABLE_FRAC = 0.4
 """Of that, what transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""
+
+
+DRAWN = 20
+"""Operations in a picture, largest first."""
 
 
 class StackTime(NamedTuple):
@@ -26,8 +33,8 @@ class StackTime(NamedTuple):
     memory_bound_frac: float  # of the time in kernels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ShapeAnswer(Result):
     """The kernels of a pass on one rank, and what to change. Seconds are of one pass.
 
     A pass is a micro-batch forward and backward (`train`), or a step that gives each sequence one token (`serve`).
@@ -40,6 +47,37 @@ class ShapeAnswer:
     fine: tuple[Fine, ...]
     stacks: tuple[StackTime, ...]
     settings: tuple[tuple[str, str], ...]
+
+    table: ClassVar[str] = "operations"
+
+    @property
+    def verdict(self) -> str:
+        """The time of a pass, and the change that saves most of it."""
+        clock, share = self.clock, format_percent(self.memory_bound_frac, 0)
+        where = f"{clock.model.name} on {clock.cluster.accelerator.name}"
+        text = f"A pass of {where} takes {format_seconds(self.pass_s)}, {share} of it bound by memory"
+        if not self.advice:
+            return f"{text}; no single change of shape saves 0.5 % of it."
+        best = self.advice[0]
+        change = f"{best.what} {best.better} instead of {best.now}"
+        if best.needed:
+            return f"{text}. It does not run without a change: {change}."
+        return f"{text}. The largest gain: {change}, {format_percent(best.gain_frac)} of it."
+
+    def document(self) -> dict[str, Any]:
+        """The answer by key."""
+        return attributes(
+            self,
+            "model=clock.model.name gpu=clock.cluster.accelerator.name clock.task clock.tp clock.batch clock.seq "
+            "clock.dtype pass_s kernels_s memory_bound_frac ridge_flops_per_byte l2_ridge_flops_per_byte operations "
+            "advice fine stacks",
+        ) | notes(self)
+
+    def picture(self) -> Picture:
+        """The share of each operation in the pass, largest first."""
+        longest = sorted(self.operations, key=lambda one: -one.share_frac)[:DRAWN]
+        rows = [(one.name, 100 * one.share_frac) for one in longest]
+        return BarPicture(title=self.verdict, unit="% of the pass", rows=rows)
 
     @property
     def kernels_s(self) -> float:

@@ -1,1 +1,1 @@
-"""Runs while they go on: what is read of machines and jobs, what bounds them, which limits are crossed."""
+"""Monitoring of running jobs: readings of machines and jobs, diagnosis, limits and alerts."""

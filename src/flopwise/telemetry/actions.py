@@ -1,6 +1,6 @@
-"""What is done about alerts: a webhook is posted, a stop command runs once. Neither ever ends the watching.
+"""Actions on alerts: posting to a webhook, and running a stop command once. Their failure never ends `watch`.
 
-A file keeps when the job began and whether its command was run, while `watch` is not running.
+A file keeps the start time of the job and whether its command has run, across restarts of `watch`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from flopwise.files import write_whole
 TIMEOUT_S = 5.0
 TRIES = 3
 WAIT_S = 0.5
-"""Before the second try; twice as long before each further one."""
+"""Delay before the second attempt, in seconds; doubled before each further one."""
 MOST_WAITING = 1000
 CLAIM_S = 60.0
-"""A claim of the stop command that is older and says of no start is one of a watch that was killed."""
+"""Age after which an unfinished claim of the stop command belongs to a watch that was killed."""
 Say = Callable[[str], None]
 
 
 class Webhook:
-    """Posts JSON from a thread of its own, in order; what cannot be posted is said once for each outage."""
+    """Posts JSON from its own thread, in order; each outage is reported once."""
 
     def __init__(self, url: str, say: Say, *, timeout_s: float = TIMEOUT_S, wait_s: float = WAIT_S) -> None:
-        """`say` gets a line for people; the address, which may hold a secret, is named by its host alone.
+        """`say` receives messages; they name only the host of the address, which may contain a secret.
 
         Raises:
-            SpecError: no http or https address.
+            SpecError: not an http or https address.
         """
         try:
             parts = urllib.parse.urlsplit(url)
@@ -56,14 +56,14 @@ class Webhook:
         self._thread.start()
 
     def post(self, document: Mapping[str, Any]) -> None:
-        """Have a document posted; dropped where a thousand wait already."""
+        """Queue a document for posting; it is dropped if the queue is full."""
         try:
             self._waiting.put_nowait(json.dumps(document).encode())
         except queue.Full:
             self._fail("too many alerts are waiting to be posted")
 
     def close(self, seconds: float = 10.0) -> None:
-        """Post what waits, for so long at most."""
+        """Post queued documents, for at most `seconds`."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
@@ -85,7 +85,7 @@ class Webhook:
                 self._out = False
 
     def _attempt(self, body: bytes) -> tuple[str, bool]:
-        """(why it failed, or nothing; whether to try again)."""
+        """(reason of the failure, empty on success; whether to try again)."""
         import urllib.error  # noqa: PLC0415 - a watcher without a webhook does without
         import urllib.request  # noqa: PLC0415 - same
 
@@ -98,7 +98,7 @@ class Webhook:
             return f"it answered {error.code}", error.code >= 500 or error.code == 429
         except OSError as error:
             return str(getattr(error, "reason", "") or type(error).__name__), True
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's server does, watching goes on
+        except Exception as error:  # noqa: BLE001 - no fault of the server ends the watch
             return type(error).__name__, False
 
     def _fail(self, why: str) -> None:
@@ -108,10 +108,10 @@ class Webhook:
 
 
 class KeptState:
-    """When a job began, and whether its stop command was run: kept in a file, so that a restart goes on with it."""
+    """The start time of a job and whether its stop command has run, in a file that survives restarts."""
 
     def __init__(self, path: Path, *, anew: bool = False) -> None:
-        """`anew`: forget what is kept."""
+        """`anew`: discard the file."""
         self.path = path
         self._ran = path.with_name(f"{path.name}.ran")
         if anew:
@@ -120,17 +120,17 @@ class KeptState:
 
     @classmethod
     def of_job(cls, identity: Sequence[str], *, anew: bool = False) -> KeptState:
-        """In a file of the user's data folder, named after what the job is known by."""
+        """State in the user's data folder, in a file named by a hash of the job's identity."""
         from platformdirs import user_data_path  # noqa: PLC0415 - a named file does without
 
         name = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
         return cls(user_data_path("flopwise", appauthor=False) / "watch" / f"{name}.json", anew=anew)
 
     def started_at_s(self) -> float | None:
-        """When the job began; None where nothing is kept.
+        """Start time of the job; None if there is no file.
 
         Raises:
-            SpecError: the file is none of ours.
+            SpecError: the file is not a state file.
         """
         try:
             data: Any = json.loads(self.path.read_text(encoding="utf-8"))
@@ -139,18 +139,18 @@ class KeptState:
             return None
         except (OSError, ValueError, KeyError, TypeError):
             raise SpecError(
-                f"--state: {self.path} is not a state file of watch; name another file, or give --anew"
+                f"--state: {self.path} is not a state file of watch; give another file, or --anew to replace it"
             ) from None
 
     def start(self, at_s: float) -> None:
-        """Keep when the job began. Raises SpecError where it cannot be written."""
+        """Write the start time of the job. Raises SpecError if it cannot be written."""
         try:
             write_whole(self.path, (json.dumps({"started_at_s": at_s}) + "\n").encode())
         except SpecError as fault:
             raise SpecError(f"--state: {fault}") from None
 
     def claim_run(self) -> bool:
-        """Whether the command may run now: once, however many watch. Raises SpecError where it cannot be noted."""
+        """Claim the single run of the command; False if another watch has it. Raises SpecError."""
         try:
             self._ran.parent.mkdir(parents=True, exist_ok=True)
             if (
@@ -167,7 +167,7 @@ class KeptState:
             raise SpecError(f"--state: {self._ran} cannot be written ({error.strerror or error})") from None
 
     def note_run(self, *, begun: bool) -> None:
-        """Say what came of a claim: the command began, or it did not and may be tried again."""
+        """Record whether the claimed command began; if it did not, it may be tried again."""
         with contextlib.suppress(OSError):
             if begun:
                 self._ran.write_text(f"{time.time()}\n", encoding="utf-8")
@@ -176,13 +176,13 @@ class KeptState:
 
 
 class BudgetCommand:
-    """A command that runs once when the budget is spent: without a shell, and without waiting for it."""
+    """A command that runs once when the budget is spent, without a shell and in the background."""
 
     def __init__(self, text: str, state: KeptState | None, say: Say) -> None:
-        """`state`: of the job; None: nothing tells this job from the next one, and only this watch runs it once.
+        """`state`: of the job; None: the command runs once per watch, since jobs cannot be told apart.
 
         Raises:
-            SpecError: it cannot be split into words, or there is no such program.
+            SpecError: the text cannot be split into words, or there is no such program.
         """
         try:
             self._words = shlex.split(text)
@@ -195,14 +195,14 @@ class BudgetCommand:
         self._is_done, self._failure = False, ""
 
     def run(self) -> None:
-        """Start it, unless this watch or another one of the job did; what does not start is tried again next time."""
+        """Start the command, unless this or another watch of the job did; a failed start is tried again next time."""
         if self._is_done:
             return
         try:
             if self._state is not None and not self._state.claim_run():
                 self._is_done = True
                 return
-        except SpecError as error:  # better twice than never
+        except SpecError as error:  # running it twice is better than never
             self._fail(str(error))
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own words
@@ -220,13 +220,13 @@ class BudgetCommand:
             self._state.note_run(begun=True)
 
     def _fail(self, why: str) -> None:
-        """Say something once."""
+        """Report a failure once."""
         if why != self._failure:
             self._failure = why
             self._say(why)
 
     def check(self) -> None:
-        """Say how it ended, once it has."""
+        """Report the exit code after the command has ended."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
             self._say(f"{self._words[0]} ended with exit code {code}")

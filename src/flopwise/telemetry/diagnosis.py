@@ -1,6 +1,6 @@
-"""What bounds a job: one table of rules over what was read in the last minutes, the first that holds counts.
+"""Diagnosis of what bounds a job: the first rule of a table whose conditions hold over the last minutes.
 
-Share of cycles (profiling counters) are from DCGM or GPM; the rules that do without them are less certain, and say so.
+Shares of cycles (profiling counters) come from DCGM or GPM; rules that do not use them are marked as less certain.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BOUNDS: tuple[Bound, ...] = (
     "compute", "memory bandwidth", "communication", "data loading", "host", "throttling", "memory pressure",
 )  # fmt: skip
 OWN_BOUNDS = ("compute", "memory bandwidth")
-"""What a device that does all it can is bound by: nothing is wrong."""
+"""Bounds of a device at its own limits: nothing is wrong."""
 LEAST_S = 60.0
-"""Before so much is read, nothing is said of what takes turns."""
+"""Readings of fewer seconds do not cover a whole step: the diagnosis is uncertain."""
 DCGM = "NVIDIA DCGM User Guide, Feature Overview, Profiling Metrics (read 2026-11-22)"
 NVML = "NVIDIA NVML API Reference, nvmlUtilization_t and clocks event reasons (read 2026-11-22)"
 VLLM = "vLLM documentation, Optimization and Tuning: Preemption (read 2026-11-22)"
@@ -36,7 +36,7 @@ HARD_BITS = sum(THROTTLE_BITS)
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A measure of the window beyond a threshold, and why that threshold."""
+    """A comparison of a measure with a threshold, and the source of the threshold."""
 
     measure: str
     sign: str  # ">=" or "<"
@@ -44,12 +44,12 @@ class Condition:
     source: str
 
     def value(self, window: Window) -> float | None:
-        """What is measured; None where it is not known."""
+        """Value of the measure; None if it is not known."""
         reader = SPECIAL.get(self.measure)
         return reader(window) if reader else window.value(self.measure)
 
     def holds(self, value: float) -> bool:
-        """Whether it is beyond."""
+        """Whether a value fulfils the condition."""
         return value >= self.threshold if self.sign == ">=" else value < self.threshold
 
 
@@ -60,7 +60,7 @@ SPECIAL: dict[str, Callable[[Window], float | None]] = {
     "disk_or_wait_frac": lambda window: _most(window.value("cpu_wait_frac"), window.value("disk_busy_frac")),
     "link_frac": lambda window: _most(window.value("nvlink_frac"), window.value("pcie_frac")),
 }
-"""Measures that are no median."""
+"""Measures that are not medians."""
 
 
 def _most(*values: float | None) -> float | None:
@@ -69,7 +69,7 @@ def _most(*values: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """A bound, and all that has to hold for it; `certain`: nothing else looks like that."""
+    """A bound and its conditions; `certain`: no other bound has the same readings."""
 
     bound: Bound
     name: str
@@ -128,48 +128,50 @@ RULES = (
           certain=False),
     _rule("host", "the device is busy at low power: small kernels run one after another", BUSY,
           ("power_frac", "<", 0.45, OWN), ("memory_busy_frac", "<", 0.40, NVML), certain=False),
-    _rule("data loading", "devices wait for storage or for the host; no measurement tells which", STARVED,
+    _rule("data loading", "devices wait for storage or for the host; no measurement distinguishes them", STARVED,
           certain=False),
 )  # fmt: skip
-"""In the order in which they are asked; a rule of which a measure is not known does not hold."""
+"""Rules in order of evaluation; a rule with an unknown measure does not hold."""
 LEVERS: dict[Bound, tuple[str, str]] = {
-    "compute": ("a lower precision (fp8), less recompute, or more devices", "a lower precision, or one more replica"),
+    "compute": (
+        "use a lower precision (fp8), less recompute, or more devices",
+        "use a lower precision, or add a replica",
+    ),
     "memory bandwidth": (
-        "fused optimizer and kernels, a larger micro-batch",
-        "quantised weights and cache, a larger running batch, a device with more bandwidth",
+        "use a fused optimizer and fused kernels, or a larger micro-batch",
+        "use quantised weights and cache, a larger running batch, or a device with more bandwidth",
     ),
     "communication": (
-        "tensor parallelism within a node only, a larger micro-batch or more accumulation, overlap, a faster network",
-        "less tensor parallelism and more replicas",
+        "limit tensor parallelism to a node, use a larger micro-batch or more accumulation, overlap, a faster network",
+        "use less tensor parallelism and more replicas",
     ),
     "data loading": (
-        "more loader workers and prefetch, larger files, data on local disks (`flopwise io`)",
-        "read inputs ahead, and cache repeated ones",
+        "use more loader workers and prefetch, larger files, or data on local disks (`flopwise io`)",
+        "prefetch inputs, and cache repeated ones",
     ),
     "host": (
-        "torch.compile or CUDA graphs, a larger micro-batch, no .item() and logging within a step",
-        "CUDA graphs, more processors for the engine, tokenisation in processes of its own",
+        "use torch.compile or CUDA graphs, a larger micro-batch, and no .item() or logging within a step",
+        "use CUDA graphs, more processors for the engine, and separate processes for tokenisation",
     ),
     "throttling": (
-        "cooling, fans and airflow; the power limit (nvidia-smi -q -d POWER); another machine",
-        "cooling, fans and airflow; the power limit (nvidia-smi -q -d POWER); another machine",
+        "check cooling, fans and airflow, and the power limit (nvidia-smi -q -d POWER), or use another machine",
+        "check cooling, fans and airflow, and the power limit (nvidia-smi -q -d POWER), or use another machine",
     ),
     "memory pressure": (
-        "a smaller micro-batch, more recompute or a higher ZeRO stage (`flopwise memory`)",
-        "a smaller batch, a quantised cache, shorter contexts, or one more replica",
+        "use a smaller micro-batch, more recompute or a higher ZeRO stage (`flopwise memory`)",
+        "use a smaller batch, a quantised cache or shorter contexts, or add a replica",
     ),
     "idle": ("start the job, or release the machine", "send it traffic, or release the machine"),
     "unknown": ("", ""),
 }
-"""What moves each bound, in training and in serving."""
+"""Remedies for each bound, in training and in serving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What bounds the job, how it is known, and what would move it.
+    """The bound of a job, the evidence, and a remedy.
 
-    `healthy`: it is at plan, or, where no plan is given, bound by nothing but the devices' own rates; None where
-    neither is known.
+    `healthy`: the job is at plan, or, without a plan, bound only by the devices' own rates; None if neither is known.
     """
 
     bound: Bound
@@ -179,11 +181,11 @@ class Diagnosis:
     lever: str = ""
     healthy: bool | None = None
     at_plan: bool | None = None
-    missing: str = ""  # what would make it certain
+    missing: str = ""  # readings that would make it certain
 
     @classmethod
     def of(cls, window: Window, *, serves: bool, at_plan: bool | None, layout: str = "") -> Diagnosis:
-        """The diagnosis of a window; `layout`: of the plan, for what would move it."""
+        """The diagnosis of a window; `layout`: that of the plan, for the remedy."""
         if all(not reading.devices and not reading.job for reading in window.readings):
             return cls(bound="unknown", summary="there are no measurements", certain=False)
         for rule in RULES:
@@ -234,7 +236,7 @@ def _missing(window: Window) -> str:
         return (
             "processors and disks are not measured: scrape node_exporter, or record data waits with flopwise.callbacks"
         )
-    return "a profile of one step would tell"
+    return "profile one step to be certain"
 
 
 def _evidence(condition: Condition, value: float) -> str:

@@ -1,4 +1,4 @@
-"""What is expected of a job, from a plan, from what a run was recorded with, and from options; and its limits."""
+"""Expected figures and limits of a job, from a plan, from the estimate of a recorded run, and from options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BUDGETS = ("BudgetSpent", "DayBudgetSpent")
 """Limits at which the stop command runs."""
 ELSEWHERE = ("InterruptionsFrequent", "SpotInterruption", "MetricsMissing", "TargetDown")
-"""Exported rules about machines that come and go, and about Prometheus itself: a server evaluates them."""
+"""Exported rules about interruptions and about Prometheus itself, which only a server can evaluate."""
 RATE_FOR_S = 900.0
 LATENCY_FOR_S = 300.0
 LAYOUT = ("tp", "pp", "cp", "ep", "dp", "zero", "micro_batch", "recompute", "precision", "weights", "kv_dtype",
@@ -31,12 +31,12 @@ Interval = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a job should do, and what it may not."""
+    """Expected figures and limits of a job."""
 
     title: str = ""
     origin: str = ""
     serves: bool | None = None  # None: not known
-    figures: Mapping[str, Interval] = field(default_factory=dict)  # of the job's measures
+    figures: Mapping[str, Interval] = field(default_factory=dict)  # by measure of the job
     limits: tuple[Limit, ...] = ()
     usd_per_hour: float | None = None
     budget_usd: float | None = None
@@ -51,7 +51,7 @@ class Expected:
 
     @classmethod
     def of(cls, spec: WatchSpec, run: Run | None, plan: Plan | None) -> Expected:
-        """What holds: the options, else the plan, else what the run was recorded with, else the usual limits.
+        """Expected figures from the options, else the plan, else the run's estimate; else the usual limits.
 
         Raises:
             SpecError: the plan has no such candidate.
@@ -78,7 +78,7 @@ class Expected:
     def at_plan(self, rates: Mapping[str, float | None], latencies: Mapping[str, float | None]) -> bool | None:
         """Whether a run's throughput, or a service's latencies, are within the plan's interval; None: not known.
 
-        A service gives what is asked of it: fewer tokens than planned are fewer requests, as long as latencies hold.
+        The throughput of a service depends on its requests, so only its latencies are compared.
         """
         if self.serves:
             known = [(value, self.figures[name][2]) for name, value in latencies.items()
@@ -90,7 +90,7 @@ class Expected:
 
 
 def _usual(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
-    """Limits that hold of any job where a plan says nothing else."""
+    """Limits of any job that the plan does not override."""
     from flopwise.telemetry.spec import WatchSpec as Declared  # noqa: PLC0415 - its defaults alone
 
     usual = Declared()
@@ -111,17 +111,17 @@ def _usual(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
         yield Limit(
             name="UtilisationHigh", quantity="device_busy_ratio", why=why, threshold=spec.utilisation,
             for_s=spec.utilisation_for, summary="devices are busy nearly all the time",
-            action="scale up: a larger machine, or one more",
+            action="scale up: use a larger machine, or add one",
         )  # fmt: skip
     yield Limit(
         name="MemoryHigh", quantity="memory_ratio", threshold=spec.memory, for_s=spec.memory_for,
         summary="a device's memory is nearly full",
-        why=f"{format_percent(spec.memory, 0)} for {format_seconds(spec.memory_for)}", action="a smaller batch",
+        why=f"{format_percent(spec.memory, 0)} for {format_seconds(spec.memory_for)}", action="use a smaller batch",
     )  # fmt: skip
 
 
 def _of_options(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
-    """Limits that are asked for; they come before the plan's."""
+    """Limits from options, which override those of the plan."""
     if found.budget_usd is not None:
         yield Limit(
             name="BudgetSpent", quantity="cost_usd_per_run", threshold=found.budget_usd, severity="critical",
@@ -141,7 +141,7 @@ def _of_options(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
         yield Limit(
             name=name, quantity=quantity, threshold=seconds, key="95", for_s=LATENCY_FOR_S, severity="critical",
             summary=f"p95 {target} above {format_seconds(seconds)}", why="the target",
-            action="a smaller batch or model, shorter prompts; else add a replica, or shed load",
+            action="use a smaller batch or model, or shorter prompts; else add a replica, or shed load",
         )  # fmt: skip
     if spec.min_tokens_per_s is not None:
         rate = "output_tokens_per_second" if found.serves else "tokens_per_second"
@@ -153,7 +153,7 @@ def _of_options(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
 
 
 def _of_run(run: Run) -> Expected:
-    """What a run was expected to do when it began."""
+    """The estimate of a run when it began."""
     from flopwise.telemetry.recorded import JOB_MEASURES  # noqa: PLC0415 - of runs alone
 
     figures: dict[str, Interval] = {}
@@ -178,7 +178,7 @@ def _of_run(run: Run) -> Expected:
 
 
 def _of_plan(plan: Plan, rank: int) -> Expected:
-    """The figures of a plan's candidate, with the same limits that its exported alert rules have."""
+    """The figures of a plan's candidate, with the limits of its exported alert rules."""
     from flopwise.exports.deployment import Deployment  # noqa: PLC0415 - only with a plan
     from flopwise.exports.monitoring.alert_rules import watch_rules  # noqa: PLC0415 - same
     from flopwise.exports.monitoring.watched import watched_plan  # noqa: PLC0415 - same
@@ -218,7 +218,7 @@ def _plan_figures(watched: WatchedWorkload) -> Iterator[tuple[str, Interval]]:
 
 
 def rule_limits(rule: WatchRule) -> Iterator[Limit]:
-    """An exported alert rule as a limit; none where only a server can evaluate it."""
+    """An exported alert rule as a limit; none if only a server can evaluate it."""
     quantity = {"XidHardwareError": "xid_hardware", "BusyWithoutProgress": "busy_without_tokens"}.get(
         rule.alert, rule.quantity
     )

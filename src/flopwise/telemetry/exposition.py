@@ -1,4 +1,4 @@
-"""Everything that `watch` knows as Prometheus metrics, under names that stay."""
+"""The status of `watch` as Prometheus metrics with stable names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = "flopwise_watch_"
 
 @dataclass(frozen=True, slots=True)
 class ServedMetric:
-    """A metric that is served: a gauge, its labels and its meaning."""
+    """A served gauge with its labels and meaning."""
 
     name: str
     labels: tuple[str, ...]
@@ -49,11 +49,11 @@ _MORE = {
     )
 }
 SERVED = (*_MEASURED.values(), *_MORE.values())
-"""All metrics, in the order in which they are served; docs/questions/watch.md lists them."""
+"""All metrics in the order of the page; docs/questions/watch.md lists them."""
 
 
 def served_values(status: WatchStatus) -> Iterator[tuple[ServedMetric, tuple[str, ...], float]]:
-    """(metric, values of its labels, value) of a status; what is not known is not served."""
+    """(metric, values of its labels, value) of a status; unknown values are not served."""
     reading, diagnosis = status.reading, status.diagnosis
     for device, values in reading.devices.items():
         labels = (device, reading.names.get(device, ""))
@@ -96,10 +96,10 @@ def _served_money(status: WatchStatus) -> Iterator[tuple[ServedMetric, tuple[str
 
 
 class MetricsPage:
-    """A page of metrics that shows the last status."""
+    """A page of metrics with the last status."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        """Serve at http://HOST:PORT/metrics from a thread. Raises SpecError: the port is taken or may not be used."""
+        """Serve at http://HOST:PORT/metrics from a thread. Raises SpecError: the port is in use or not permitted."""
         from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - only where it is served
 
         self.status: WatchStatus | None = None
@@ -112,7 +112,7 @@ class MetricsPage:
         self.port = int(self._server.server_address[1])
 
     def collect(self) -> Iterator[Any]:
-        """The metrics of the last status, as prometheus-client asks for them."""
+        """The metrics of the last status, as prometheus-client requires them."""
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - same
 
         if self.status is None:
@@ -125,7 +125,7 @@ class MetricsPage:
         yield from (family for family in families.values() if family.samples)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5.0)

@@ -1,4 +1,4 @@
-"""The readings of the last minutes, and what they say together."""
+"""The readings of the last minutes and their statistics."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from statistics import fmean, median
 from flopwise.telemetry.readings import Values, WatchReading
 
 MOST_GAP_S = 180.0
-"""Between two readings that are still one story."""
+"""Maximum gap between two readings of one history, in seconds."""
 
 
 class History:
-    """Readings of the last `span_s`, in the order of time."""
+    """Readings of the last `span_s`, sorted by time."""
 
     def __init__(self, span_s: float) -> None:
         """Without readings."""
         self.span_s = span_s
         self.readings: deque[WatchReading] = deque()
-        self.xids: dict[str, float] = {}  # of each device, the number it names now
-        self.new_xids: dict[str, tuple[float, float]] = {}  # of each device, when it last named another, and which
+        self.xids: dict[str, float] = {}  # last Xid of each device
+        self.new_xids: dict[str, tuple[float, float]] = {}  # time and number of the last new Xid of each device
 
     def add(self, reading: WatchReading) -> bool:
-        """Take a reading; False where it is passed over, as one that is not later than the last.
+        """Add a reading; False if it is ignored because it is not later than the last one.
 
-        A clock that is set back by more than a few minutes, or ahead by hours, begins a new history.
+        A clock that is set back by more than a few minutes, or forward by hours, starts a new history.
         """
         if self.readings:
             passed_s = reading.at_s - self.readings[-1].at_s
@@ -51,17 +51,17 @@ class History:
 
     @property
     def latest(self) -> WatchReading:
-        """The last one."""
+        """The last reading."""
         return self.readings[-1]
 
     def window(self, seconds: float) -> Window:
-        """Those of the last so many seconds."""
+        """Readings of the last `seconds`."""
         begin = self.latest.at_s - seconds
         return Window([reading for reading in self.readings if reading.at_s >= begin])
 
 
 def over(values: Values, part: str, whole: str) -> float | None:
-    """One measure over another; None where either is not known."""
+    """One measure divided by another; None if either is not known."""
     if part not in values or not values.get(whole):
         return None
     return values[part] / values[whole]
@@ -73,14 +73,14 @@ DERIVED = {
     "nvlink_frac": ("nvlink_bytes_per_s", "nvlink_limit_bytes_per_s"),
     "temperature_limit_frac": ("temperature_c", "temperature_limit_c"),
 }  # fmt: skip
-"""Shares of what there is."""
+"""Shares of a capacity or a limit: (measure, capacity)."""
 
 
 class Window:
-    """Readings, and medians over them: a checkpoint or a hiccup moves none."""
+    """Readings and their medians, which a checkpoint or a short pause does not change."""
 
     def __init__(self, readings: list[WatchReading]) -> None:
-        """At least one."""
+        """`readings`: at least one."""
         self.readings = readings
         self._medians: dict[str, float | None] = {}
         self._means: dict[str, float | None] = {}
@@ -92,11 +92,11 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """From the first to the last."""
+        """Time from the first to the last reading."""
         return self.readings[-1].at_s - self.readings[0].at_s
 
     def device_values(self, name: str) -> Iterator[float]:
-        """A measure, or a share of DERIVED, of each device in each reading."""
+        """Values of a measure, or of a share in DERIVED, for each device in each reading."""
         parts = DERIVED.get(name, (name,))
         if self._known.issuperset(parts):
             for values in self._devices:
@@ -105,7 +105,7 @@ class Window:
                     yield found
 
     def value(self, name: str) -> float | None:
-        """Median over readings and devices, of the job, or of the host; None where it is not known."""
+        """Median over readings and devices, or over readings of the job or host; None if it is not known."""
         if name in self._medians:
             return self._medians[name]
         values = list(self.device_values(name))
@@ -115,13 +115,13 @@ class Window:
         return self._medians[name]
 
     def mean(self, name: str) -> float | None:
-        """The same as a mean: of what comes and goes within a step."""
+        """Mean over readings and devices, for measures that vary within a step; None if it is not known."""
         if name not in self._means:
             values = list(self.device_values(name))
             self._means[name] = fmean(values) if values else None
         return self._means[name]
 
     def share(self, mask: int) -> float | None:
-        """Share of the readings of devices in which a bit of the clocks' reasons is set."""
+        """Share of device readings in which a throttle reason of `mask` is set."""
         values = list(self.device_values("throttle_bits"))
         return fmean(bool(int(value) & mask) for value in values) if values else None

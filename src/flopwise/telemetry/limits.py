@@ -1,4 +1,4 @@
-"""Limits: what is compared with what for how long; alerts fire once an episode, and clear once."""
+"""Limits on quantities, with durations; an alert fires once and clears once per episode."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from flopwise.telemetry.money import Spend
 
 CLEAR_S = 60.0
-"""An alert clears when its limit has been kept for so long: noise around a limit is one episode."""
+"""Time within the limit after which an alert clears, so that noise around a limit is one episode."""
 XID_FOR_S = 900.0
-"""An error of a device is shown for so long."""
+"""Time for which an error of a device is shown, in seconds."""
 LOST_FOR_S = 30.0
 GONE_S = 900.0
-"""Alerts of a device end when readings have named others alone for so long: it is not even one that is lost."""
+"""Time after which alerts of a device end if readings name it neither as present nor as lost."""
 BY_CLOCK = ("source_lost", "cost_usd_per_day", "cost_usd_per_run", "cost_usd_per_month")
-"""Quantities that grow while nothing is read."""
+"""Quantities that grow without new readings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What limits are held against: the readings, what is spent, and what the plan reckons with."""
+    """The values that limits are compared with: readings, cost, and figures of the plan."""
 
     history: History
     requests_per_s: float | None  # what the replicas can do
     mfu_per_token_rate: float | None
     boost_clock_hz: float | None
     spend: Spend
-    clock_s: float | None = None  # nothing new was read: it is so late, and what is compared are the BY_CLOCK ones
+    clock_s: float | None = None  # time, if there is no new reading and only BY_CLOCK quantities are compared
     source_lost_s: float = 0.0
 
 
@@ -85,13 +85,13 @@ def _busy(look: Look, _: str) -> PerDevice:
 
 
 def _busy_service(look: Look, key: str) -> PerDevice:
-    """As busy, but of a run that tells its tokens: that is busy all the time as planned."""
+    """As `_busy`, but empty for a run with tokens, which is planned to be busy all the time."""
     job = look.history.latest.job
     return {} if "tokens_per_s" in job and "requests_running" not in job else _busy(look, key)
 
 
 def _busy_in_vain(look: Look, key: str) -> PerDevice:
-    """As busy, where a run does no token; nothing of services, or where tokens are not measured."""
+    """As `_busy`, if a run processes no tokens; empty for services, or if tokens are not measured."""
     job = look.history.latest.job
     rate = None if "requests_running" in job else job.get("tokens_per_s")
     return {WHOLE_JOB: 0.0} if rate else {} if rate is None else _busy(look, key)
@@ -114,7 +114,7 @@ def _mfu(look: Look, _: str) -> PerDevice:
 
 
 def _tensor(look: Look, _: str) -> PerDevice:
-    """Tensor cores' share of cycles on average, times the clock over the one that datasheets count with."""
+    """Mean share of cycles in which tensor cores work, times the clock over the datasheet's boost clock."""
     devices = look.history.latest.devices.values()
     active = [v["tensor_active_frac"] for v in devices if "tensor_active_frac" in v]
     if not active:
@@ -135,7 +135,7 @@ def _hardware_xid(look: Look, _: str) -> PerDevice:
 
 
 def _new_xid(look: Look, _: str) -> PerDevice:
-    """The number of an error that came within the last 15 minutes, while we looked; 0 without one."""
+    """Number of an Xid error that appeared in the last 15 minutes of watching; 0 without one."""
     history = look.history
     since_s = history.latest.at_s - XID_FOR_S
     new = {device: xid for device, (at_s, xid) in history.new_xids.items() if at_s >= since_s}
@@ -166,12 +166,12 @@ QUANTITIES: dict[str, Callable[[Look, str], PerDevice]] = {
     "xid_hardware": _hardware_xid, "xid": _new_xid, "checkpoint_age_seconds": _job("checkpoint_age_s"),
     "device_lost": _lost_devices, "source_lost": _source_lost,
 }  # fmt: skip
-"""What limits are about: under the names that exported rules record them by, and a few that those do not have."""
+"""Quantities of limits, by the names of the exported recording rules and a few further names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A quantity that may not be beyond its threshold for longer than `for_s`; `key`: of latencies the percentile."""
+    """A threshold that a quantity may not exceed for longer than `for_s`; `key`: percentile of a latency."""
 
     name: str
     quantity: str
@@ -185,7 +185,7 @@ class Limit:
     key: str = ""
 
     def value_text(self, value: float) -> str:
-        """A value of it, with its unit."""
+        """A value with its unit."""
         if self.quantity.endswith("_ratio") or self.quantity == "busy_without_tokens":
             return format_percent(value, 0)
         if self.quantity.startswith("cost_usd"):
@@ -196,15 +196,15 @@ class Limit:
 DEVICE_LIMITS = (
     Limit(name="XidHardwareError", quantity="xid_hardware", threshold=0.0, severity="critical",
           summary="the driver reports a hardware fault of a GPU", why="errors after which a GPU has to be reset",
-          action="drain the machine, save its log (nvidia-bug-report.sh), reset the GPU; replace it where that fails"),
+          action="drain the machine, save its log (nvidia-bug-report.sh), reset the GPU; replace it if that fails"),
     Limit(name="XidError", quantity="xid", threshold=0.0, summary="the driver reports an error of a GPU",
           why="most are faults of the program, such as 13 and 31",
           action="look the number up in NVIDIA's catalog of Xid errors; restart what ran there"),
     Limit(name="DeviceLost", quantity="device_lost", threshold=0.0, for_s=LOST_FOR_S, severity="critical",
           summary="a GPU has disappeared", why="it answered before, and other GPUs of its machine still do",
-          action="look for Xid 79 in the kernel's log (dmesg); drain the machine and start it again"),
+          action="look for Xid 79 in the kernel log (dmesg); drain the machine and restart it"),
     Limit(name="SourceLost", quantity="source_lost", threshold=60.0, severity="critical",
-          summary="the source does not answer", why="nothing can be diagnosed without it",
+          summary="the source does not answer", why="without readings there is no diagnosis",
           action="check that the server, the store or the driver is running"),
     Limit(name="TemperatureHigh", quantity="temperature_celsius", threshold=0.0, for_s=300.0, severity="critical",
           summary="GPU is above its maximum operating temperature", why="the device's own limit",
@@ -214,12 +214,12 @@ DEVICE_LIMITS = (
           why=f"because of {', '.join(THROTTLE_BITS.values())}, not of the power limit",
           action="look at temperature, power supply and fans; move the work to another machine"),
 )  # fmt: skip
-"""Of any device, whatever runs on it."""
+"""Limits of any device, whatever runs on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertChange:
-    """An alert that fires or clears now."""
+    """An alert that starts to fire or clears."""
 
     limit: Limit
     device: str
@@ -231,24 +231,24 @@ class AlertChange:
 
 @dataclass(slots=True)
 class _Episode:
-    since_s: float  # beyond the limit
-    seen_s: float  # last, either way
+    since_s: float  # start of exceeding the limit
+    seen_s: float  # last comparison
     firing: bool = False
     kept_s: float | None = None  # within the limit since
     value: float = 0.0
 
 
 class Alarms:
-    """The episodes of all limits: each is pending, fires, and clears."""
+    """The episodes of all limits: each is pending, then fires, then clears."""
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        """Nothing has happened."""
+        """Start without episodes."""
         self.limits = tuple(limits)
         self._episodes: dict[tuple[str, str], _Episode] = {}
         self._named_s: dict[str, float] = {}  # when a reading last named a device
 
     def step(self, look: Look) -> list[AlertChange]:
-        """What fires and clears with the latest reading, or by the clock alone."""
+        """Alerts that fire or clear with the latest reading, or by the clock."""
         if look.clock_s is not None:
             compared = (limit for limit in self.limits if limit.quantity in BY_CLOCK)
             return [change for limit in compared for change in self._changes(limit, look, look.clock_s)]
@@ -258,7 +258,7 @@ class Alarms:
         return [*changes, *(self._of_gone_devices(latest.at_s) if latest.devices else ())]
 
     def _of_gone_devices(self, at_s: float) -> Iterator[AlertChange]:
-        """Alerts that clear as their device is gone: a machine that was given back, a slice that was cut anew."""
+        """Alerts that clear because their device is gone: a returned machine, a repartitioned slice."""
         limits = {limit.name: limit for limit in self.limits}
         for (name, device), episode in [*self._episodes.items()]:
             if device in self._named_s and at_s - self._named_s[device] >= GONE_S:
@@ -272,7 +272,7 @@ class Alarms:
             beyond = value > limit.threshold if limit.above else value < limit.threshold
             episode = self._episodes.get((limit.name, device))
             if episode is not None and not episode.firing and not 0 <= at_s - episode.seen_s <= MOST_GAP_S:
-                episode = None  # nobody looked meanwhile, or the clock was set
+                episode = None  # there were no comparisons in between, or the clock was set
             if episode is None:
                 if not beyond:
                     self._episodes.pop((limit.name, device), None)
@@ -300,7 +300,7 @@ class Alarms:
         )
 
     def active(self, *, firing: bool = True) -> list[AlertChange]:
-        """Alerts that fire; or limits that are crossed and wait for their time."""
+        """Firing alerts; or pending ones, whose limit is exceeded but not yet for long enough."""
         limits = {limit.name: limit for limit in self.limits}
         return [
             self._change(limits[name], device, episode, episode.seen_s)

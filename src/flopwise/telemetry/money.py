@@ -1,4 +1,4 @@
-"""What a job costs so far and will have cost."""
+"""The cost of a job so far and projected to its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_RATE_S = 10 * 365 * DAY_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """Money of a job at one moment; None where there is no price, or no end in sight."""
+    """Cost of a job at one time; None without a price, or without a known end."""
 
     usd_per_hour: float | None = None
     total_usd: float | None = None
@@ -26,11 +26,11 @@ def spend(
     reading: WatchReading, *, price: float | None, started_at_s: float, tokens: float | None, planned_s: float | None,
     rate: float | None, at_s: float | None = None,
 ) -> Spend:  # fmt: skip
-    """What is spent at a reading: what the run recorded, else the price times the time; the end by the job's own rate.
+    """Cost at a reading, as recorded by the run, else price times time; the end follows from the job's own rate.
 
-    `tokens`: of the whole run, `planned_s` its time as planned, `rate` of the last minutes in tokens a second, `at_s`:
-    later than the reading, where nothing was read since.
-    Source: arithmetic. Assumes: all machines are paid from the start on, also while nothing is read.
+    `tokens`: of the whole run; `planned_s`: its planned time; `rate`: tokens/s over the last minutes; `at_s`: the
+    present time, if there is no newer reading.
+    Source: arithmetic. Assumes: all machines are paid for from the start, also without readings.
     """
     at_s = reading.at_s if at_s is None else max(at_s, reading.at_s)
     job, elapsed = reading.job, max(0.0, at_s - started_at_s)

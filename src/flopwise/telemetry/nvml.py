@@ -1,4 +1,4 @@
-"""The devices of this machine as NVML sees them, and its processors and disks as Linux does."""
+"""Readings of this machine: its devices through NVML, its processors and disks from Linux."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flopwise.telemetry.readings import CounterRate, SourceLostError, WatchReadi
 
 GONE = {"NVMLError_GpuIsLost", "NVMLError_ResetRequired", "NVMLError_NotFound", "NVMLError_GpuNotFound"}
 NEVER = {"NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission"}
-"""What a call that answers so will not answer later."""
+"""Errors after which a call is not repeated."""
 DRIVER = {"NVMLError_Uninitialized", "NVMLError_DriverNotLoaded", "NVMLError_LibRmVersionMismatch"}
 """The driver was unloaded or replaced: NVML has to be started again."""
 GPM = {"sm_active_frac": "SM_UTIL", "tensor_active_frac": "ANY_TENSOR_UTIL", "memory_active_frac": "DRAM_BW_UTIL"}
@@ -22,24 +22,24 @@ GPM = {"sm_active_frac": "SM_UTIL", "tensor_active_frac": "ANY_TENSOR_UTIL", "me
 Source: NVML API reference, GPM enums, read 2026-11-22.
 """
 GPM_SPACE_S = 0.1
-"""Between two samples of GPM, at least (NVML API reference, nvmlGpmSampleGet)."""
+"""Minimum time between two samples of GPM, in seconds (NVML API reference, nvmlGpmSampleGet)."""
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Of a lane of PCIe by generation, one direction. Source: PCI-SIG, PCI Express base specifications."""
+"""Bandwidth of a PCIe lane by generation, one direction. Source: PCI-SIG, PCI Express base specifications."""
 RATE_WINDOW_S = 10.0
 ALL_LINKS = 2**32 - 1
 
 
 class NvmlSource:
-    """NVML through nvidia-ml-py. Each call may fail on its own: what a device does not tell is left out, and noted."""
+    """NVML through nvidia-ml-py. Each call may fail separately: missing values are left out with a note."""
 
     title = "NVML"
     live = True
 
     def __init__(self, nvml: Any = None, proc: Path = Path("/proc")) -> None:
-        """Start NVML; `nvml` stands in for the module, `proc` for the folder that Linux tells its counters in.
+        """Start NVML; `nvml` replaces the module, `proc` the folder of Linux's counters.
 
         Raises:
-            SpecError: there is no driver, or no device; says what to install.
+            SpecError: there is no driver, or no device; the message says what to install.
         """
         if nvml is None:
             import pynvml  # noqa: PLC0415 - only where devices of this machine are read
@@ -62,7 +62,7 @@ class NvmlSource:
             raise SpecError(_absence("the driver finds no GPU"))
 
     def readings(self) -> list[WatchReading]:
-        """One reading, of now. Raises SourceLostError where the driver does not answer."""
+        """One reading of the present state. Raises SourceLostError if the driver does not answer."""
         nvml, notes = self._nvml, list[str]()
         devices: dict[str, dict[str, float]] = {}
         names: dict[str, str] = {}
@@ -100,7 +100,7 @@ class NvmlSource:
         ]  # fmt: skip
 
     def close(self) -> None:
-        """Give NVML back."""
+        """Shut NVML down."""
         self._stop()
 
     def _stop(self) -> None:
@@ -113,7 +113,7 @@ class NvmlSource:
                 return
 
     def _device_name(self, handle: Any, index: int) -> str:
-        """The index that a device had when it was first seen, whatever number it has since another one is gone."""
+        """The index of a device when it was first seen, which does not change when another device disappears."""
         uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
         known = next((name for name, other in self._uuids.items() if other == uuid), None)
         if known is not None:
@@ -124,7 +124,7 @@ class NvmlSource:
         return name
 
     def _call(self, device: str, what: str, notes: list[str], call: Callable[[], Any]) -> Any:
-        """What a call answers; None where it does not. Raises what says that the device or the driver is gone."""
+        """The answer of a call; None if it fails. Raises errors that mean the loss of the device or the driver."""
         if (device, what) in self._never:
             return None
         try:
@@ -188,7 +188,7 @@ class NvmlSource:
                 yield "nvlink_bytes_per_s", rate.per_s
 
     def _profile(self, handle: Any, device: str, notes: list[str]) -> Iterator[tuple[str, float]]:
-        """Shares of cycles between this sample of GPM and the one before; the first time a sample is taken twice."""
+        """Shares of cycles between the previous and this sample of GPM; the first call takes two samples."""
         nvml = self._nvml
         if (device, "profiling counters") in self._never:
             return
@@ -225,7 +225,7 @@ class NvmlSource:
                 yield measure, got.metrics[place].value / 100
 
     def _register_events(self, handle: Any) -> None:
-        """Ask to be told of Xid errors; some devices and users may not."""
+        """Register for Xid errors; some devices and users have no permission."""
         nvml = self._nvml
         try:
             if self._events is None:
@@ -240,7 +240,7 @@ class NvmlSource:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
                 self._xids[_text(nvml.nvmlDeviceGetUUID(event.device))] = float(event.eventData)
-            except nvml.NVMLError:  # nothing is left, or the device that it is of is gone
+            except nvml.NVMLError:  # no event is left, or its device is gone
                 return
 
 
@@ -258,7 +258,7 @@ def _absence(why: object) -> str:
 
 
 class HostMeter:
-    """Processors and disks of this machine between two looks; nothing where Linux does not tell."""
+    """Utilisation of processors and disks between two readings; empty if Linux does not provide it."""
 
     def __init__(self, proc: Path) -> None:
         """`proc`: the folder of Linux's counters."""
@@ -266,7 +266,7 @@ class HostMeter:
         self._before: tuple[float, list[float], dict[str, float]] | None = None
 
     def values(self) -> Mapping[str, float]:
-        """Shares since the last look."""
+        """Shares since the last reading."""
         try:
             processors = [float(part) for part in (self._proc / "stat").read_text().splitlines()[0].split()[1:9]]
             rows = [line.split() for line in (self._proc / "diskstats").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A Prometheus server as a source: devices, engines, runs and hosts by the names in data/metrics.csv."""
+"""A Prometheus server as a source of readings: devices, engines, runs and hosts, by the names in data/metrics.csv."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ MEANINGS = {
     "io_wait",
     "disk_busy",
 }
-"""All that is read."""
+"""All meanings that are read."""
 DEVICES = ("dcgm", "amd", "neuron")
 """Exporters of devices."""
 PERCENTS = (50, 95, 99)
 RATE_WINDOW_S = 120.0
-"""Over which counters of live views are read: eight scrapes of the usual 15 s."""
+"""Window for rates of counters in live views: eight scrapes at the usual 15 s."""
 LATENCY_WINDOW_S = 300.0
 STALE_S = 75.0
-"""A sample that is older tells nothing: five scrapes of the usual 15 s; or three of a slower exporter's."""
+"""Age beyond which a sample is ignored: five scrapes at the usual 15 s, or three of a slower exporter."""
 TIMEOUT_S = 10.0
 MOST_BYTES = 256_000_000
 LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -63,19 +63,19 @@ MATCHER = re.compile(r'([a-z_]+)="([^"]*)"')
 
 @dataclass(slots=True)
 class _Series:
-    """One series: its labels, its last sample, and how fast it grows."""
+    """One series: its labels, its last sample, and its rate."""
 
     record: MetricRecord
     labels: Mapping[str, str]
     rate: CounterRate
     pending: list[tuple[float, float]] = field(default_factory=list)
-    last_s: float = float("-inf")  # of all samples taken, pending ones included
+    last_s: float = float("-inf")  # time of the last sample, including pending ones
     at_s: float = float("-inf")
     value: float = 0.0
     space_s: float = 15.0
 
     def advance(self, until_s: float) -> None:
-        """Take the samples up to a moment."""
+        """Process the pending samples up to a time."""
         while self.pending and self.pending[0][0] <= until_s:
             at_s, value = self.pending.pop(0)
             if self.at_s > 0:
@@ -88,15 +88,15 @@ class _Series:
 
 
 class PrometheusSource:
-    """Raw samples since the last call, so that resets of counters and lost scrapes are seen as they are."""
+    """Raw samples since the last call, which show counter resets and missed scrapes."""
 
     live = True
 
     def __init__(self, url: str, matches: Sequence[str], interval_s: float, history_s: float) -> None:
-        """`matches`: LABEL=VALUE that every series has to have. `history_s`: how much the first call looks back.
+        """`matches`: LABEL=VALUE pairs of every series. `history_s`: period of the first call.
 
         Raises:
-            SpecError: no such kind of address or matcher.
+            SpecError: an invalid address or matcher.
         """
         if "://" not in url:
             raise SpecError("--prometheus: give the server's address, such as http://localhost:9090")
@@ -111,7 +111,7 @@ class PrometheusSource:
         self._devices: dict[str, float] = {}  # when each was last seen
 
     def readings(self) -> list[WatchReading]:
-        """A reading for each interval since the last call. Raises SourceLostError where the server does not answer."""
+        """A reading for each interval since the last call. Raises SourceLostError if the server does not answer."""
         now = time.time()
         if self._next_s is None or not now - self._history_s - 1 <= self._next_s <= now + self._interval_s:
             self._next_s = now - self._history_s  # the first call, or the clock was set
@@ -137,7 +137,7 @@ class PrometheusSource:
             why = f"it answers {error.code} {error.reason}"
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, "reason", None) or error
-            why = str(reason) if isinstance(error, OSError) else "its answer is not one of Prometheus"
+            why = str(reason) if isinstance(error, OSError) else "its answer is not in Prometheus' format"
         else:
             return result
         raise SourceLostError(f"{self.title} does not answer: {why}")
@@ -185,7 +185,7 @@ class PrometheusSource:
 
 
 def _records() -> dict[str, list[MetricRecord]]:
-    """The records that are read, by the name of their series."""
+    """Metric records by the name of their series."""
     from flopwise.facts.catalog import load_facts  # noqa: PLC0415 - where a server is read
 
     found: dict[str, list[MetricRecord]] = defaultdict(list)
@@ -201,7 +201,7 @@ def _label_text(text: str) -> str:
 
 
 def _values(row: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Times and values of one series. Raises ValueError, TypeError: it is none."""
+    """Times and values of a series. Raises ValueError, TypeError: not a series."""
     return [(float(at_s), float(text)) for at_s, text in row.get("values", ())]
 
 
@@ -213,7 +213,7 @@ def _matcher(text: str) -> str:
 
 
 def _device(labels: Mapping[str, str]) -> str:
-    """Host and number of a device, and its slice."""
+    """Name of a device: host, number and slice."""
     host = labels.get("Hostname") or labels.get("instance", "").rpartition(":")[0] or labels.get("instance", "")
     number = labels.get("gpu") or labels.get("gpu_id") or labels.get("neuroncore") or "0"
     part = labels.get("GPU_I_ID", "")
@@ -234,7 +234,7 @@ def _add_device(values: dict[str, float], series: _Series) -> None:
 
 
 def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
-    """Of all engines and runs that are read together; a counter is read when it has two samples."""
+    """Measures of all engines and runs together; a counter needs two samples."""
     found: dict[str, list[float]] = defaultdict(list)
     buckets: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for one in (one for one in series if one.record.exporter not in (*DEVICES, "node")):
@@ -261,7 +261,7 @@ def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
 
 
 def _host(series: Sequence[_Series]) -> Iterator[tuple[str, float]]:
-    """Shares of the processors' time on average, and of the busiest disk."""
+    """Mean shares of the processors' time, and the share of the busiest disk."""
     rates: dict[str, list[float]] = defaultdict(list)
     for one in series:
         if one.record.kind == "counter" and one.rate.per_s is not None:

@@ -1,4 +1,4 @@
-"""What is read of devices, job and host at one moment: every measure with its unit and the name it is served under."""
+"""A reading of devices, job and host at one time: measures with their units and served names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flopwise.records.metrics import counter_growth
 from flopwise.values import dataclass
 
 Values = Mapping[str, float]
-"""Measures by name, those of MEASURES; what is not known is not there."""
+"""Values by the names of MEASURES; unknown ones are missing."""
 WHOLE_JOB = ""
-"""In place of a device."""
+"""Used instead of a device for measures of the whole job."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchMeasure:
-    """A quantity of a device, the job or the host; `served`: its Prometheus metric, behind `flopwise_watch_`."""
+    """A quantity of a device, the job or the host; `served`: its Prometheus metric after `flopwise_watch_`."""
 
     name: str
     of: str  # device, job or host
@@ -92,27 +92,27 @@ PROFILING = ("sm_active_frac", "tensor_active_frac", "memory_active_frac")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchReading:
-    """All that a source knows of one moment."""
+    """All values of a source at one time."""
 
     at_s: float  # seconds since 1970
     devices: Mapping[str, Values] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)  # of the devices' models
-    lost: frozenset[str] = frozenset()  # devices that were there
+    lost: frozenset[str] = frozenset()  # devices that answered before and no longer do
     job: Values = field(default_factory=dict)
     host: Values = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what could not be read, and why
+    notes: tuple[str, ...] = ()  # failed readings, with reasons
 
 
 class SourceLostError(FlopwiseError):
-    """A source does not answer now; it may later."""
+    """A source does not answer at present; it may answer later."""
 
 
 class CounterRate:
-    """How fast a counter grows, from its samples of the last `window_s`.
+    """Rate of a counter over its samples of the last `window_s`.
 
-    A counter that falls has begun anew, and what it shows is what it grew by since then. A sample that is no later than
-    the last one is passed over, so that a clock that is set back gives no negative rate; one set back by more than the
-    window begins anew.
+    A counter that falls was reset, and its value is its growth since then. A sample that is not later than the last one
+    is ignored, so that a clock that is set back gives no negative rate; if it is set back by more than the window, the
+    samples are discarded.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -122,7 +122,7 @@ class CounterRate:
         self._last = 0.0
 
     def add(self, at_s: float, total: float) -> None:
-        """Take a sample."""
+        """Add a sample."""
         if not math.isfinite(total):
             return
         if self._points and at_s < self._points[-1][0] - self.window_s:
@@ -139,7 +139,7 @@ class CounterRate:
 
     @property
     def per_s(self) -> float | None:
-        """Growth a second; None before the second sample."""
+        """Growth per second; None before the second sample."""
         if len(self._points) < 2:
             return None
         (begin_s, before), (end_s, after) = self._points[0], self._points[-1]
@@ -147,5 +147,5 @@ class CounterRate:
 
     @property
     def last_at_s(self) -> float | None:
-        """When the last sample was taken."""
+        """Time of the last sample."""
         return self._points[-1][0] if self._points else None

@@ -1,4 +1,4 @@
-"""A recorded run as a source: what it wrote so far, and what it writes while it goes on."""
+"""A recorded run as a source of readings: its samples so far, and new ones while it is running."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ DEVICE_MEASURES = {
     "power_w": "power_w", "sm_clock_hz": "sm_clock_hz", "pcie_bytes_per_s": "pcie_bytes_per_s",
     "nvlink_bytes_per_s": "nvlink_bytes_per_s",
 }  # fmt: skip
-"""What the store calls a device's measures."""
+"""Measures of a device by their metrics in the store."""
 JOB_MEASURES = {
     **{name: name for name in (
         "tokens_per_s", "tokens", "requests_per_s", "requests_running", "requests_waiting", "cache_frac", "step_s",
         "mfu_frac", "loss", "cost_usd", "eta_s", "data_wait_s")},
     "ttft_s": "ttft_p95_s", "itl_s": "tpot_p95_s", "e2e_s": "latency_p95_s",
 }  # fmt: skip
-"""Of latencies the 95th percentile of the readings' last samples is taken, see `_percentile`."""
+"""Measures of the job by their metrics in the store; for latencies the 95th percentile of the last samples."""
 LATENCY_SAMPLES = 200
 FIRST_SAMPLES = 1000
-"""Of a series, read first of a run that goes on; eight times as many as long as they do not go back far enough."""
+"""Samples per series that are read first of a running run; eight times as many until they cover the period."""
 STALE_S = 900.0
-"""A run that has written nothing for so long is over, whatever its status."""
+"""A run without new samples for this time has ended, whatever its status."""
 
 
 class RunSource:
-    """The samples of a run as readings, one for each `interval_s` in which something was written."""
+    """The samples of a run as readings, one for each `interval_s` with samples."""
 
     def __init__(self, store: Store, run: Run, interval_s: float, *, live: bool, back_s: float) -> None:
-        """`live`: go on with what is written until the run ends, from `back_s` before now; else all of it, at once."""
+        """`live`: read new samples until the run ends, from `back_s` before now on; else all samples at once."""
         self._store, self.run, self._interval_s, self.live = store, run, interval_s, live
         self.title = f"run {run.name}"
         self._since_s = time.time() - back_s if live else -math.inf
@@ -51,12 +51,12 @@ class RunSource:
 
     @classmethod
     def of(cls, where: str | Path | None, key: str, interval_s: float, back_s: float) -> RunSource:
-        """A run of a store by its id, the first digits of one, or its name; live while it goes on.
+        """A run of a store by its id, the first digits of its id, or its name; live while it is running.
 
         Raises:
             SpecError: no such store or run.
         """
-        from flopwise.records.store import open_store  # noqa: PLC0415 - SQLAlchemy takes its time
+        from flopwise.records.store import open_store  # noqa: PLC0415 - SQLAlchemy is slow to import
 
         store = open_store(where, create=False)
         run = store.run(key)
@@ -65,9 +65,9 @@ class RunSource:
         return cls(store, run, interval_s, live=live, back_s=back_s)
 
     def readings(self) -> list[WatchReading]:
-        """What was written since the last call. Raises SourceLostError where the store does not answer."""
+        """Readings from the samples since the last call. Raises SourceLostError if the store does not answer."""
         try:
-            if self.live:  # before the samples: those of a run that has ended are all there
+            if self.live:  # read before the samples, which are complete if the run has ended
                 self.run = self._store.run(self.run.run_id)
             points = sorted(self._points(), key=lambda point: point[0])
             self.live = self.live and self.run.status == "running"
@@ -93,7 +93,7 @@ class RunSource:
                         yield at_s, metric, device, value
 
     def _new_samples(self, key: tuple[str, str], size: int) -> list[tuple[Any, ...]]:
-        """The samples since the last call; at the first one of a run that goes on, those back to where it looks."""
+        """The samples since the last call; on the first call for a running run, those of the period."""
         seen, width = self._num_seen.get(key), FIRST_SAMPLES
         while True:
             start = seen if seen is not None else max(0, size - width) if self.live else 0
@@ -109,7 +109,7 @@ class RunSource:
             return
         name = JOB_MEASURES.get(metric)
         if name is None:
-            self._state["0"][DEVICE_MEASURES[metric]] = value  # of the only one
+            self._state["0"][DEVICE_MEASURES[metric]] = value  # of the only device
         elif name.endswith("_p95_s"):
             recent = self._latencies[name]
             recent.append(value)

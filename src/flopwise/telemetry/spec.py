@@ -1,4 +1,4 @@
-"""What can be said to `watch`."""
+"""The options of `watch`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATENCY_TARGET = ValueKind("time", _latency_target, "time, or ttft=, tpot= or la
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSpec(Spec):
-    """What is watched, against what, and what is done about it."""
+    """The source, the expected figures, the limits and the actions of `watch`."""
 
     prometheus: str | None = _source(
         "--prometheus", options.name("url", 2000),
@@ -42,20 +42,20 @@ class WatchSpec(Spec):
     match: tuple[str, ...] = _source(
         "--match", options.name("label=value"), "Only series with this label: workload=chat.", repeated=True)
     run: str | None = _source(
-        "--run", options.name("run"), "Read a recorded run, by id or name: live while it is running, else played back.")
+        "--run", options.name("run"), "Read a recorded run, by id or name: live while it is running, else replayed.")
     store: str | None = _source(
         "--store", options.name("store", 2000), "The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).")
     interval: float = _source("--interval", options.quantity("time", parse_seconds, low=0.05, high=3600.0),
         "Time between two readings.", default=5.0)
     window: float = _source("--window", options.quantity("time", parse_seconds, low=1.0, high=86_400.0),
-        "Time over which a bound is judged.", default=300.0)
+        "Time over which the bound is diagnosed.", default=300.0)
     plan: Path | None = _expected(
         "--plan", options.FILE, "A plan of `flopwise plan -o`: use its intervals, limits, price and budget.")
     rank: int = _expected("--rank", options.whole(high=10**6), "The candidate of the plan.", default=1)
     price: float | None = _expected("--price", options.USD_OR_ZERO, "Price of all machines per hour.")
     started: float | None = _expected(
         "--started", options.quantity("time", parse_seconds, high=1e9, closed=True),
-        "Time since the job began; cost counts from then (default: from the first reading).")
+        "Time since the job began, from which cost counts (default: since the first reading).")
     budget: float | None = _limit("--budget", options.USD, "Budget of the job, in US dollars.")
     budget_per_day: float | None = _limit("--budget-per-day", options.USD, "Budget of 24 hours, in US dollars.")
     target_p95: tuple[tuple[str, float], ...] = _limit(
@@ -81,7 +81,7 @@ class WatchSpec(Spec):
     # fmt: on
 
     def check(self) -> None:
-        """Whether these go together. Raises SpecError."""
+        """Check the combination of options. Raises SpecError."""
         if self.prometheus is not None and self.run is not None:
             raise SpecError("--prometheus and --run are both given; give one of them")
         if self.match and self.prometheus is None:

@@ -1,4 +1,4 @@
-"""The loop of `watch`: readings in, diagnosis, alerts and money out; a source that goes away comes back."""
+"""The loop of `watch`: from readings to diagnosis, alerts and cost, across outages of the source."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from flopwise.search.answer import Plan
 
 QUIET_S = 900.0
-"""A source that answers may have nothing new for so long: the steps of large runs take minutes."""
+"""Time for which a source may have no new readings: steps of large runs take minutes."""
 RENEW_S = 15.0
-"""Between two diagnoses of what is read at once."""
+"""Time between two diagnoses of readings that arrive together."""
 BACKFILL_S = 1200.0
-"""What a first look at a server goes back: longer than any limit's time."""
+"""Period of the first reading of a server: longer than the duration of any limit."""
 SETTLE_S = 120.0
-"""A changed diagnosis counts when it has held for so long: longer than a checkpoint or an evaluation usually takes."""
+"""Time after which a changed diagnosis is accepted: longer than a usual checkpoint or evaluation."""
 
 
 class Diagnoser:
-    """Diagnoses that do not flicker: a new one counts when it has held for `settle_s`."""
+    """Diagnoses without flicker: a new one is accepted after `settle_s`."""
 
     def __init__(self, settle_s: float = SETTLE_S) -> None:
-        """Nothing is known yet."""
+        """Start without a diagnosis."""
         self._settle_s = settle_s
         self._shown: Diagnosis | None = None
         self._other: tuple[Bound, bool | None, float] | None = None
 
     def steady_diagnosis(self, newest: Diagnosis, at_s: float) -> Diagnosis:
-        """The diagnosis that counts, with its evidence of now where it is the same."""
+        """The accepted diagnosis, with new evidence if the newest one is the same."""
         shown = self._shown
         kind = (newest.bound, newest.healthy)
         if shown is None or shown.bound == "unknown" or kind == (shown.bound, shown.healthy):
@@ -56,26 +56,26 @@ class Diagnoser:
 
 
 class ReadingSource(Protocol):
-    """Where readings come from. A source that is not `live` gives all it has at its first call."""
+    """A source of readings. One that is not `live` returns all readings at the first call."""
 
     @property
     def title(self) -> str:
-        """As people know it."""
+        """Name of the source for messages."""
 
     @property
     def live(self) -> bool:
-        """Whether more comes."""
+        """Whether more readings follow."""
 
     def readings(self) -> list[WatchReading]:
-        """Readings since the last call, in order. Raises SourceLostError: none can be had now."""
+        """Readings since the last call, in order. Raises SourceLostError: the source does not answer."""
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchStatus:
-    """All there is to say at one moment. `changes`: alerts that fired or cleared since the status before."""
+    """The status at one time. `changes`: alerts that fired or cleared since the previous status."""
 
     source: str
     at_s: float
@@ -88,10 +88,10 @@ class WatchStatus:
     changes: tuple[AlertChange, ...] = ()
     source_lost: str = ""
     readings: int = 0
-    messages: tuple[str, ...] = ()  # what actions have to tell
+    messages: tuple[str, ...] = ()  # of actions
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The document for `--json`."""
         reading, plan = self.reading, self.expected
         return {
             "source": self.source, "at_s": self.at_s, "source_lost": self.source_lost or None,
@@ -123,7 +123,7 @@ def _fields(value: Spend) -> dict[str, Any]:
 
 
 def alert_document(change: AlertChange) -> dict[str, Any]:
-    """An alert that fires or clears, as JSON and webhooks have it; `text` is one line for chats."""
+    """An alert that fires or clears, for JSON and webhooks; `text` is one line for chats."""
     limit = change.limit
     word = ("FIRING" if change.firing else "cleared") + (f" on {change.device}" if change.device else "")
     sign = "above" if limit.above else "below"
@@ -138,16 +138,16 @@ def alert_document(change: AlertChange) -> dict[str, Any]:
 
 
 class Watcher:
-    """Holds a job against what is expected of it, reading after reading."""
+    """Compares each reading of a job with its expected figures."""
 
     def __init__(
         self, source: ReadingSource, expected: Expected, spec: WatchSpec, *, state: KeptState | None = None,
         started_at_s: float | None = None, now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`started_at_s`: when the job began; None: with the first reading.
+        """`started_at_s`: start time of the job; None: time of the first reading.
 
         Raises:
-            SpecError: a webhook or a command that cannot be.
+            SpecError: an invalid webhook or command.
         """
         self._source, self._expected, self._spec, self._now = source, expected, spec, now
         self._history = History(max(spec.window, BACKFILL_S))
@@ -168,10 +168,10 @@ class Watcher:
 
     @classmethod
     def of(cls, spec: WatchSpec, plan: Plan | None) -> Watcher:
-        """A watcher of what the options name; `plan`: the one in the file that they name.
+        """A watcher from options; `plan`: content of the plan file.
 
         Raises:
-            SpecError: options that do not go together; no source; no such plan, run, program or address.
+            SpecError: incompatible options; no source; no such plan, run, program or address.
         """
         from flopwise.telemetry.recorded import RunSource  # noqa: PLC0415 - light, and its libraries are not loaded
 
@@ -223,10 +223,10 @@ class Watcher:
         return self._status(changes, "", renew=False)
 
     def looks(self) -> Iterator[WatchStatus]:
-        """A status for each reading that is there, at least one.
+        """A status for each new reading, at least one.
 
         Raises:
-            SpecError: the source never answered, or has nothing that is known.
+            SpecError: the source never answered, or has no known measures.
         """
         readings, lost = self._next_readings()
         if not readings:
@@ -235,12 +235,12 @@ class Watcher:
             yield from self.take(reading, last=place == len(readings))
 
     def take(self, reading: WatchReading, *, last: bool = True) -> Iterator[WatchStatus]:
-        """The status with one more reading; between many the diagnosis is not renewed each time, but at the `last`."""
+        """The status with one more reading; `last`: of several readings, only the last one renews the diagnosis."""
         if self._add(reading):
             yield self._status(self._step(), "", renew=last)
 
     def _next_readings(self) -> tuple[Sequence[WatchReading], str]:
-        """The readings that are there, and why there are none."""
+        """New readings, and the reason if there are none."""
         try:
             readings, lost = self._source.readings(), ""
         except SourceLostError as error:
@@ -252,7 +252,7 @@ class Watcher:
         return readings, lost
 
     def _add(self, reading: WatchReading) -> bool:
-        """Take a reading; False where it is passed over."""
+        """Add a reading; False if it is ignored."""
         if not self._history.add(self._with_limits(reading)):
             return False
         self._count += 1
@@ -261,7 +261,7 @@ class Watcher:
         return True
 
     def _step(self) -> list[AlertChange]:
-        """What fires and clears with the latest reading; the budget's command runs, and the webhook is told."""
+        """Alerts that fire or clear with the latest reading, with their actions: stop command and webhook."""
         return self._react(self._alarms.step(self._look()))
 
     def _react(self, changes: list[AlertChange]) -> list[AlertChange]:
@@ -276,7 +276,7 @@ class Watcher:
         return changes
 
     def _quiet_status(self, lost: str) -> WatchStatus:
-        """The status where nothing new was read: of a job that goes on, time and cost do too."""
+        """The status without a new reading; time and cost of a running job continue."""
         if not self.live:
             return self._status(self._react([]), "")
         now, quiet_s = self._now(), self._now() - (self._answered_s or 0.0)
@@ -286,7 +286,7 @@ class Watcher:
         return self._status(changes, lost, clock_s=now)
 
     def _with_limits(self, reading: WatchReading) -> WatchReading:
-        """With what devices of that name can do, where they do not tell it themselves; of clocks the highest seen."""
+        """The reading with limits of devices from facts, if they report none, and the highest clock so far."""
         devices: dict[str, Values] = {}
         for device, values in reading.devices.items():
             facts = self._known_limits(reading.names.get(device, ""))
@@ -319,7 +319,7 @@ class Watcher:
     def _status(
         self, changes: Sequence[AlertChange], lost: str, *, clock_s: float | None = None, renew: bool = True
     ) -> WatchStatus:
-        """`clock_s`: now, where the latest reading is an older one."""
+        """`clock_s`: the present time, if there is no new reading."""
         messages, self._messages[:] = tuple(self._messages), []
         return WatchStatus(
             source=self._source.title, at_s=self._history.latest.at_s if clock_s is None else clock_s,
@@ -344,14 +344,14 @@ class Watcher:
         return self._diagnosed[1]
 
     def close(self) -> None:
-        """Post what waits, and let the source go."""
+        """Post queued alerts, and close the source."""
         if self._webhook is not None:
             self._webhook.close()
         self._source.close()
 
 
 def device_limits(name: str) -> Values:
-    """What is known of a device by the name that its driver gives; nothing of one that is not known."""
+    """Limits of a device by the name that its driver reports; empty for an unknown device."""
     from flopwise.facts.catalog import load_facts  # noqa: PLC0415 - once for each kind of device
 
     try:
@@ -365,21 +365,21 @@ def device_limits(name: str) -> Values:
 
 
 UNKEPT = (
-    "give --state FILE, one per job, to keep the start time and whether the stop command has run: without it a "
-    "restarted watch begins anew"
+    "give --state FILE, one per job, to keep the start time and whether the stop command has run; without it a "
+    "restarted watch may run the command again"
 )
 NOTHING = (
-    "There is nothing to read yet. If the run has just begun, wait for its first steps. If it is a Prometheus server, "
-    "it has no known series: let it scrape dcgm-exporter, an engine (with its metrics on), the progress of a run, or "
-    "node_exporter (`flopwise export prometheus-scrape`), and check --match"
+    "there is nothing to read yet. For a run that has just begun, wait for its first steps. A Prometheus server with "
+    "no known series has to scrape dcgm-exporter, an engine with metrics enabled, the progress of a run, or "
+    "node_exporter (`flopwise export prometheus-scrape`); check --match as well"
 )
 
 
 def open_source(spec: WatchSpec) -> ReadingSource:
-    """The source that the options name; the devices of this machine where they name none.
+    """The source that the options name; by default the devices of this machine.
 
     Raises:
-        SpecError: there is none, or it cannot be had; says what to install.
+        SpecError: there is no source, or it cannot be read; the message says what to install.
     """
     if spec.prometheus is not None:
         from flopwise.telemetry.prometheus import PrometheusSource  # noqa: PLC0415 - each source loads its own library

@@ -398,7 +398,7 @@ class StageMemory:
         `gradient_checkpointing_enable`: reentrant by default before version 5.
         Assumes: the last layer's gradient is in the working set, as is the one that comes in; nothing is offloaded.
         """
-        if self.recipe.lora is None or not self.row.holds_inputs or self.row.loads_whole:
+        if self.recipe.lora is None or not self.row.holds_inputs or self.row.frozen_stay_gathered:
             return 0.0
         again = (np.asarray(self.layout.recompute) == FULL) * self.sharded
         passes = 1.0 + np.maximum(stage.layers - 2.0, 0.0) / stage.layers
@@ -408,7 +408,11 @@ class StageMemory:
     def _moments(
         self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats], activations: Floats
     ) -> tuple[dict[str, Floats], ...]:
-        """What each of MOMENTS adds to what stands."""
+        """What each of MOMENTS adds to what stands.
+
+        Source: PyTorch, torch/distributed/fsdp/_init_utils.py, `_move_module_to_device`: an FSDP unit moves the weights
+        that no unit inside it has, and shards them before the next one does: no rank ever loads a whole model.
+        """
         compute, working = self.table.elem_bytes, self._working
         loss = self._loss(stage)
         others: Floats = 0.0 if _is_one(stage.losses) else loss * (0.5 * (stage.losses - 1.0))  # without gradients
@@ -429,17 +433,13 @@ class StageMemory:
             if self.recipe.lora is None:  # whole gradients: of a layer, of the head from the start, of all at the end
                 head = self._at("head") * (compute * self.row.root_gathered) * stage.last
                 undone, at_end = gathered + cut * (unit + head), gathered + cut * (unit + kept)
-            elif self.row.loads_whole:
+            elif self.row.frozen_stay_gathered:
                 # FSDP 1: frozen weights, once gathered, stay through the backward pass (PyTorch issue 95805, mended by
                 # pull request 101982); where a unit mixes both, gradients span frozen weights (litgpt issue 1417)
                 at_end = cut * (whole + 2.0 * root + _FLAT_GRADIENTS * unit)
-            if self.row.loads_whole:
-                states = fixed["optimizer states"] + fixed["master weights"]
-                loaded = self._sum(self.sums.gathered, stage) + self._root(stage)
-                loading = self.sharded * np.maximum(loaded * compute - states, 0.0)
         if self.row.quantise_bytes and self.table.quantised:
             states = fixed["optimizer states"] + fixed["master weights"]
-            loading = np.maximum(loading, self._at("largest") * self.row.quantise_bytes - states)
+            loading = np.maximum(self._at("largest") * self.row.quantise_bytes - states, 0.0)
         inputs = self._held_inputs(stage) if self.gathers else 0.0
         copies, unpacked, wide = "16-bit copies of weights", "dequantised weight", self._unpacked_bytes(stage)
         return (

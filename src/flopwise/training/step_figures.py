@@ -307,7 +307,7 @@ class StepFigures(Ledger):
             return None
         name = schedule_text(int(self.layout.schedule), int(self.layout.interleave))
         text = f"messages that {name} overlaps with other passes, less the slowdown of those passes"
-        return self.add_time("hidden beside other passes", hidden, text, self.num_micro, setting("stages", self.pp))
+        return self.add_time("overlapped with other passes", hidden, text, self.num_micro, setting("stages", self.pp))
 
     def _busiest(self, *inputs: Figure) -> Figure:
         seconds = float(self.table.stage_parts[:, self.mode, 0, 0].sum())

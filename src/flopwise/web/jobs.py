@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from flopwise.values import dataclass
-from flopwise.web.pool import Progress
+from flopwise.web.pool import Listener
 from flopwise.web.problems import ProblemError
 
 MOST_RUNNING = 8
@@ -28,6 +28,7 @@ class AnswerJob:
     noun: str
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     progress: dict[str, Any] | None = None
+    ranking: str | None = None  # as JSON, while it runs
     task: asyncio.Task[Response] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,6 +48,16 @@ class AnswerJob:
         self.progress = {"what": what, "done": done, "total": total, "note": note}
         self.changed.set()
 
+    def rank(self, plan: str) -> None:
+        """Take down what is ranked."""
+        self.ranking = plan
+        self.changed.set()
+
+    def end(self) -> None:
+        """Let go of what the answer says better."""
+        self.ranking = None
+        self.changed.set()
+
 
 class Jobs:
     """The jobs of a server; of those that ended the latest are kept."""
@@ -55,7 +66,7 @@ class Jobs:
         """None yet."""
         self._jobs: dict[str, AnswerJob] = {}
 
-    def start(self, noun: str, answer: Callable[[Progress], Awaitable[Response]]) -> AnswerJob:
+    def start(self, noun: str, answer: Callable[[Listener], Awaitable[Response]]) -> AnswerJob:
         """Start a job. Raises: ProblemError: as many run as may."""
         if sum(job.state == "running" for job in self._jobs.values()) >= MOST_RUNNING:
             raise ProblemError(
@@ -64,10 +75,10 @@ class Jobs:
         job = AnswerJob(noun)
 
         async def work() -> Response:
-            return await answer(job.note)
+            return await answer(job)
 
         job.task = asyncio.create_task(work())
-        job.task.add_done_callback(lambda _: job.changed.set())
+        job.task.add_done_callback(lambda _: job.end())
         self._jobs[job.id] = job
         for old in [one for one in self._jobs.values() if one.state != "running"][:-MOST_KEPT]:
             del self._jobs[old.id]
@@ -97,14 +108,23 @@ class Jobs:
 
 
 async def events(job: AnswerJob) -> AsyncIterator[str]:
-    """Server-sent events of a job until it ends."""
+    """Server-sent events of a job until it ends; what is ranked is sent once."""
+    is_ranked = False
     while True:
         job.changed.clear()
-        yield f"event: {'progress' if job.state == 'running' else 'end'}\ndata: {json.dumps(job.document())}\n\n"
+        if job.ranking is not None and not is_ranked:
+            is_ranked = True
+            yield _event("ranked", job.ranking)
         if job.state != "running":
+            yield _event("end", json.dumps(job.document()))
             return
+        yield _event("progress", json.dumps(job.document()))
         try:
             async with asyncio.timeout(BEAT_S):
                 await job.changed.wait()
         except TimeoutError:
             yield ": still here\n\n"
+
+
+def _event(name: str, data: str) -> str:
+    return f"event: {name}\ndata: {data}\n\n"

@@ -212,7 +212,8 @@ def _job_paths(nouns: Mapping[str, Noun]) -> Json:
             "parameters": [one],
             "get": {
                 "operationId": "events",
-                "summary": "Progress as server-sent events: `progress`, then `end`, each with the job.",
+                "summary": "Progress as server-sent events: `progress`, then `end`, each with the job; of a plan "
+                "that is searched `ranked`, with its plans before the rest of the answer is there.",
                 "responses": {"200": {"description": "Events until the job ends.", "content": stream}, **missing},
             },
         },

@@ -13,10 +13,9 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Callable
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import flopwise
 from flopwise.values import dataclass
@@ -36,7 +35,16 @@ WARM_UP = tuple(
 """What each process is asked while nobody asks: the first plan of a person finds modules and facts loaded."""
 MOMENT_S = 0.05
 """How long a question waits for the process that answered its noun last: what it takes to notice a changed question."""
-Progress = Callable[[str, float, float | None, str], None]
+
+
+class Listener(Protocol):
+    """Who is told how a question stands before its reply is there."""
+
+    def note(self, what: str, done: float, total: float | None, note: str) -> None:
+        """What is done, how much of it, and of how much."""
+
+    def rank(self, plan: str) -> None:
+        """The plans of a search as they are ranked, before the rest of the answer is there: as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +121,15 @@ class Worker:
         while "ready" not in await self._message():
             pass
 
-    async def ask(self, question: Question, progress: Progress | None) -> Reply:
+    async def ask(self, question: Question, listener: Listener | None) -> Reply:
         """The reply to one question. Raises: LostError."""
         await self.ready()
-        await self._send({"argv": question.argv, "files": dict(question.files)})
+        await self._send({"argv": question.argv, "files": dict(question.files), "ranks": listener is not None})
         while "code" not in (message := await self._message()):
-            if progress is not None:
-                progress(*message["progress"])
+            if listener is not None and "ranking" in message:
+                listener.rank(message["ranking"])
+            elif listener is not None:
+                listener.note(*message["progress"])
         message["reasons"], message["notes"] = tuple(message["reasons"]), tuple(message["notes"])
         return Reply(**message)
 
@@ -218,7 +228,7 @@ class Pool:
                 warming.cancel()
         return None
 
-    async def ask(self, question: Question, limit_s: float, progress: Progress | None = None) -> Reply:
+    async def ask(self, question: Question, limit_s: float, listener: Listener | None = None) -> Reply:
         """The reply to a question; being cancelled stops it.
 
         Raises:
@@ -234,7 +244,7 @@ class Pool:
         try:
             await worker.ready()
             async with asyncio.timeout(limit_s):
-                return await worker.ask(question, progress)
+                return await worker.ask(question, listener)
         except TimeoutError:
             await worker.stop()
             raise TimeLimitError from None

@@ -34,7 +34,7 @@ from flopwise.values import dataclass
 from flopwise.web.guard import Access, Guard
 from flopwise.web.jobs import AnswerJob, Jobs, events
 from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, document
-from flopwise.web.pool import BusyError, LostError, Pool, Progress, Reply, TimeLimitError
+from flopwise.web.pool import BusyError, Listener, LostError, Pool, Reply, TimeLimitError
 from flopwise.web.problems import MEDIA_TYPE, ProblemError
 from flopwise.web.questions import FACTS, LIVE, WRITERS, Noun, Question, nouns
 from flopwise.web.warm_up import SimulatorWarmUp
@@ -148,17 +148,17 @@ class Api:
         return ask
 
     async def _answer(
-        self, question: Question, accept: str, limit_s: float, progress: Progress | None = None
+        self, question: Question, accept: str, limit_s: float, listener: Listener | None = None
     ) -> Response:
         """The response to a question. Raises: ProblemError."""
         reply = self.answers.find(question)
         if reply is None:
             try:
-                reply = await self.pool.ask(question, limit_s, progress)
+                reply = await self.pool.ask(question, limit_s, listener)
             except BusyError:
                 raise ProblemError("busy", "too many questions are waiting; ask again in a moment") from None
             except TimeLimitError:
-                how = "ask it as a job (`Prefer: respond-async`)" if progress is None else "use the command line"
+                how = "ask it as a job (`Prefer: respond-async`)" if listener is None else "use the command line"
                 raise ProblemError("too-long", f"the question takes more than {limit_s:g} s here; {how}") from None
             except LostError:
                 raise ProblemError("defect", "the process that computed it ended; it may need more memory") from None
@@ -167,7 +167,7 @@ class Api:
 
     def _start(self, question: Question, accept: str) -> Response:
         job = self.jobs.start(
-            question.noun, lambda progress: self._answer(question, accept, self.limits.job_s, progress)
+            question.noun, lambda listener: self._answer(question, accept, self.limits.job_s, listener)
         )
         headers = {"Location": f"{ROOT}/jobs/{job.id}", "Preference-Applied": "respond-async"}
         return JSONResponse(job.document(), 202, headers)

@@ -108,7 +108,7 @@ def test_units_by_name_by_factor_and_of_one_accelerator() -> None:
     run = made([row], gpus=8)
     assert (values(run, "step_s"), values(run, "tokens_per_s")) == ([1.5], [800.0])
     assert values(run, "mfu_frac") == [pytest.approx(0.41)]
-    with pytest.raises(SpecError, match="of one accelerator"):
+    with pytest.raises(SpecError, match="per accelerator"):
         made([row], gpus=None)
     mapping: dict[str, Any] = {"my step": ("step_s", 1e-3)}
     named = made([{"at": 0.0, "step": 1, "my step": 250.0}], **mapping)

@@ -202,7 +202,7 @@ def test_wandb_history_and_chart(tmp_path: Path) -> None:
     assert kind == "wandb"
     assert {run.name: values(run, "train/loss") for run in runs} == {"a - run": [3.0, 2.0], "b": [4.0]}
     (tmp_path / "epochs.csv").write_text(chart.replace('"Step"', '"epoch"'))
-    with pytest.raises(SpecError, match="neither of steps nor of time"):
+    with pytest.raises(SpecError, match="neither steps nor times"):
         read_file(tmp_path / "epochs.csv", "auto")
 
 
@@ -292,11 +292,11 @@ def test_an_event_file_without_an_event_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("a,b\n1,2\n", "none of the formats"), ("{}", "none of the formats"),
-        ('{"log_history": 3', "none of the formats"),
-        ("", "is empty"), ("key,value,timestamp,step\n", "holds no values"),
+        ("a,b\n1,2\n", "not in a known format"), ("{}", "not in a known format"),
+        ('{"log_history": 3', "not in a known format"),
+        ("", "is empty"), ("key,value,timestamp,step\n", "no values of any metric"),
         ("key,value,timestamp,step\nloss,1,2\n", "line 2: 3 cells under a header of 4"),
-        ('key,value,timestamp,step\nloss,"1\n', "broken CSV"), ("\0\0\0\1binary", "none of the formats"),
+        ('key,value,timestamp,step\nloss,"1\n', "broken CSV"), ("\0\0\0\1binary", "not in a known format"),
         ("_step,_step,_timestamp\n1,1,1\n", "more than once"),
     ],
 )  # fmt: skip
@@ -308,7 +308,7 @@ def test_a_foreign_or_broken_file_is_refused(tmp_path: Path, text: str, reason: 
 
 def test_a_format_that_is_named_has_to_be_the_files(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("key,value,timestamp,step\nloss,1,1700000000,1\n")
-    with pytest.raises(SpecError, match="not of the format wandb"):
+    with pytest.raises(SpecError, match="not in the format wandb"):
         read_file(tmp_path / "metrics.csv", "wandb")
     with pytest.raises(UnknownNameError, match="allowed: auto"):
         read_file(tmp_path / "metrics.csv", "excel")

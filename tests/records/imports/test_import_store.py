@@ -86,7 +86,7 @@ def test_the_same_content_is_imported_once_whatever_its_name(tmp_path: Path) -> 
     assert again.new
     assert store.run(first.run.run_id).name == "better"
     assert store.summaries(first.run.run_id)["loss", ""].count == count
-    with pytest.raises(SpecError, match="hold the same"):
+    with pytest.raises(SpecError, match="have the same content"):
         import_runs(file, tmp_path / "copy.json", store=where)
 
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused_and_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no file to import"):
         import_runs(store=where)
     (tmp_path / "odd.csv").write_text("key,value,timestamp,step\naccuracy,1,1700000000,1\n")
-    with pytest.raises(SpecError, match="no metric is known by its name \\(accuracy\\)"):
+    with pytest.raises(SpecError, match="no metric has a known name \\(accuracy\\)"):
         import_runs(file, tmp_path / "odd.csv", store=where)
     assert not where.exists()
 

@@ -214,8 +214,8 @@ def test_sessions_that_come_too_fast_are_refused_a_speed_and_odd_words_are_named
     assert not late.keeps_up
     assert "Too slow: " in late.verdict
     for options, message in (
-        ({"rate": None}, "sessions come at a rate"),
-        ({"rate": None, "concurrency": 4}, "sessions come at a rate"),
+        ({"rate": None}, "sessions need a rate"),
+        ({"rate": None, "concurrency": 4}, "sessions need a rate"),
         ({"turns": None}, "needs the turns of sessions"),
         ({"turns": None, "think": 0, "kv_stores": "host=1GB"}, "needs the turns of sessions"),
     ):

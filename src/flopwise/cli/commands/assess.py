@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 @options.explain_flag
 @options.web_flag
 def command(*, web: bool, explain: bool, **given: Any) -> None:
-    """The GPU strategy of a platform: many workloads, one bill.
+    """Machines for a whole platform: many workloads, one bill.
 
-    FLEET is a YAML file of workloads and policies (docs/questions/fleet.md). With -o a folder gets report.html,
-    report.md, assessment.json and the plan of each workload. The exit code is 1 where a workload, or the policies
-    together, cannot be met.
+    FLEET is a YAML file of workloads and policies (docs/questions/fleet.md). -o writes report.html, report.md,
+    assessment.json and the plan of each workload into a folder. The exit code is 1 if a workload's targets or the
+    policies cannot be met.
     """
     from flopwise.api.assess import assess_with_plans
     from flopwise.api.export import check_targets
@@ -164,8 +164,11 @@ def _totals(found: Assessment) -> list[tuple[str, Any]]:
     cost, drawn = found.usd_per_month, found.scenarios
     sums = savings_by_kind(found)
     rows: list[tuple[str, Any]] = [
-        ("the bill", bill_interval(cost)),
-        *([] if cost.expected is None else [("bill", f"{usd(cost.total)} {AS_PLANNED}")]),
+        (
+            "expected bill",
+            f"{usd(cost.total if cost.expected is None else cost.expected)} a month ({bill_interval(cost)})",
+        ),
+        *([] if cost.expected is None else [("planned bill", f"{usd(cost.total)} {AS_PLANNED}")]),
         ("optimal", found.optimality),
     ]
     if found.budget_per_month is not None:

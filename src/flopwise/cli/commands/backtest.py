@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,6 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, name
-from flopwise.results import attributes
 
 if TYPE_CHECKING:
     from flopwise.backtests.run import Backtest
@@ -38,21 +38,22 @@ _FIGURES = (">rows", ">predicted", ">median error", ">90 %", ">bias", ">in the i
 def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None, calibration: str | None) -> None:
     """Predictions for a measurement file: errors and coverage.
 
-    KIND is weights, memory, kernels, training, gpu-hours, io or serving; FILE a CSV with the columns of that kind. A
-    row that cannot be predicted is skipped with a reason. The interval should hold 80 % of what was measured.
+    KIND is weights, memory, kernels, training, gpu-hours, io or serving; FILE is a CSV with the columns of that kind.
+    Rows that cannot be predicted are skipped with a reason. The interval should contain 80 % of the measurements.
     """
     from flopwise.api.backtest import backtest
 
     with Progress(f"predicting {kind}") as progress:
         done = backtest(kind, file, facts=facts, calibration=calibration, progress=progress)
-    options.answer(done, lambda found, paper: _report(found, by, paper), lambda found: document(found, by))
+    adjusts = {"Constants fitted to these rows": shlex.join(["flopwise", "calibrate", str(file), "--dry-run"])}
+    further = adjusts if kind in ("kernels", "training", "serving", "gpu-hours") else None
+    text, plain = lambda found, paper: _report(found, by, paper), lambda found: document(found, by)
+    options.answer(done, text, plain, further=further)
 
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
     """The backtest as the JSON that scripts rely on; with `by` the figures of each group, too."""
-    columns = "id quantity measured predicted low high unit error skipped band=band.name"
-    rows = [attributes(p, columns) | {"quantity": p.quantity or None} for p in done.predictions]
-    found: dict[str, Any] = {"kind": done.kind.name, "rows": rows, "summary": done.summary}
+    found = done.document()
     if by:
         names = (*by, "quantity") if done.has_quantities else by
         found["groups"] = [
@@ -69,10 +70,9 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
     for names in [by] if by else [sources, classes]:
         if names:
             yield _groups(done, names, paper)
-    yield _total(done.summary, paper)
     far = worst(done.predictions, WORST)
     if far:
-        yield heading("Farthest off", paper)
+        yield heading("Largest errors", paper)
         yield table(
             ["row", "quantity", ">measured", ">predicted", ">10 %", ">90 %", "unit", ">error"],
             [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed_percent(p.error)) for p in far],
@@ -97,16 +97,6 @@ def _cells(s: Errors) -> tuple[Any, ...]:
         s.rows, s.predicted_rows, _share(s.median_abs_error), _share(s.p90_abs_error), _signed_percent(s.bias),
         _share(s.coverage),
     )  # fmt: skip
-
-
-def _total(s: Errors, paper: Screen) -> str:
-    line = f"{s.predicted_rows:,} of {s.rows:,} predicted"
-    if s.median_abs_error is not None:
-        line += (
-            f": median error {_share(s.median_abs_error)}, 90th percentile {_share(s.p90_abs_error)}, "
-            f"bias {_signed_percent(s.bias)}, {_share(s.coverage)} inside the 10-90 % interval"
-        )
-    return heading(line, paper)
 
 
 def _share(value: float | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags, force_flag, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, note
-from flopwise.cli.render import Screen, heading, table
+from flopwise.cli.render import Screen, heading, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, FLAG, name, options_of
@@ -39,7 +40,7 @@ MACHINES = "gpu instance gpus_per_node network power_limit"
 @force_flag
 @add("--list", FLAG, "List the profiles.", field="listing", default=False, section="Profiles")
 @add("--show", PROFILE, "Show a profile: its constants and its sources.", section="Profiles")
-@add("--remove", PROFILE, "Remove a profile: the shipped constants hold again.", section="Profiles")
+@add("--remove", PROFILE, "Remove a profile, so that the shipped constants apply again.", section="Profiles")
 @add("--model", name("model", 4096), "What it serves; FILE is then what `flopwise observe` wrote.", section=DEPLOYMENT)
 @add(
     "--users", DEGREE,
@@ -54,12 +55,12 @@ def command(
 ) -> None:
     """Refit constants to your own measurements.
 
-    FILE is what `flopwise probe` wrote, a CSV file as `flopwise backtest` reads it, or the name of a recorded run; with
-    --model the folder that `flopwise observe` wrote, or a load generator's result, of a service of that model. The
-    constants that these can decide move, as far as the rows say more than is known beforehand, into a profile that
-    `--calibration NAME` lays over the shipped ones in every estimate; no kind of measurement comes out worse. With
-    --calibration it starts from that profile. Profiles stand in a folder of yours (FLOPWISE_CALIBRATIONS, else
-    flopwise/calibrations in your data folder).
+    FILE is a file of `flopwise probe`, a CSV file as `flopwise backtest` reads it, or the name of a recorded run; with
+    --model it is the folder of `flopwise observe`, or a load generator's result, of a service of that model. Constants
+    about which the measurements carry enough information are refitted and written into a profile, which `--calibration
+    NAME` applies to every estimate; the error of no kind of measurement increases. With --calibration the fit starts
+    from that profile. Profiles are kept in a folder of yours (FLOPWISE_CALIBRATIONS, else flopwise/calibrations in your
+    data folder).
     """
     from flopwise.api import calibrate as api
 
@@ -74,7 +75,9 @@ def command(
         options.refuse(of_service, "needs --model, which the deployment serves")
         given = {key: value for key, value in given.items() if key not in of_service}
     if listing:
-        options.answer(api.calibrations(), _listing)
+        found = api.calibrations()
+        shown = {"A profile in full": shlex.join(["flopwise", "calibrate", "--show", found[0].name])} if found else {}
+        options.answer(found, _listing, further=shown)
     elif show is not None:
         options.answer(api.calibration_profile(show), _report)
     elif remove is not None:
@@ -90,8 +93,10 @@ def command(
 
 def _listing(found: Sequence[CalibrationProfile], paper: Screen) -> Iterator[str]:
     if not found:
-        yield "There is no profile: the shipped constants hold."
+        yield "No calibration profiles; estimates use the shipped constants."
         return
+    count = "1 calibration profile" if len(found) == 1 else f"{len(found)} calibration profiles"
+    yield verdict(f"{count}; --calibration NAME uses one in an estimate.", paper)
     yield table(
         ("name", "made", ">constants", "devices", ">error before", ">after", ">left out", "files"),
         [

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 @add("--existing", FILE, "A table (CSV) of what workloads run on: name, instance, count, hours.")
 @flags(SourceSpec, "facts calibration")
 def command(**given: Any) -> None:
-    """Judge what a platform runs on today: does it hold, what does it cost, what would change.
+    """Assessment of today's machines: targets, cost, and what to change.
 
-    FLEET is a fleet file (docs/questions/check.md) whose workloads say under `existing` which machines they have; a
-    table may say it instead. Each is held against its targets and policies, and against what `flopwise assess` would
-    take, one change after the other. With -o a folder gets report.html, report.md and check.json. The exit code is 1
-    where something does not hold.
+    FLEET is a fleet file (docs/questions/check.md) whose workloads list their machines under `existing`, or in a table.
+    Each is compared with its targets and policies, and with the allocation of `flopwise assess`, one change after the
+    other. -o writes report.html, report.md and check.json into a folder. The exit code is 1 if a target or a policy is
+    not met.
     """
     from flopwise.api.check import check
     from flopwise.folders import check_folder
@@ -66,6 +66,8 @@ def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterato
     yield table(headers, [row for w in found.workloads for row in _rows(w)], paper)
     if wrong := [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]:
         yield bullets("Missed targets and policies:", [plain_text(text) for text in wrong])
+    if notes := [f"{w.name}: {text}" for w in found.workloads for text in w.notes]:
+        yield bullets("Retired machines:", [plain_text(text) for text in notes])
     rows = [
         (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
         for w in found.workloads
@@ -80,7 +82,7 @@ def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterato
 def _totals(found: Check) -> Iterator[tuple[str, Any]]:
     beside = found.usd_per_month - sum(m.usd_per_month for w in found.workloads for m in w.machines)
     if beside > 0.005:
-        yield "of it storage and traffic", usd(beside)
+        yield "storage and traffic in it", usd(beside)
     share = format_percent(found.idle_usd_per_month / found.usd_per_month) if found.usd_per_month else "-"
     yield "idle", f"{usd(found.idle_usd_per_month)} a month, {share} of it"
     if found.proposed_usd_per_month is not None:

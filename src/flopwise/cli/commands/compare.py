@@ -45,9 +45,9 @@ SERVED = [name for name in options_of(AlternativesSpec) if "lora" not in name]
 def command(model: str, **given: Any) -> None:
     """Fine-tune, train from scratch, or call an API, for the same traffic.
 
-    Each way has an up-front cost (the cheapest plan of its training) and a monthly one (whole machines that serve, or
-    tokens at an API), with their 80 % intervals. Shown are the cheapest way, what would change that, and the month and
-    the volume at which machines of your own break even.
+    Each way has an up-front cost (the cheapest plan of its training) and a monthly one (machines for serving, or tokens
+    of an API), with 80 % intervals. The answer has the cheapest way, what would change the verdict, and the month and
+    the volume at which your own machines break even.
     """
     from flopwise.api.buy_or_build import compare
     from flopwise.api.prices import stale_notes
@@ -101,7 +101,7 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
     feasible = [way for way in found.ways if way.feasible]
     yield table(("way", ">up front", ">first month", ">total", ">per M tokens"), [_row(way) for way in feasible], paper)
     yield from _decision(found.decision, paper)
-    yield "Machines of each:\n" + table(
+    yield "Machines of each way:\n" + table(
         ("way", "training", ">time", "serving", ">utilisation"), [_requirements_row(way) for way in feasible], paper
     )
     for way in found.ways:
@@ -109,7 +109,7 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
             yield f"{way.name}: not feasible\n" + "\n".join(f"  - {reason}" for reason in way.reasons)
     yield _chart(found, paper)
     if found.break_even:
-        yield "Where machines of your own break even:\n" + table(
+        yield "Break-even of your own machines:\n" + table(
             ("way", "against", ">after months", ">tokens a month", "why"), map(_crossing, found.break_even), paper
         )
     notes = [f"{way.name}: expected loss of {way.loss:.3g} nats per token" for way in found.ways if way.loss]
@@ -117,12 +117,12 @@ def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
 
 
 def _decision(made: Decision, paper: Screen) -> Iterator[str]:
-    """How the answer comes about, and what would change it."""
+    """The composition of both totals, and the changes that would reverse the verdict."""
     if made.because:
-        yield bullets("Because:", made.because)
+        yield bullets("Composition of the totals:", made.because)
     if made.turns:
-        yield "What would change it, the nearest first:\n" + table(
-            ("input", ">now", ">break-even", ">factor", "cheaper beyond it", "note"), map(_turn, made.turns), paper
+        yield "What would change the verdict, smallest change first:\n" + table(
+            ("input", ">now", ">break-even", ">factor", "then cheaper", "note"), map(_turn, made.turns), paper
         )
 
 
@@ -196,5 +196,5 @@ def _chart(found: CostComparison, paper: Screen) -> str:
     ]
     scale = ", logarithmic" if wide else ""  # from month 1 on, then: nothing is paid before it
     return chart(
-        series, Axis("months", "{:.0f}".format), Axis(f"paid so far{scale}", units.format_usd, log=wide), paper
+        series, Axis("months", "{:.0f}".format), Axis(f"cumulative cost{scale}", units.format_usd, log=wide), paper
     )

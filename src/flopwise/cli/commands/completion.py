@@ -18,9 +18,9 @@ SHELLS = {
 @options.command("completion", "flopwise completion bash", "flopwise completion zsh --json")
 @options.argument("shell", choice(*SHELLS))
 def command(*, shell: str) -> None:
-    """The script that completes commands, options and names of models, GPUs, instances and providers.
+    """Shell completion of commands, options and names of models, GPUs, instances and providers.
 
-    Add the line that the script begins with to the file that your shell reads at its start.
+    Add the first line of the script to the file that your shell reads at its start.
     """
     from click.shell_completion import get_completion_class
 
@@ -29,4 +29,7 @@ def command(*, shell: str) -> None:
     script = completes(click.get_current_context().find_root().command, {}, "flopwise", "_FLOPWISE_COMPLETE").source()
     file, line = SHELLS[shell]
     document = {"shell": shell, "file": file, "line": line, "script": script}
-    options.answer(document, lambda *_: [f"# in {file}: {line}\n{script.strip()}"])
+    if options.output_form() is None:
+        click.echo(f"# in {file}: {line}\n{script.strip()}")  # a script is never wrapped
+        return
+    options.answer(document, lambda *_: [script])

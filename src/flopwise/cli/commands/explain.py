@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, choice, whole
-from flopwise.results import attributes, notes
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -54,11 +54,11 @@ NOT_EXPLAINED = ("compare", "weak", "sweep", "web")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @add("--depth", whole(high=100), "Levels of the tree to draw (default: all).")
 def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> None:
-    """Where each figure comes from, and what would move it.
+    """Origin of every figure, and the changes that affect it most.
 
     QUESTION is train, serve or memory; ARGUMENTS are those of that command. Prints the tree of formulas, facts,
-    calibrations and assumptions behind every figure, and the effect of single changes on the headline figures.
-    Any other first word is a MODEL, whose shapes are judged on a GPU: with the options below.
+    calibrations and assumptions behind every figure, and the effect of single changes on the main figures. Any other
+    first word is a MODEL, whose shapes are reviewed on a GPU with the options below.
     """
     if question in QUESTIONS:
         explain(question, arguments, depth)
@@ -87,10 +87,10 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @flags(ServingSpec, "weights kv_dtype engine", section="Serving")
 @flags(SourceSpec)
 def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: Any) -> None:
-    """What a kernel engineer would say of a model's shapes on a GPU, with the computed gain of each change.
+    """Review of a model's shapes on a GPU, with the computed gain of each change.
 
-    Prints every operation of a pass on one rank (dimensions, intensity, bound, how full the last wave is), then what to
-    change, sorted by what it saves. --batch is 1 in training and 32 in serving where it is not given.
+    Prints every operation of a pass on one rank (dimensions, intensity, bound, share of the last wave), then what to
+    change, largest gain first. The default --batch is 1 in training and 32 in serving.
     """
     from flopwise.api.shapes import advise
 
@@ -98,7 +98,7 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: A
     spellings = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
     found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
-    options.answer(found, shape_lines, shape_document, verdict=shape_verdict)
+    options.answer(found, shape_lines)
 
 
 command.forms = (shapes,)
@@ -122,27 +122,18 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
         options.refuse(NOT_EXPLAINED, "has no single answer that could be explained; leave it out")
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
         found = explanation(module.question(**given))
-    options.answer(found, lambda one, paper: lines(one, depth, paper), document, verdict=lambda one: one.answer.verdict)
-
-
-def document(found: Explanation) -> dict[str, Any]:
-    """The explanation as JSON."""
-    from flopwise.provenance import assumptions, to_json
-
-    return {
-        "provenance": to_json(found.figure),
-        "assumptions": [*assumptions(found.figure), *found.answer.assumptions],
-        "sensitivities": [attributes(one, "change effects note") for one in found.sensitivities],
-    }
+    answering = {"The answer itself": shlex.join(["flopwise", question, *arguments])}
+    text = lambda one, paper: lines(one, depth, paper)  # noqa: E731 - of this depth
+    options.answer(found, text, further=answering)
 
 
 def lines(found: Explanation, depth: int | None, paper: Screen) -> Iterator[str]:
     """The explanation as people read it."""
-    yield heading("What was asked", paper)
+    yield heading("The question", paper)
     yield pairs(found.answer.settings, paper)
     yield heading("Where the figures come from", paper)
     yield tree(found.figure, paper, depth=depth)
-    yield heading("What would move it: each figure after the change, over what it is", paper)
+    yield heading("Effect of single changes on each figure", paper)
     yield _effects(found.sensitivities, paper)
     yield parts.assumption_list(found.answer.assumptions)
 
@@ -162,30 +153,6 @@ SMALL = 0.003
 """Share of the pass below which an operation is not drawn."""
 
 
-def shape_document(answer: ShapeAnswer) -> dict[str, Any]:
-    """The answer as JSON."""
-    return attributes(
-        answer,
-        "model=clock.model.name gpu=clock.cluster.accelerator.name clock.task clock.tp clock.batch clock.seq "
-        "clock.dtype pass_s kernels_s memory_bound_frac ridge_flops_per_byte l2_ridge_flops_per_byte operations advice "
-        "fine stacks",
-    ) | notes(answer)
-
-
-def shape_verdict(answer: ShapeAnswer) -> str:
-    """How long a pass takes, and the change that saves most of it."""
-    clock, share = answer.clock, units.format_percent(answer.memory_bound_frac, 0)
-    where = f"{clock.model.name} on {clock.cluster.accelerator.name}"
-    text = f"A pass of {where} takes {units.format_seconds(answer.pass_s)}, {share} of it bound by memory"
-    if not answer.advice:
-        return f"{text}; no single change of shape saves 0.5 % of it."
-    best = answer.advice[0]
-    change = f"{best.what} {best.better} instead of {best.now}"
-    if best.needed:
-        return f"{text}. It does not run as it is: {change}."
-    return f"{text}. The largest gain: {change}, {units.format_percent(best.gain_frac)} of it."
-
-
 def shape_lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:
     """The answer as people read it."""
     clock = answer.clock
@@ -201,10 +168,10 @@ def shape_lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:
         ],
         paper,
     )
-    yield heading("Operations on one rank, the longest first", paper)
+    yield heading("Operations on one rank, longest first", paper)
     yield _operations(answer, paper)
     if answer.advice:
-        yield heading("What to change, the largest gain first (each alone; of one pass)", paper)
+        yield heading("What to change, largest gain first (each change alone, gain per pass)", paper)
         yield _advice(answer.advice, paper)
     else:
         yield "Nothing to change: no single change of shape saves 0.5 % of the pass."
@@ -216,10 +183,10 @@ def _operations(answer: ShapeAnswer, paper: Screen) -> str:
     rows = sorted(answer.operations, key=lambda o: -o.share_frac)
     drawn = [o for o in rows if o.share_frac >= SMALL]
     head = ["operation", ">x", ">m", ">n", ">k", ">FLOP/B", "bound", ">achieved", ">waves", ">last", ">share"]
-    text = table(head, map(_cells, drawn), paper)
+    text = table(head, map(_cells, drawn), paper, spare=(">x", ">last", ">waves", "bound", ">achieved"))
     rest = sum(o.share_frac for o in rows) - sum(o.share_frac for o in drawn)
     if len(drawn) < len(rows):
-        text += f"\n{len(rows) - len(drawn)} smaller ones take {units.format_percent(rest)} together."
+        text += f"\n{len(rows) - len(drawn)} smaller ones take {units.format_percent(rest)} in total."
     return text
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
-from flopwise.cli.render import Screen, heading, table
+from flopwise.cli.render import Screen, heading, table, verdict
 from flopwise.exports.spec import ExportSettings
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, FLAG, whole
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @options.argument("target", required=False)
 @options.argument("plan", FILE, required=False)
 @add("-o --output-folder", FILE, "Write the files into this folder.")
-@add("--list", FLAG, "The targets with what each can express.", field="listed", default=False)
-@add("--rank", whole(high=10**6), "The candidate of the plan.", default=1)
+@add("--list", FLAG, "List the targets and what each can express.", field="listed", default=False)
+@add("--rank", whole(high=10**6), "Rank of the plan's candidate to export.", default=1)
 @options.force_flag
 @flags(ExportSettings)
 @flags(SourceSpec, "facts calibration")
@@ -37,9 +37,9 @@ def command(
 ) -> None:  # fmt: skip
     """Files of other tools that deploy a plan.
 
-    PLAN is a file of `flopwise plan -o`, one of the plans/ of a report, or the folder of a report (`assess -o`). What a
-    plan cannot know (names, images, places, secrets) is said by options; a placeholder stands for what is left out, and
-    is listed at the end: flopwise export kubernetes plan.json -o deploy --namespace chat
+    PLAN is a file of `flopwise plan -o`, one of the plans/ of a report, or the folder of a report (`assess -o`).
+    Options give what a plan does not contain (names, images, paths, secrets); a missing value is a placeholder in the
+    files and is listed at the end: flopwise export kubernetes plan.json -o deploy --namespace chat
     """
     from flopwise.api import export as api
 
@@ -63,7 +63,8 @@ def _target_document(row: TargetInfo) -> dict[str, Any]:
 def _targets(rows: Sequence[TargetInfo], paper: Screen) -> Iterator[str]:
     headers = ("target", "what", "for", "can express", "checked with")
     cells = [(r.name, r.summary, ", ".join(r.tasks), r.expresses, f"{r.validator} ({r.version})") for r in rows]
-    yield table(headers, cells, paper)
+    yield verdict(f"{len(rows)} targets; `flopwise export TARGET PLAN -o FOLDER` writes the files of one.", paper)
+    yield table(headers, cells, paper, spare=("checked with", "for"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,17 +32,17 @@ LIKELY = 0.5
 @options.argument("model")
 @flags(MachineSpec, "gpu", section="")
 @add("--context", CONTEXT, f"Tokens of a request, answer included: 32k (32,768); default: {DEFAULT_CONTEXT:,}.")
-@add("--output", CONTEXT, f"Tokens of the answer among them (default: {DEFAULT_OUTPUT}).")
+@add("--output", CONTEXT, f"Tokens of the answer, part of --context (default: {DEFAULT_OUTPUT}).")
 @add("--formats", NAMES, "Weight formats to compare: bf16,fp8,awq (default: those that engine and device run).")
 @flags(ServingSpec, without="weights")
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.web_flag
 def command(*, web: bool, **given: Any) -> None:
-    """Which weight format fits, how long a context, how many requests, how fast, at what price.
+    """Weight formats compared: fit, longest context, requests at once, speed, price.
 
-    All accelerators that are given make one replica: `--gpu 2xa100-80gb`. Each request has --context tokens; tokens/s
-    and price are those with as many requests as memory holds. The exit code is 1 if no format fits.
+    All given accelerators form one replica: `--gpu 2xa100-80gb`. Each request has --context tokens; tokens/s and price
+    are for as many requests as memory holds. The exit code is 1 if no format fits.
     """
     if web:
         from flopwise.cli.commands.web import show_estimate

@@ -40,15 +40,16 @@ _SPARE = ("confidence", ">GiB", "kind", "link", ">TDP")
 def command(
     *, name: str | None, largest: bool, web: bool, facts: Path | None, calibration: str | None, **filters: Any
 ) -> None:  # fmt: skip
-    """What is known about an accelerator: rates, memory, links.
+    """Facts about accelerators: rates, memory, links.
 
-    Without NAME: everything that passes the filters, CPUs included; with part of a name: all names that contain it.
-    Rates are dense; `-` means unknown, never zero. --largest goes by memory alone, whatever formats a device computes.
+    Without NAME all accelerators that pass the filters are listed, including CPUs; with part of a name, all that
+    contain it. Rates are dense; `-` means unknown, never zero. --largest considers memory only, not the formats that a
+    device computes.
     """
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog("gpus", "name", "vendor", "architecture")
+        show_catalog("gpus")
         return
     from flopwise.api import facts as known
 
@@ -72,7 +73,12 @@ def command(
             return
     else:
         rows = known.gpus(**places, **options.values(filters))
-    options.answer(rows, _listing)
+    shown = (
+        {"An accelerator in full": shlex.join(["flopwise", "gpus", max(rows, key=lambda a: a.hbm_bytes_per_s).name])}
+        if rows
+        else {}
+    )
+    options.answer(rows, _listing, further=shown)
 
 
 def _listing(rows: Sequence[Accelerator], paper: Screen) -> Iterator[str]:
@@ -84,7 +90,7 @@ def _listing(rows: Sequence[Accelerator], paper: Screen) -> Iterator[str]:
     fastest = max(rows, key=lambda a: a.hbm_bytes_per_s)
     most = f"{fastest.name} has the fastest memory, {units.format_rate(fastest.hbm_bytes_per_s)}"
     count = "1 accelerator" if len(rows) == 1 else f"{len(rows):,} accelerators"
-    yield verdict(f"{count} of {of}; {most}. `flopwise gpus NAME` shows all that is known of one.", paper)
+    yield verdict(f"{count} of {of}; {most}.", paper)
     yield table(_HEADERS, map(_row, rows), paper, spare=_SPARE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +40,15 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 @flags(SourceSpec, "facts")
 @options.web_flag
 def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **filters: Any) -> None:
-    """Cloud offers: what they hold and what they cost.
+    """Cloud offers: hardware and prices.
 
     NAME is an instance type or a part of its name, or an accelerator (h100, 8xh100). Prices are per instance and hour,
-    of the day shown; `-` means unknown. With --purchase, offers without such a price are left out.
+    on the date shown; `-` means unknown. --purchase leaves out offers without such a price.
     """
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog("instances", "name", "gpu", "provider", "region")
+        show_catalog("instances")
         return
     from flopwise.api import facts as known
 
@@ -59,7 +60,16 @@ def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **fi
         if unknown.kind != "instance" or not (offers := known.instances(matching=name, **wanted)):
             raise
         name = None
-    options.answer(offers, lambda found, paper: _listing(found, name, paper))
+    options.answer(offers, lambda found, paper: _listing(found, name, paper), further=_further(offers))
+
+
+def _further(offers: tuple[Offer, ...]) -> dict[str, str]:
+    """The commands for one offer of a list, or for the accelerator of a single type."""
+    if not offers:
+        return {}
+    if len({offer.instance for offer in offers}) > 1:
+        return {"An offer in full": shlex.join(["flopwise", "instances", offers[0].instance])}
+    return {"Its accelerator": shlex.join(["flopwise", "gpus", offers[0].accelerator])}
 
 
 def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iterator[str]:
@@ -67,7 +77,13 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
         yield "No offer fits all of these."
         return
     yield verdict(_cheapest(offers), paper)
-    yield table(_HEADERS, [_row(offer) for offer in offers], paper, spare=_SPARE)
+    headers, rows = list(_HEADERS), [_row(offer) for offer in offers]
+    if any(offer.retires_on for offer in offers):
+        headers, rows = (
+            [*headers, "retires on"],
+            [(*row, offer.retires_on) for row, offer in zip(rows, offers, strict=True)],
+        )
+    yield table(headers, rows, paper, spare=_SPARE)
     if name is not None and all(offer.instance.lower() == name.lower() for offer in offers):
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)
@@ -80,6 +96,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
                     ("spot price from", _origin(offer, "spot")),
                     ("reserved prices from", _origin(offer, "reserved_1y")),
                     ("price on demand", offer.derived and f"derived: {offer.derived}"),
+                    ("retires on", offer.retires_on),
                     ("notes", offer.notes),
                 ],
                 paper,
@@ -93,7 +110,7 @@ def _cheapest(offers: tuple[Offer, ...]) -> str:
     count = "1 offer" if len(offers) == 1 else f"{len(offers):,} offers"
     priced = [
         (usd / (offer.count * offer.accelerator_share), purchase, offer)
-        for offer in offers
+        for offer in [o for o in offers if not o.retires_on] or offers
         for purchase in PURCHASES
         if (usd := offer.price_usd_per_hour(purchase)) is not None
     ]

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 def command(*, model: str | None, base: str, explain: bool, **given: Any) -> None:
     """Storage bandwidth per accelerator, node and cluster, and which storage keeps up.
 
-    MODEL is a workload (cosmoflow, deepcam, resnet50, unet3d, tiramisu, bert) or any model; or give
-    --flops-per-sample and --sample-bytes. Bytes per FLOP times the achieved FLOP/s, which are estimated unless given.
+    MODEL is a workload (cosmoflow, deepcam, resnet50, unet3d, tiramisu, bert) or any model; or give --flops-per-sample
+    and --sample-bytes. The bandwidth is bytes per FLOP times the achieved FLOP/s, which are estimated unless you give
+    them.
     """
     from flopwise.api.io import io
     from flopwise.storage.figures import storage_figure
@@ -100,10 +101,10 @@ def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
     each = rate_text(answer.read_bytes_per_s_per_gpu, base)
     if answer.low is not None and answer.high is not None:
         each += f" {units.format_interval(answer.low, answer.high, partial(rate_text, base=base))}"
-    per_peta = rate_text(answer.bytes_per_flop * 1e15, base)
+    per_tera, per_peta = size_text(answer.bytes_per_flop * 1e12, base), rate_text(answer.bytes_per_flop * 1e15, base)
     rows: list[tuple[str, Any]] = [
         ("a sample", f"{units.format_flops(work.flops_per_sample)}, {size_text(answer.read_bytes, base)} read"),
-        ("bytes per FLOP", f"{answer.bytes_per_flop:.4g}: {per_peta} for each PFLOP/s"),
+        ("bytes per FLOP", f"{per_tera} per TFLOP, or {per_peta} per PFLOP/s"),
         ("achieved", f"{units.format_rate(answer.achieved_flops_per_s, 'FLOP/s')}{of_peak} ({ORIGINS[speed.origin]})"),
         ("samples", f"{speed.samples_per_s:,.4g}/s per accelerator"),
         ("per accelerator", each),

@@ -55,9 +55,8 @@ TASKS = {
 def command(*, explain: bool, web: bool, **given: Any) -> None:
     """Memory per accelerator, item by item, and what would make it fit.
 
-    The figures are those of the fullest rank. In training --batch is the micro-batch; in serving there are
-    --concurrency sequences of --context tokens. The answer is a size: the exit code is 0 whether it fits or not, and
-    `fits` of --json says which.
+    Figures are for the fullest rank. In training --batch is the micro-batch; in serving there are --concurrency
+    sequences of --context tokens. The exit code is 0 whether it fits or not; see `fits` in --json.
     """
     if web:
         from flopwise.cli.commands.web import show_estimate

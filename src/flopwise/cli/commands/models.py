@@ -33,22 +33,23 @@ if TYPE_CHECKING:
 def command(
     *, name: str | None, family: str | None, kind: str | None, web: bool, facts: Path | None, **given: Any
 ) -> None:  # fmt: skip
-    """What is known about a model: parameters, FLOPs, operations.
+    """Facts about models: parameters, FLOPs, operations.
 
     NAME is a catalog name, a Hugging Face id, a folder, a config.json, or a size such as 7B; with --batch or --seq the
-    operations of a pass. Without NAME: the catalog; with part of a name: all models that contain it.
+    answer has the operations of a pass. Without NAME the catalog is listed; with part of a name, all models that
+    contain it.
     """
     if web:
         from flopwise.cli.commands.web import show_catalog
 
-        show_catalog("models", "name", "family", "kind")
+        show_catalog("models", "batch", "seq", "assume_family")
         return
     from flopwise.api import facts as known
 
     if name is None:
         options.refuse(["batch", "seq", "assume_family"], "needs a NAME")
         rows = known.models(family=family, kind=kind, facts=facts)
-        options.answer(rows, lambda found, paper: _listing(_whole(found), found, paper))
+        options.answer(rows, lambda found, paper: _listing(_whole(found), found, paper), further=_first(rows))
         return
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
     try:
@@ -56,10 +57,15 @@ def command(
     except UnknownNameError:
         if not (rows := known.models(matching=name, facts=facts)):
             raise
-        options.answer(rows, lambda found, paper: _listing(_matching(name, found), found, paper))
+        options.answer(rows, lambda found, paper: _listing(_matching(name, found), found, paper), further=_first(rows))
         return
     deeper = {"What it takes to run, by weight format": shlex.join(["flopwise", "fit", name, "--gpu", "h100"])}
     options.answer(card, _detail, document, main=None, further=deeper if card.model.kind == "decoder" else None)
+
+
+def _first(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The command that shows the first model of a list."""
+    return {"A model in full": shlex.join(["flopwise", "models", rows[0]["name"]])} if rows else {}
 
 
 def _matching(part: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -100,7 +106,7 @@ def _listing(sentence: str, rows: Sequence[Mapping[str, Any]], paper: Screen) ->
              r["confidence"])
             for r in rows
         ],
-        paper,
+        paper, spare=("confidence", "type", "kind", ">active"),
     )  # fmt: skip
 
 

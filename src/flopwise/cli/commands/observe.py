@@ -33,11 +33,11 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 @add("-o --output", FILE, "Write observation.json and trace.csv into this folder.")
 @flags(SourceSpec, "facts")
 def command(*, url: str | None, output: Path | None, facts: Path | None, **given: Any) -> None:
-    """Latencies, load and cache of a running engine, and its traffic as a trace.
+    """Latencies, load and cache usage of a running engine, and its traffic as a trace.
 
-    URL is the address of vLLM, SGLang, TensorRT-LLM, TGI or llama.cpp; its metrics are read again and again. Without
-    URL a load generator's file is read alone. `flopwise observe http://localhost:8000 -o seen` writes what
-    `flopwise simulate --replay seen` runs and compares.
+    URL is the address of vLLM, SGLang, TensorRT-LLM, TGI or llama.cpp, whose metrics are read at intervals. Without URL
+    only a load generator's file is read. `flopwise observe http://localhost:8000 -o seen` writes the trace that
+    `flopwise simulate --replay seen` replays and compares.
     """
     from flopwise.api import observe as api
 

@@ -13,7 +13,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.plan_text import blocks, comparison, further, layout, reasons
-from flopwise.cli.progress import Progress, announce_compilation
+from flopwise.cli.progress import RANKING, Progress, announce_compilation
 from flopwise.cli.render import Screen, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.spec import SourceSpec
@@ -69,11 +69,11 @@ def command(
     *, web: bool, workload: str | None, top: int, output_file: Path | None, from_file: Path | None,
     compare: Path | None, to: tuple[str, ...], force: bool, explain: bool, rank: int, **given: Any,
 ) -> None:  # fmt: skip
-    """Rank the ways of running a workload over all offers.
+    """Rank machines, layouts and purchase options for a workload, over all offers.
 
-    WORKLOAD is a YAML file, or a model with the workload in options; options override a file. A file with `sweep` or
-    `workloads` holds many: each is planned, and the best plan of each is shown; a second --engine (inline by default,
-    processes or ray) says what runs them.
+    WORKLOAD is a YAML file, or a model with the workload in options; options override the file. A file with `sweep` or
+    `workloads` has several workloads: each is planned, and the answer shows the best plan of each; a second --engine
+    (inline by default, processes or ray) selects where they are planned.
     """
     from flopwise.api import plan as api
     from flopwise.api.export import check_targets
@@ -104,23 +104,30 @@ def command(
     if from_file is not None:
         if workload is not None:
             raise usage_error("--from shows a plan written before; leave WORKLOAD out")
-        answer = api.read_plan(from_file)
+        answer = api.with_commands(api.read_plan(from_file), **_places(source))
     else:
         if workload is None:
             raise usage_error("give a workload file, or a model with --task; or --from a plan written before")
         resolved = _workload(workload, changes)
         with Progress("searching offers and layouts") as progress:
-            answer = api.plan(resolved, advance=progress, on_compile=announce_compilation, **source)
+            answer = api.plan(
+                resolved, advance=progress, on_compile=announce_compilation, on_ranked=RANKING.get(), **source
+            )
     if output_file is not None:
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)
     chosen = _candidate(answer, rank) if explain else None
-    places = {name: source.get(name) for name in ("facts", "calibration")}
+    places = _places(source)
     figure = None if chosen is None else api.explain_candidate(answer, chosen, **places)
     exports = _exports(answer, output_file or from_file, to, force=force, **places)
     _show(answer, other, top, figure, exports)
     if not answer.plans:
         raise InfeasibleError("no plan meets every target", reasons(answer))
+
+
+def _places(source: dict[str, Any]) -> dict[str, Any]:
+    """Where facts and calibrations are."""
+    return {name: source.get(name) for name in ("facts", "calibration")}
 
 
 def _candidate(answer: Plan, rank: int) -> Candidate | None:

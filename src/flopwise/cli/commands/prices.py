@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.progress import note
-from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.render import Screen, heading, pairs, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.fleet.spec import SiteFigures
@@ -60,13 +61,12 @@ GOES_WITH = {
 def command(*, action: str, target: str | None, facts: Path | None, provider: tuple[str, ...], **given: Any) -> None:
     """Age, import and refresh of prices.
 
-    ACTION is age (the default), import FILE, list, remove NAME, refresh or own [GPU]. import reads a CSV of
-    gpuhunt, of SkyPilot's catalog, or with the columns of our own table; a broken file changes nothing. --provider
-    says whose prices they are where no column does (default: the name of file or folder). Imported prices are kept
-    in a folder of yours (FLOPWISE_PRICES, else flopwise/prices in your data folder) and override the shipped ones
-    until they are removed. refresh asks gpuhunt, if it is installed, for all providers or those of --provider. own
-    adds up what an hour of your own accelerators costs, by grade, and from which utilisation on that beats each
-    cloud.
+    ACTION is age (the default), import FILE, list, remove NAME, refresh or own [GPU]. import reads a CSV file of
+    gpuhunt, of SkyPilot's catalog, or with our own columns; an invalid file changes nothing. --provider names the
+    provider if no column does (default: the name of the file or folder). Imported prices are kept in a folder of yours
+    (FLOPWISE_PRICES, else flopwise/prices in your data folder) and override the shipped ones until they are removed.
+    refresh fetches the prices of all providers, or those of --provider, through gpuhunt. own computes the hourly cost
+    of your own accelerators, and the utilisation above which they cost less than each cloud.
     """
     from flopwise.api import prices as api
 
@@ -92,14 +92,14 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
         options.answer({"removed": target, "path": path}, lambda *_: [f"Removed {target} ({path})."])
     elif action == "own":
         found = api.own_prices(target, facts=facts, **mine)
-        options.answer(found, own_blocks)
+        options.answer(found, own_blocks, further=_own_further(found))
         options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
     elif action == "list":
         imports = api.list_prices()
         options.answer(imports, _import_table)
     else:
         ages = api.prices(facts=facts, **mine)
-        options.answer(ages, _ages)
+        options.answer(ages, _ages, further={"Newer prices of machines": "flopwise prices refresh"})
 
 
 def _say(notes: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
         if rows or title == "provider":
             yield table(headers, cells, paper)
     if any(a.stale for a in ages.book):
-        yield "Newer ones of the other prices are read from the files of a facts folder (--facts)."
+        yield "Files in a facts folder (--facts) update the other prices."
     if ages.imported:
         yield heading("Imported", paper)
         yield from _import_table(ages.imported, paper)
@@ -146,7 +146,7 @@ def _ages(ages: PriceAges, paper: Screen) -> Iterator[str]:
 
 def _import_table(imports: Sequence[ImportedFile], paper: Screen) -> Iterator[str]:
     if not imports:
-        yield "Nothing is imported: the shipped prices hold."
+        yield "No imported prices; estimates use the shipped ones. `flopwise prices import FILE` adds your own."
         return
     yield table(
         ("name", ">offers", "providers", "prices of", "imported", "file"),
@@ -181,23 +181,51 @@ def _span(dates: tuple[str, str] | None) -> str | None:
     return dates[0] if dates[0] == dates[1] else f"{dates[0]} to {dates[1]}"
 
 
+def _own_verdict(found: list[OwnPrice]) -> str:
+    """How many own accelerators cost less an hour than the cheapest cloud, or what one of them costs."""
+    at = f"In use for {units.format_percent(found[0].utilisation)} of the hours that maintenance leaves"
+    if len(found) == 1:
+        [one] = found
+        cloud = one.against[0] if one.against else None
+        rival = (
+            f"; the cheapest cloud ({cloud.provider} {cloud.instance}) {_hourly(cloud.usd_per_gpu_hour)}"
+            if cloud
+            else ""
+        )
+        paid = f"{_hourly(one.usd_per_gpu_hour)} {units.CURRENCY.get().code}"
+        return f"{at}, an own {one.accelerator} costs {paid} per hour of work{rival}."
+    rivals = [row for row in found if row.against]
+    cheaper = sum(row.usd_per_gpu_hour < row.against[0].usd_per_gpu_hour for row in rivals)
+    kinds = f"{cheaper} of {len(rivals)} kinds of own accelerators"
+    return f"{at}, {kinds} cost{'s' * (cheaper == 1)} less per hour of work than the cheapest cloud."
+
+
+def _own_further(found: list[OwnPrice]) -> dict[str, str]:
+    """The command for one accelerator of several."""
+    if len(found) < 2:
+        return {}
+    return {"One of them against every cloud": shlex.join(["flopwise", "prices", "own", found[-1].accelerator])}
+
+
 def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
-    """All of them in one table; of one alone its month and the clouds as well."""
-    busy, code = units.format_percent(found[0].utilisation), units.CURRENCY.get().code
-    yield heading(f"Your own accelerators, in use for {busy} of the hours that maintenance leaves", paper)
+    """A table of all accelerators; for a single one its monthly cost and the clouds as well."""
+    code = units.CURRENCY.get().code
+    yield verdict(_own_verdict(found), paper)
     yield table(
         (
             "accelerator", "grade", ">memory", ">bought for", f">{code}/hour", f">{code}/PFLOP-hour",
             f">{code}/(TB/s)-hour", "cheapest cloud", f">{code}/hour", ">pays from", "priced",
         ),
         [_own(row) for row in found],
-        paper,
+        paper, spare=("grade", f">{code}/(TB/s)-hour", ">memory", "priced", f">{code}/PFLOP-hour", ">bought for"),
     )  # fmt: skip
     if len(found) == 1:
         [one] = found
-        yield "A month of one:\n" + pairs([(name, units.format_usd(usd)) for name, usd in one.month.items()], paper)
+        yield "Monthly cost of one:\n" + pairs(
+            [(name, units.format_usd(usd)) for name, usd in one.month.items()], paper
+        )
         if one.against:
-            yield "Against each offer that is paid by the hour:\n" + table(
+            yield "Compared with each offer that is paid by the hour:\n" + table(
                 ("provider", "instance", "region", "bought", f">{code}/hour", ">pays from", ">months", "priced"),
                 [_cloud(row) for row in one.against[:CLOUDS]],
                 paper,
@@ -205,7 +233,7 @@ def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
     remarks = {row.remark: None for row in found if row.remark}
     if remarks:
         names = {why: ", ".join(row.accelerator for row in found if row.remark == why) for why in remarks}
-        yield "Notes on them:\n" + "\n".join(f"  - {names[why]}: {why}" for why in remarks)
+        yield "Notes:\n" + "\n".join(f"  - {names[why]}: {why}" for why in remarks)
 
 
 def _own(row: OwnPrice) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ ANSWER_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp64")
 @add("-o --output", FILE, "Write the measurements into this file, for `flopwise calibrate`.")
 @flags(SourceSpec, "facts")
 def command(*, output: Path | None, **given: Any) -> None:
-    """What this machine sustains: products, memory, attention, messages, disk, launches.
+    """Measured rates of this machine: products, memory, attention, messages, disk, launches.
 
-    Every operation is warmed up and repeated; the figure is the median, the spread its 10th to 90th percentile. Through
-    PyTorch on CUDA, ROCm, Apple's GPUs and the CPU; without PyTorch through NumPy. What fails is listed with its
-    reason. A whole probe takes up to two minutes and wants an otherwise quiet machine:
+        Every operation is warmed up and repeated; the figure is the median, the spread goes from the 10th to the 90th
+        percentile. It uses PyTorch on CUDA, ROCm, Apple GPUs and the CPU, or NumPy without PyTorch. Failures are listed
+        with their reason. A full probe takes up to two minutes and needs an otherwise quiet machine:
 
     flopwise probe -o probe.json
     """
@@ -53,7 +54,10 @@ def command(*, output: Path | None, **given: Any) -> None:
         found = probe(progress, **options.values(given))
     if output is not None:
         found.write(output)
-    options.answer(found, lambda it, paper: _report(it, paper, output))
+    keep = "probe.json" if output is None else str(output)
+    line = shlex.join(["flopwise", "calibrate", keep, "--name", "here"])
+    further = {"Estimates for this machine" + (", with -o probe.json" if output is None else ""): line}
+    options.answer(found, lambda it, paper: _report(it, paper, output), further=further)
 
 
 @contextmanager
@@ -96,7 +100,7 @@ def _headline(probe: Probe, device: ProbedDevice) -> str:
     if bandwidth := _bandwidth(probe, device):
         parts.append(f"{units.format_rate(bandwidth)} of memory{_share(bandwidth, device.memory_bytes_per_s)}")
     if launch := probe.best("launch_queued", device.id):
-        parts.append(f"{units.format_seconds(launch)} an operation")
+        parts.append(f"{units.format_seconds(launch)} per operation")
     if read := probe.best("disk_read", device.id):
         parts.append(f"{units.format_rate(read)} from the disk")
     count = device.threads or 1

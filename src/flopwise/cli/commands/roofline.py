@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 @flags(SourceSpec)
 @options.web_flag
 def command(*, web: bool, **given: Any) -> None:
-    """Compute time against memory time of any piece of work.
+    """Compute time and memory time of any operation, by the roofline.
 
-    Give --flops and --bytes, or a MODEL for one pass over --batch samples (1 where not given) of --seq tokens; models
-    without layers use published figures.
+    Give --flops and --bytes, or a MODEL for one pass over --batch samples (default: 1) of --seq tokens; models without
+    layers use published figures.
     """
     if web:
         from flopwise.cli.commands.web import show_estimate
@@ -59,7 +59,7 @@ def command(*, web: bool, **given: Any) -> None:
 def _further(given: Mapping[str, Any]) -> dict[str, str]:
     """The line that looks at the shapes of a model; none without one."""
     if given["model"] is None:
-        return {}
+        return {"The device": shlex.join(["flopwise", "gpus", given["gpu"]])} if given["gpu"] else {}
     words = ["flopwise", "explain", given["model"]]
     for spec, names in ((MachineSpec, ["gpu"]), (SharedSpec, ["batch"]), (DataSpec, ["seq"])):
         for option in names:

@@ -59,9 +59,10 @@ if TYPE_CHECKING:
 def command(*, sweep: str | None, explain: bool, web: bool, **given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
-    TTFT is the time to the first token, TPOT the time for each further one; models that do not generate have a latency.
-    Input and output tokens share the bill by the time that prompts and answers take. A model that does not fit gets
-    its memory and no speed; where --rate cannot be sustained, throughput is the most that can. The exit code is then 1.
+    TTFT is the time to the first token, TPOT the time per token after it; models that do not generate have a latency.
+    Input and output tokens share the cost by the time that prompts and answers take. If the model does not fit, the
+    answer has its memory but no speed; if --rate cannot be sustained, it has the highest throughput. The exit code is
+    then 1.
     """
     if web:
         from flopwise.cli.commands.web import show_estimate
@@ -164,8 +165,14 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
         )
 
 
+def _inputs(number: float) -> str:
+    """A number of inputs in words."""
+    return "1 input" if round(number) == 1 else f"{number:,.0f} inputs"
+
+
 def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     found, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
+    together = found.concurrency * replicas
     requests, tokens = found.throughput, found.output_tokens_per_s
     most = f"{found.max_concurrency * replicas:,} in flight"
     if found.max_whole_contexts != found.max_concurrency:
@@ -177,7 +184,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
             ("latency", _seconds(found.ttft_s)),
             ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
             ("per accelerator", f"{requests.value / found.num_gpus:,.4g} inputs/s"),
-            ("batch", f"{found.concurrency * replicas:,.0f} inputs at once; at most {most}"),
+            ("batch", f"{_inputs(together)} at once; at most {most}"),
         ]
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
@@ -189,7 +196,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows.append(("per accelerator", f"{tokens.value / found.num_gpus:,.0f} tokens/s"))
     if answer.keeps_up:
         rows.append(("per user", f"{1 / found.tpot_s.value:,.1f} tokens/s"))
-    decoding = f"with {found.concurrency * replicas:,.0f} decoding at once"
+    decoding = f"with {together:,.0f} decoding at once"
     rows.append(("requests", f"{requests.value * replicas:,.3g}/s {decoding}"))
     rows.append(("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"))
     if drafts is not None:

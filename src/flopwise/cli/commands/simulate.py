@@ -75,7 +75,12 @@ NOT_QUEUED = {
 @flags(MachineSpec, "gpu", section="")
 @add("--replicas", DEGREE, "Replicas behind the balancer.", default=1)
 @flags(ServingSpec, "tp pp ep dp", section="")
-@add("--replay", FILE, "The folder of an observation: its trace, and what was measured beside it.", section="Traffic")
+@add(
+    "--replay",
+    FILE,
+    "Folder of an observation, whose trace is replayed and compared with its measurements.",
+    section="Traffic",
+)
 @flags(Traffic)
 @flags(TargetsSpec, "ttft tpot latency", section="What counts as good")
 @flags(Scheduling)
@@ -101,15 +106,14 @@ NOT_QUEUED = {
 @options.explain_flag
 @options.web_flag
 def command(*, web: bool, explain: bool, **given: Any) -> None:
-    """What users see: requests through replicas, step by step.
+    """Latency percentiles of simulated requests, engine step by engine step.
 
-    Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is played
-    through: batching, chunks of prompts, blocks of cache, preemption. Requests that could never run are dropped and
-    counted; the exit code is then still 0, and 1 where none is answered or a limit at a percentile (--ttft p95=1s) is
-    missed.
+    Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is simulated:
+    batching, prefill chunks, cache blocks, preemption. Requests that can never run are dropped and counted. The exit
+    code is 1 if no request is answered, or if a limit at a percentile (--ttft p95=1s) is missed.
 
-    With --autoscale replicas come and go with the traffic; with --queue spot workers work off a fixed number of
-    requests; with --response-cache repeated prompts are answered from a cache.
+    --autoscale scales replicas with the traffic; with --queue spot workers process a fixed number of requests;
+    --response-cache answers repeated prompts from a cache.
     """
     from flopwise.api import simulate as api
     from flopwise.api.observe import replay
@@ -206,7 +210,10 @@ def _targets(found: RunSummary, given: Mapping[str, Any]) -> list[_Target]:
     return targets
 
 
-KEPT = ((MachineSpec, ("provider", "region", "marketplace", "gpu")), (ServingSpec, ("weights", "kv_dtype", "engine")))
+KEPT = (
+    (MachineSpec, ("provider", "region", "marketplace", "include_retired", "gpu")),
+    (ServingSpec, ("weights", "kv_dtype", "engine")),
+)
 """What a plan of the same load keeps."""
 
 

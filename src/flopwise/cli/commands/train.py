@@ -60,8 +60,8 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, **given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
-    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is taken. A layout that
-    does not fit is estimated all the same; the exit code is then 1.
+    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is used. A layout that
+    does not fit is still estimated; the exit code is then 1.
     """
     if web:
         from flopwise.cli.commands.web import show_estimate

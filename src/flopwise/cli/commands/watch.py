@@ -28,18 +28,18 @@ MOST_DEVICES = 32
 
 
 @options.command("watch", "flopwise watch --rules")
-@add("--once", FLAG, "Look once, and end with exit code 1 where an alert fires.", default=False)
+@add("--once", FLAG, "Print one status; the exit code is 1 if an alert fires.", default=False)
 @add("--rules", FLAG, "List the rules that determine what bounds a job, with their thresholds.", default=False)
-@add("--serve", whole(low=0, high=65_535), "Serve everything as Prometheus metrics at this port.")
+@add("--serve", whole(low=0, high=65_535), "Serve the status as Prometheus metrics at this port.")
 @add("--listen", name("address", 255), "Where to serve: 0.0.0.0 is every network.", default="127.0.0.1")
 @flags(WatchSpec)
 def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given: Any) -> None:
-    """A job while it runs: what bounds it, whether it is on plan, what it costs.
+    """Live view of a job: what bounds it, whether it is on plan, its cost, alerts.
 
-    Reads this machine's NVIDIA GPUs, or a Prometheus server (--prometheus), or a recorded run (--run). Says what bounds
-    the job and what would move it, compares it with a plan (--plan), and tells of alerts once when they fire and once
-    when they clear. --once looks once: the exit code is 1 where an alert fires then. A run that is over is played back,
-    and the exit code is 1 where any alert fired.
+    Reads this machine's NVIDIA GPUs, a Prometheus server (--prometheus), or a recorded run (--run). Reports what bounds
+    the job and what would improve it, compares it with a plan (--plan), and reports each alert once when it fires and
+    once when it clears. With --once the exit code is 1 if an alert fires. A run that has ended is replayed, and the
+    exit code is 1 if any alert fired.
     """
     from flopwise.api.watch import watcher_of
 

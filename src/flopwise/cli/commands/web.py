@@ -22,10 +22,10 @@ NEEDS = ("starlette", "uvicorn")
 TOKEN = "FLOPWISE_WEB_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST_TOKEN = 16
 NOT_SHOWN = (
-    "output_file", "output", "from_file", "old", "compare", "to", "force", "address", "workers", "facts", "calibration",
-    "store", "explain", "sweep", "weak", "rank",
+    "output_file", "output", "from_file", "old", "compare", "to", "force", "plan.address", "plan.workers", "facts",
+    "calibration", "store", "explain", "sweep", "weak", "rank",
 )  # fmt: skip
-"""Options that pages do not have, besides those that name a file."""
+"""Options that pages do not have, or that the page of one command has not, besides those that name a file."""
 
 
 @options.command("web", "flopwise web --openapi")
@@ -42,8 +42,8 @@ NOT_SHOWN = (
 def command(*, openapi: bool, **settings: Any) -> None:
     """The local web app and REST API: planning pages, and the commands over HTTP.
 
-    Runs until it is interrupted. The API is described at /api/v1/openapi.json: its nouns are commands, its answers what
-    --json prints. Needs the extra `web`: pip install flopwise[web]
+    Runs until it is interrupted. /api/v1/openapi.json describes the API: its nouns are commands, its answers the
+    documents of --json. Needs the extra `web`: pip install flopwise[web]
     """
     if openapi:
         options.refuse(settings, "not with --openapi, which starts no server")
@@ -63,7 +63,8 @@ def _page_query(without_argument: bool = False) -> str:
     context = click.get_current_context()
     params = context.command.params
     files = [p.name or "" for p in params if isinstance(p, Flag) and p.declared.kind is FILE]
-    options.refuse({*NOT_SHOWN, *files}, "not with --web")
+    own = [name.rpartition(".")[2] for name in NOT_SHOWN if name.partition(".")[0] in (name, context.command.name)]
+    options.refuse({*own, *files}, "not with --web")
     arguments = [p.name or "" for p in params if isinstance(p, click.Argument) and context.params[p.name or ""]]
     if without_argument:
         arguments = []
@@ -85,17 +86,15 @@ def show_estimate(noun: str) -> None:
     run_server("estimate", query=f"{urlencode({'question': noun})}&{_page_query()}")
 
 
-def show_catalog(kind: str, *fields: str) -> None:
-    """Serve the page Catalog with facts of a kind: those that hold the words of `fields`, the only options it takes.
+def show_catalog(kind: str, *left_out: str) -> None:
+    """Serve the page Catalog with the facts of a kind that the running command lists; `left_out`: options it lacks.
 
-    Raises: SpecError: an option that the page has not, and as `run_server`.
+    Raises: SpecError: one of those, and as `run_server`.
     """
     from urllib.parse import urlencode
 
-    context = click.get_current_context()
-    options.refuse({param.name or "" for param in context.command.params} - {*fields, "web"}, "not with --web")
-    find = " ".join(context.params[field] for field in fields if context.params[field] is not None)
-    run_server("catalog", query=urlencode({"kind": kind} | ({"find": find} if find else {})))
+    options.refuse(left_out, "not with --web")
+    run_server("catalog", query="&".join(filter(None, (urlencode({"list": kind}), _page_query()))))
 
 
 def run_server(

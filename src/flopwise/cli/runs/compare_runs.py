@@ -31,11 +31,11 @@ DRAWN = ("step_s", "loss", "e2e_s")
 @add("-o --output", FILE, "Write it as one HTML page, too.")
 @flags(StoreSpec)
 def command(*, runs: tuple[str, ...], output: Path | None, store: str | None) -> None:
-    """Runs against each other and against their plans.
+    """Runs compared with each other and with their estimates.
 
-    RUNS are ids, their first digits, or names; each is held against the first. Which settings differ; each figure side
-    by side, medians of steady steps or means of requests, with the relative difference and whether it is beyond the
-    noise of both (95 %, by a bootstrap of blocks of neighbours).
+    RUNS are ids, their first digits, or names; each is compared with the first. The answer has the settings that
+    differ, and each figure side by side (medians of steady steps, means over requests) with the relative difference and
+    whether it exceeds the noise of both (95 %, by a block bootstrap).
     """
     from flopwise.api.run_reports import compare_runs
 

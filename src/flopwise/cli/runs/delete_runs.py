@@ -20,10 +20,10 @@ from flopwise.records.spec import StoreSpec
 @add("--yes", FLAG, "Delete without asking.", default=False)
 @flags(StoreSpec)
 def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
-    """Delete runs with all that was recorded of them.
+    """Delete runs with all recorded data.
 
-    RUNS are ids, their first digits, or names. It asks before it deletes, on a terminal; elsewhere it takes --yes. The
-    space is used again by later runs.
+    RUNS are ids, their first digits, or names. On a terminal it asks for confirmation, elsewhere it requires --yes.
+    Later runs reuse the space.
     """
     from flopwise.api.runs import delete_runs, recorded_run
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 )
 @flags(StoreSpec)
 def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None, store: str | None) -> None:
-    """Runs as files: JSON lines that can be imported, or CSV.
+    """Export runs to files: JSON lines that can be imported, or CSV.
 
-    RUNS are ids, their first digits, or names. Everything that was recorded of them is written, whole or not at all;
-    `flopwise runs import` reads the JSON lines into any store.
+    RUNS are ids, their first digits, or names. All recorded data are written, whole or not at all; `flopwise runs
+    import` reads the JSON lines into any store.
     """
     from flopwise.api.run_reports import run_rows
     from flopwise.api.runs import export_runs

@@ -46,13 +46,13 @@ DEGREES = "tp pp ep dp"
 @flags(ServingSpec, without=DEGREES)
 @flags(SourceSpec)
 def command(*, files: tuple[Path, ...], store: str | None, **given: Any) -> None:
-    """Files of other tools as runs, with what is expected of them.
+    """Import runs from files of other tools, with their estimates.
 
     FILES are trainer_state.json of Hugging Face, event files of TensorBoard (or a folder of them), CSV exports of
-    Weights & Biases (history or chart) and MLflow (metric histories), results of vllm bench serve, guidellm,
-    genai-perf and AIPerf, and what `flopwise runs export` wrote. What they do not say is said by the options of
-    `train` or `serve`; with model and accelerator the run is held against the estimate (`flopwise runs show`). The same
-    content is imported once.
+    Weights & Biases (history or chart) and MLflow (metric histories), results of vllm bench serve, guidellm, genai-perf
+    and AIPerf, and files of `flopwise runs export`. Options of `train` or `serve` give what the files do not contain;
+    with model and accelerator the run is compared with its estimate (`flopwise runs show`). The same content is
+    imported once.
     """
     from flopwise.api.run_imports import import_runs
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import flags
-from flopwise.cli.render import Screen, table
+from flopwise.cli.render import Screen, table, verdict
 from flopwise.records.spec import RunFilter, StoreSpec
 from flopwise.results import attributes
 
@@ -35,8 +35,8 @@ RUN_KEYS = (
 def command(*, store: str | None, web: bool, **which: str | None) -> None:
     """Recorded runs, latest first.
 
-    Rates are means over the run, loss and cost the last of it. A run that was killed stays `running`: the time since
-    anything was heard of it stands beside.
+    Rates are means over the run, loss and cost the last value. A run that was killed stays `running`; the table then
+    shows the time since its last sample.
     """
     from flopwise.api.runs import runs
 
@@ -47,7 +47,8 @@ def command(*, store: str | None, web: bool, **which: str | None) -> None:
         run_server("runs")
         return
     found = runs(store=store, **options.values(which))
-    options.answer(found, _lines, lambda all_of: [document(one) for one in all_of])
+    shown = {"A run against its estimate": f"flopwise runs show {found[0].run.run_id[:SHORT_ID]}"} if found else {}
+    options.answer(found, _lines, lambda all_of: [document(one) for one in all_of], further=shown)
 
 
 def document(one: RecordedRun) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def state(one: RecordedRun) -> str:
     silent_s = dt.datetime.now(tz=dt.UTC).timestamp() - heard_s
     if one.run.status != "running" or silent_s < SILENT_S:
         return one.run.status
-    return f"running, silent for {units.format_seconds(silent_s)}"
+    return f"running, no samples for {units.format_seconds(silent_s)}"
 
 
 def last(one: RecordedRun, metric: str) -> float | None:
@@ -82,8 +83,11 @@ def last(one: RecordedRun, metric: str) -> float | None:
 
 def _lines(found: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:
     if not found:
-        yield "No recorded run matches. `flopwise.callbacks` record runs."
+        yield "No recorded run matches. `flopwise.callbacks` records runs, `flopwise runs import FILE` imports them."
         return
+    running = sum(one.run.status == "running" for one in found)
+    count = "1 recorded run" if len(found) == 1 else f"{len(found):,} recorded runs"
+    yield verdict(f"{count}, {running:,} of them running; the latest is {found[0].run.name}.", paper)
     heads = (
         "run", "name", "task", "model", "machines", "began", ">took", "status", ">tokens/s", ">MFU", ">loss", ">cost",
     )  # fmt: skip

@@ -38,12 +38,12 @@ DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
 @flags(StoreSpec)
 @options.web_flag
 def command(*, run: str, output: Path | None, store: str | None, web: bool) -> None:
-    """Measured figures of a run beside the expected ones.
+    """A run compared with its estimate.
 
-    RUN is an id, its first digits (four or more), or a name: the latest run of it. First whether it is on plan; then
-    where the time of a step or a request goes, by term, as far as it was measured; likely causes with what can be done;
-    each figure beside the expected one with its 80 % interval: medians of the steady steps, means of requests. Last all
-    that was recorded: each metric with its mean over the whole run, and what happened.
+    RUN is an id, its first digits (four or more), or a name (the latest run of that name). The first line says whether
+    it is on plan. The answer then has the terms of a step or a request, likely causes with remedies, and each figure
+    with its estimate and 80 % interval: medians of the steady steps, means over requests. At the end are all recorded
+    metrics, with their mean over the whole run, and events.
     """
     from flopwise.api.run_reports import explain_run
     from flopwise.api.runs import recorded_run
@@ -109,7 +109,7 @@ def _blocks(found: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[st
 def _events(found: RecordedRun, paper: Screen) -> Iterator[str]:
     if not found.events:
         return
-    yield heading("What happened", paper)
+    yield heading("Events", paper)
     rows = [(moment(one.at_s), one.step, one.kind, one.device, one.text) for one in found.events[-MOST_EVENTS:]]
     yield table(["when", ">step", "what", "device", "text"], rows, paper)
     if len(found.events) > MOST_EVENTS:
@@ -143,7 +143,7 @@ def _explained_document(found: ExplainedRun) -> dict[str, Any]:
 
 
 def _explained_blocks(found: ExplainedRun, paper: Screen) -> Iterator[str]:
-    """The verdict, and what stands behind it."""
+    """The verdict and its reasons."""
     from flopwise.records.page import OUTCOME_HEADS, chart_points, figure_text, outcome_cells
 
     why = found.explanation
@@ -156,7 +156,7 @@ def _explained_blocks(found: ExplainedRun, paper: Screen) -> Iterator[str]:
             for t in why.terms
         ]  # fmt: skip
         yield heading(f"Where the time of a {'step' if found.measured.trains else 'request'} goes", paper)
-        yield table(["term", ">expected", ">measured", ">of the whole", "how it is known"], rows, paper)
+        yield table(["term", ">expected", ">measured", ">of the total", "basis"], rows, paper)
     if why.causes:
         yield bullets("Likely causes", [f"{c.name}: {c.evidence}; {c.lever}" for c in why.causes])
     yield heading("Steady figures" if found.measured.trains else "Figures", paper)

@@ -1,1 +1,1 @@
-"""What is measured of a deployment, what is compared with its plan, and what is done about it."""
+"""Monitoring of a deployment: measured quantities, alert rules from its plan, and actions."""

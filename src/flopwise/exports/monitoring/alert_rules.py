@@ -1,4 +1,4 @@
-"""Alert rules of a workload: thresholds that its own plan does not reach, what they mean, and what to do."""
+"""Alert rules of a workload: thresholds above the plan's own values, explanations and actions."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ if TYPE_CHECKING:
     from flopwise.fleet.assessment import Alert
 
 TENSOR_SLACK = 0.9
-"""Of the threshold on tensor cores: a datasheet's rate is at less than the highest clock (H100: 1,830 of 1,980 MHz).
+"""Factor on the tensor core threshold: datasheet rates assume less than the maximum clock (H100: 1,830 of 1,980 MHz).
 
 Source: NVIDIA H100 whitepaper (2022), table 3.
 """
 SPOT_TAINTS = (
     "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination", "karpenter.sh/disrupted",
 )  # fmt: skip
-"""Taints of Kubernetes nodes that are about to be taken away.
+"""Taints of Kubernetes nodes that are about to be interrupted.
 
 Source: aws/aws-node-termination-handler, GoogleCloudPlatform/k8s-node-termination-handler, Karpenter documentation.
 """
 
 PASSED_S = 900.0
-"""By how much an age has passed its limit at least where an alert is tested: over its wait and some evaluations."""
+"""Minimum excess of an age over its limit in tests of alerts: more than its duration and some evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRule:
-    """An alert: a signal beyond its threshold for so long, how grave, and what to do.
+    """An alert: a signal beyond a threshold for a duration, with its severity and action.
 
-    `guard`: what follows the comparison. `planned`: the plan's own value of the signal, for the test that it does not
-    fire; `fires`, `rests`: series for the tests, where they do not follow from the signal's.
+    `guard`: PromQL after the comparison. `planned`: the plan's value of the signal, at which the alert must not
+    fire; `fires`, `rests`: series for the tests, if they do not follow from the signal.
     """
 
     alert: str
@@ -93,7 +93,7 @@ class WatchRule:
 
     @property
     def quiet_value(self) -> float:
-        """The plan's own, or one within the threshold."""
+        """The plan's own value, or one within the threshold."""
         return self.planned if self.planned is not None else self.threshold * (0.8 if self.above else 1.2)
 
 
@@ -107,12 +107,12 @@ def watch_rules(watched: WatchedWorkload) -> list[WatchRule]:
 
 
 def of_record(name: str, watched: WatchedWorkload, signal: Signal) -> Signal:
-    """A signal as it is recorded."""
+    """The recorded series of a signal."""
     return replace(signal, expr=record_of(name, watched.name))
 
 
 def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """90 % for 10 minutes, of what the plan itself keeps below it."""
+    """Utilisation above 90 % for 10 minutes, on a quantity that the plan keeps below it."""
     found, name = quantities(watched), watched.name
     busy, load = found.get("device_busy_ratio"), found.get("load_ratio")
     planned = busy_frac(watched)
@@ -129,9 +129,9 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
             severity="critical", tested_alone=True,
             signal=of_record("device_busy_ratio", watched, busy), guard=f" unless on (workload) {moving}", planned=0.99,
             summary="devices are busy, but no tokens are processed", beyond=0.99, quiet_series=tokens.series(1000.0),
-            why=f"{usual}; a training run should be busy all the time, so the alert needs a second sign, that no "
-            "tokens are processed: devices that wait for one another spin",
-            action="stop the run and start it again from its last checkpoint; look for the rank that others wait for",
+            why=f"{usual}; a training run should be busy all the time, so the alert also requires that no tokens are "
+            "processed: devices that wait for one another are busy",
+            action="stop the run and restart it from its last checkpoint; look for the rank that others wait for",
         )  # fmt: skip
         return
     by_load = planned is not None and planned >= BUSY and load is not None
@@ -159,9 +159,9 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
 
 
 def busy_frac(watched: WatchedWorkload) -> float | None:
-    """The share of the time in which a device of a service has a request, as planned; None where it is not known.
+    """The planned share of the time in which a device of a service has a request; None if it is not known.
 
-    As simulated, else 1 - e^-L of L requests in flight on average on a replica (M/G/infinity).
+    From the simulation, else 1 - e^-L for L requests in flight on average per replica (M/G/infinity).
 
     Source: queueing theory; Little 1961 (L = rate x time). Assumes: random arrivals.
     """
@@ -181,14 +181,14 @@ def _load(watched: WatchedWorkload) -> float | None:
 
 def _more(watched: WatchedWorkload) -> str:
     row = watched.alerts.get("replica_load_frac") or watched.alerts.get("requests_per_s")
-    return row.action if row is not None else "scale up: a larger machine, or one more"
+    return row.action if row is not None else "scale up: use a larger machine, or add one"
 
 
 def _from_row(
     watched: WatchedWorkload, row: Alert, alert: str, quantity: str, signal: Signal, summary: str,
     planned: float | None, threshold: float | None = None,
 ) -> WatchRule:  # fmt: skip
-    """A rule of an assessment's own threshold."""
+    """A rule from a threshold of an assessment."""
     return WatchRule(
         alert=alert, quantity=quantity, signal=of_record(quantity, watched, signal), summary=summary, why=row.why,
         threshold=row.threshold if threshold is None else threshold, for_s=row.for_s, severity=row.severity,
@@ -197,7 +197,7 @@ def _from_row(
 
 
 def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """85 % for 5 minutes, of what the plan keeps below it: devices, or the cache inside what an engine takes."""
+    """Memory above 85 % for 5 minutes: of devices if the plan stays below it, else of the engine's cache."""
     found, row = quantities(watched), watched.alerts.get("device_memory_bytes")
     memory, cache = found.get("memory_ratio"), found.get("cache_ratio")
     usual = f"{format_percent(MEMORY, 0)} for 5 minutes is the usual limit"
@@ -213,7 +213,7 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
         yield WatchRule(
             alert="MemoryHigh", quantity="memory_ratio", signal=of_record("memory_ratio", watched, memory),
             threshold=MEMORY, for_s=MEMORY_FOR_S, summary="a device's memory is nearly full", why=why, beyond=0.97,
-            planned=planned, action="a smaller batch, or more recompute" if watched.trains else "a smaller batch",
+            planned=planned, action="use a smaller batch" + (", or more recompute" if watched.trains else ""),
         )  # fmt: skip
     if cache is not None and not watched.ends and engine:
         peak = watched.deployment.candidate.simulated if watched.deployment is not None else None
@@ -225,14 +225,14 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
                 beyond=0.97,
                 why=f"{usual}; measured on the KV cache, because the engine reserves its memory at the start"
                 + ("" if kept is None else f"; {format_percent(kept, 0)} is the peak in the simulation"),
-                planned=kept, action="a smaller batch or shorter contexts, else add a replica",
+                planned=kept, action="use a smaller batch or shorter contexts, else add a replica",
             )  # fmt: skip
     preempted = watched.meters.rate("preemptions")
     if preempted is not None and not watched.ends:
         yield WatchRule(
             alert="RequestsPreempted", quantity="preemptions", signal=preempted, threshold=0.0, for_s=300, planned=0.0,
             summary="the KV cache is full, and requests are preempted and recomputed", beyond=0.5,
-            why="the plan's batch fits in the cache", action="a smaller batch, or a larger share of memory",
+            why="the plan's batch fits in the cache", action="use a smaller batch, or give the engine more memory",
         )  # fmt: skip
     if row is not None and memory is not None and limit is not None and limit < 1:
         why = (
@@ -247,7 +247,7 @@ def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
 
 
 def _latency(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """Percentiles over their targets; without one over the upper end of the plan's interval."""
+    """Percentiles above their targets, or, without a target, above the upper end of the plan's interval."""
     if watched.ends or watched.deployment is None:
         return
     signals = {(record, percentile): signal for record, percentile, signal in latencies(watched)}
@@ -276,8 +276,8 @@ def _latency(watched: WatchedWorkload) -> Iterator[WatchRule]:
                            labels={"quantile": str(PERCENTILES[percentile])}),
             summary=f"{percentile} {LATENCY_WORDS[meaning]} above {format_seconds(target)}", why=why,
             planned=min(watched.value(f"{meaning}_s") or 0.0, threshold) or None,
-            action="look at the model and its batch: a smaller or quantised one, shorter prompts; else add a replica, "
-            "or shed load",
+            action="use a smaller or quantised model, a smaller batch or shorter prompts; else add a replica, or shed "
+            "load",
         )  # fmt: skip
 
 
@@ -285,7 +285,7 @@ LATENCY_WORDS = {"ttft": "time to first token", "tpot": "time per output token",
 
 
 def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """Throughput of runs, requests and queues of services."""
+    """Alerts on the throughput of runs, and on requests and queues of services."""
     found, rows = quantities(watched), watched.alerts
     rate = (
         "tokens_per_second" if watched.trains or "output_tokens_per_second" not in found else "output_tokens_per_second"
@@ -306,7 +306,7 @@ def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
 
 
 def _spend(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """Spend of a day or a run above what is planned, and of a month above the budget."""
+    """Alerts on the cost of a day or a run above the plan, and of a month above the budget."""
     day, run = watched.alerts.get("spend_usd_per_day"), watched.alerts.get("spend_usd_per_run")
     stop = watched.environment == "development"
     if day is not None:
@@ -328,7 +328,7 @@ def _spend(watched: WatchedWorkload) -> Iterator[WatchRule]:
         cost = watched.deployment.candidate.cost_usd if watched.deployment is not None else None
         yield WatchRule(
             alert="BudgetSpent", quantity="cost_usd_per_month", signal=month, threshold=budget, severity="critical",
-            summary=f"more than the budget of {format_usd(budget)} in {HOURS_PER_MONTH:,.0f} hours",
+            summary=f"cost of {HOURS_PER_MONTH:,.0f} hours above the budget of {format_usd(budget)}",
             why="the plan's budget" + ("" if cost is None else f"; {format_usd(cost)} is planned"),
             action="warn the budget owner, stop development machines, postpone what can wait, or raise the budget",
             planned=cost if cost is not None and cost < budget else None,
@@ -336,7 +336,7 @@ def _spend(watched: WatchedWorkload) -> Iterator[WatchRule]:
 
 
 def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """Temperature against the device's own limit, and power against its own."""
+    """Alerts on temperature and power against the device's own limits."""
     meters, tdp = watched.meters, watched.accelerator.tdp_w
     for meaning, alert, what in (
         ("temperature", "TemperatureHigh", "GPU"), ("memory_temperature", "MemoryTemperatureHigh", "GPU memory"),
@@ -362,7 +362,7 @@ def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
     yield WatchRule(
         alert="PowerAtLimit", quantity="power_ratio", signal=ratio, threshold=POWER_LIMIT, for_s=POWER_FOR_S,
         summary="a device is at its power limit", planned=DEFAULT_POWER.compute, beyond=1.0,
-        why=f"clocks fall at the limit; the plan assumes at most {most}" + (f" of {tdp:,.0f} W" if tdp else ""),
+        why=f"clocks drop at the limit; the plan assumes at most {most}" + (f" of {tdp:,.0f} W" if tdp else ""),
         action="check whether the limit was lowered (nvidia-smi -q -d POWER); expect less throughput than planned",
     )  # fmt: skip
 
@@ -375,7 +375,7 @@ def _difference(above: Signal, below: Signal, level: float) -> Callable[[float],
 
 
 def _faults(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """Errors that the driver reports, and clocks that are held down."""
+    """Alerts on errors that the driver reports, and on throttled clocks."""
     meters = watched.meters
     xid, reasons = meters.gauge("xid", "max", each=True), meters.gauge("throttle_reasons", "max", each=True)
     if xid is not None:
@@ -387,7 +387,7 @@ def _faults(watched: WatchedWorkload) -> Iterator[WatchRule]:
             alert="XidHardwareError", quantity="xid", signal=replace(xid, expr=f"({these})"), threshold=0.0,
             severity="critical", summary="the driver reports a hardware fault of a GPU", beyond=79.0, planned=0.0,
             why=f"errors after which a GPU has to be reset: {codes}",
-            action="drain the machine, save its log (nvidia-bug-report.sh), reset the GPU; replace it where that fails",
+            action="drain the machine, save its log (nvidia-bug-report.sh), reset the GPU; replace it if that fails",
         )  # fmt: skip
         changed = f"max by ({', '.join(['workload', *xid.labels])}) (changes({meters.select(record)}[15m]))"
         steps = {meters.sample(record): f"0+0x15 13+0x{EVENT_SAMPLES}"}
@@ -420,7 +420,7 @@ def _steps(firing: Series, signal: Signal) -> Callable[[float], Series]:
 
 
 def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """MFU below the plan's interval, and the age of the last checkpoint."""
+    """Alerts on MFU below the plan's interval, and on the age of the last checkpoint."""
     estimate, found = watched.estimate, quantities(watched)
     if estimate is None:
         return
@@ -451,7 +451,7 @@ def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
 
 
 def _interruptions(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """Notices that spot machines are taken away, and more of them in a month than chance explains."""
+    """Alerts on interruption notices of spot machines, and on more interruptions per month than expected."""
     row, name = watched.alerts.get("interruptions_per_month"), watched.name
     if row is None:
         return
@@ -462,7 +462,7 @@ def _interruptions(watched: WatchedWorkload) -> Iterator[WatchRule]:
         alert="SpotInterruption", quantity="spot_notice", threshold=0.0, severity="warning", beyond=1.0, planned=0.0,
         signal=Signal(expr=f"({inside})", labels={"node": "node-1"}, series=_notice(name)),
         summary="a spot machine is about to be interrupted", why="its node carries the taint of an interruption",
-        action="write a checkpoint if the run does not do so by itself; make sure that a machine replaces it",
+        action="write a checkpoint if the run does not do so itself; check that the machine is replaced",
     )  # fmt: skip
     if watched.changing:
         return
@@ -503,7 +503,7 @@ def _machines(metric: str, name: str) -> Callable[[float], Series]:
 
 
 def _blind(watched: WatchedWorkload) -> Iterator[WatchRule]:
-    """Targets that do not answer, and metrics of devices that rules need and their exporter does not send."""
+    """Alerts on targets that do not answer, and on metrics that rules need but the exporter does not send."""
     name, meters = watched.name, watched.meters
     device, base = meters.device, meters.record("busy") or meters.record("memory_free")
     if device is not None and base is not None:

@@ -1,4 +1,4 @@
-"""What is recorded of a workload: utilisation, memory, power, rates, latencies, MFU, money and energy, by name."""
+"""Recorded quantities of a workload: utilisation, memory, power, rates, latencies, MFU, cost and energy, by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flopwise.exports.monitoring.watched import WatchedWorkload
 
 LATENCIES = {"ttft": "time_to_first_token_seconds", "tpot": "time_per_token_seconds", "latency": "latency_seconds"}
-"""What each latency is recorded as."""
+"""Name of the recorded series of each latency."""
 UNITS = {
     "device_busy_ratio": "percentunit", "memory_ratio": "percentunit", "cache_ratio": "percentunit",
     "load_ratio": "percentunit", "mfu_ratio": "percentunit", "tensor_ratio": "percentunit",
@@ -32,7 +32,7 @@ UNITS = {
     "requests_per_second": "reqps", "requests_waiting": "none", "requests_running": "none",
     "checkpoint_age_seconds": "s", **dict.fromkeys(LATENCIES.values(), "s"),
 }  # fmt: skip
-"""Of each recorded quantity, as Grafana calls it."""
+"""Grafana's unit of each recorded quantity."""
 
 
 def record_of(name: str, workload: str, **labels: str) -> str:
@@ -41,7 +41,7 @@ def record_of(name: str, workload: str, **labels: str) -> str:
 
 
 def quantities(watched: WatchedWorkload) -> dict[str, Signal]:
-    """Everything that the workload's exporters measure, by the name that it is recorded under."""
+    """All quantities that the workload's exporters measure, by the name of the recorded series."""
     found: dict[str, Signal | None] = dict(_machines(watched))
     found |= dict(_traffic(watched))
     found |= dict(_ratios(watched, {name for name, signal in found.items() if signal is not None}))
@@ -49,7 +49,7 @@ def quantities(watched: WatchedWorkload) -> dict[str, Signal]:
 
 
 def latencies(watched: WatchedWorkload) -> Iterator[tuple[str, str, Signal]]:
-    """(name, percentile, signal) of the latencies that the engine has histograms of."""
+    """(name, percentile, signal) of latencies with a histogram of the engine."""
     for name, record in LATENCIES.items():
         for percentile in PERCENTILES:
             signal = watched.meters.quantile(name, percentile)
@@ -91,7 +91,7 @@ def _by_device(watched: WatchedWorkload) -> bool:
 
 
 def _device_count(watched: WatchedWorkload) -> Signal:
-    """Devices that report, or machines where the devices of one are not separated."""
+    """Number of reporting devices, or of machines if their devices are not reported separately."""
     meters, name = watched.meters, watched.name
     record = meters.record("busy") or meters.record("memory_free")
     if record is None:
@@ -107,7 +107,7 @@ def _device_count(watched: WatchedWorkload) -> Signal:
 
 
 def _memory(watched: WatchedWorkload) -> Signal | None:
-    """The share of the fullest device's memory that is used; of its machine without any."""
+    """Memory usage of the fullest device; of the machine if there is no device."""
     meters = watched.meters
     used, free, total = (meters.record(f"memory_{part}") for part in ("used", "free", "total"))
     whole = watched.capacity_bytes
@@ -131,7 +131,7 @@ def _memory(watched: WatchedWorkload) -> Signal | None:
 
 
 def spend_signal(workload: str, hours: float) -> Signal:
-    """USD of a workload in the last hours: what each step cost, summed."""
+    """Cost of a workload over the last hours in USD, as a sum over evaluation steps."""
     minutes, series = max(1, round(60 * hours)), record_of("cost_usd_per_hour", workload)
     step = 1 if minutes <= 2 * 1440 else 10
     span = f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
@@ -186,7 +186,7 @@ def _answers_at_once(watched: WatchedWorkload) -> bool:
 
 
 def _ratios(watched: WatchedWorkload, measured: set[str]) -> Iterator[tuple[str, Signal | None]]:
-    """Utilisation in FLOP, money and energy of tokens, goodput: from what is recorded."""
+    """MFU, cost and energy per token, and goodput, from recorded series."""
     meters, name = watched.meters, watched.name
     tensor = meters.record("tensor_active")
     if tensor is not None:
@@ -236,10 +236,10 @@ def _mfu_series(watched: WatchedWorkload, per_unit: float) -> Callable[[float], 
 
 
 def flops_text(watched: WatchedWorkload) -> tuple[str, float] | None:
-    """(MFU as an expression, MFU of one token a second) from the model's FLOP per token; None of machines alone.
+    """(MFU as an expression, MFU at one token/s) from the model's FLOP per token; None for machines without a model.
 
-    Training: the plan's MFU over its tokens/s, which is FLOP per token over the devices' peak. Serving: the causal
-    forward pass of a prompt for each of its tokens, and of what the answer adds to it for each of its own.
+    Training: the plan's MFU divided by its tokens/s, which is FLOP per token over the devices' peak. Serving: FLOP of
+    the causal forward pass of a prompt per prompt token, and FLOP that the answer adds per output token.
 
     Source: Chowdhery et al. 2022 (arXiv:2204.02311) appendix B. Assumes: prompts and answers of the mean lengths.
     """
@@ -270,7 +270,7 @@ def flops_text(watched: WatchedWorkload) -> tuple[str, float] | None:
 
 
 def _goodput(watched: WatchedWorkload) -> str:
-    """Of a run: the rate of an hour over the best of a day. Of a service: requests within the latency target."""
+    """Goodput of a run: rate of an hour over the best of a day; of a service: requests within the latency target."""
     meters, name = watched.meters, watched.name
     if watched.trains:
         record = meters.record("input_tokens")
@@ -293,5 +293,5 @@ def _goodput(watched: WatchedWorkload) -> str:
 
 
 def _bound_pattern(end: float) -> str:
-    """The end of a bucket as exporters write it: 1 or 1.0."""
+    """A pattern for the end of a bucket, which exporters write as 1 or 1.0."""
     return f"{int(end)}([.]0)?" if end == int(end) else f"{end}"

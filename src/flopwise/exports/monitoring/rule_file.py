@@ -1,4 +1,4 @@
-"""Rules and their tests as Prometheus and promtool read them."""
+"""Rules and their tests in the formats of Prometheus and promtool."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 INTERVAL = "1m"
 FLEET = "the-fleet"
-"""The label `workload` of what all workloads have together."""
+"""The label `workload` of series of the whole fleet."""
 VALUE = '{{ printf "%.4g" $value }}'
 
 
 def rule_groups(workloads: Sequence[WatchedWorkload], fleet: Sequence[Alert] = ()) -> list[dict[str, Any]]:
-    """A group for each workload: what is record_of, the plan's values, alerts; `fleet`: thresholds of all together."""
+    """A group per workload with recording rules, the plan's values and alerts; `fleet`: rules of the whole fleet."""
     groups = [
         _group(w.title, [*_recording(w), *_plan(w), *(_alerting(rule, w.name, w.title) for rule in watch_rules(w))])
         for w in workloads
@@ -62,7 +62,7 @@ def _plan(watched: WatchedWorkload) -> Iterator[dict[str, Any]]:
 
 
 def _plan_lines(watched: WatchedWorkload) -> Mapping[str, Mapping[str, float]]:
-    """The plan's own values of what is record_of, with the ends of their intervals, for dashboards."""
+    """The plan's values of recorded quantities with the ends of their intervals, for dashboards."""
     figures = {
         "tokens_per_second" if watched.trains else "output_tokens_per_second":
             "tokens_per_s" if watched.trains else "output_tokens_per_s",
@@ -98,7 +98,7 @@ def _constant(workload: str, quantity: str, line: str, value: float, **labels: s
 
 
 def _alerting(rule: WatchRule, workload: str, title: str) -> dict[str, Any]:
-    """An alert as Prometheus reads it."""
+    """An alert in Prometheus' format."""
     made: dict[str, Any] = {"alert": rule.alert, "expr": rule.expr}
     if rule.for_s:
         made["for"] = f"{rule.for_s:.0f}s"
@@ -111,7 +111,7 @@ def labels_of(rule: WatchRule, workload: str) -> dict[str, str]:
 
 
 def annotations_of(rule: WatchRule, title: str) -> dict[str, str]:
-    """What an alert says: what is wrong, against which threshold and why, the value, and what to do."""
+    """The annotations of an alert: summary, threshold with its reason, value, and action."""
     limit = f"{'above' if rule.above else 'below'} {number_text(float(f'{rule.threshold:.6g}'))}"
     return {
         "summary": template_text(f"{title}: {rule.summary}"), "description": template_text(f"{limit}: {rule.why}"),
@@ -120,12 +120,12 @@ def annotations_of(rule: WatchRule, title: str) -> dict[str, str]:
 
 
 def template_text(text: str) -> str:
-    """Text that Prometheus' templates leave as it is."""
+    """Text escaped for Prometheus' templates."""
     return text.replace("{{", '{{ "{{" }}')
 
 
 def fleet_rules(rows: Sequence[Alert], workloads: Sequence[WatchedWorkload]) -> Iterator[WatchRule]:
-    """Spend of all workloads together; where there are development machines, they are stopped first."""
+    """Alerts on the total cost of all workloads; development machines are stopped first."""
     desks = [watched.title for watched in workloads if watched.environment == "development"]
     stop = f"warn, and stop development machines ({', '.join(desks)}); " if desks else "warn the budget owner; "
     for row in rows:
@@ -136,7 +136,7 @@ def fleet_rules(rows: Sequence[Alert], workloads: Sequence[WatchedWorkload]) -> 
         yield WatchRule(
             alert="FleetCostPerDayHigh" if hours == 24.0 else "FleetBudgetSpent", quantity=row.key, signal=signal,
             threshold=row.threshold, severity=row.severity, why=row.why, action=stop + row.action,
-            summary=f"more spent in {hours:,.0f} hours than planned", labels={"stop": "development"} if desks else {},
+            summary=f"{hours:,.0f} hours cost more than planned", labels={"stop": "development"} if desks else {},
         )  # fmt: skip
 
 

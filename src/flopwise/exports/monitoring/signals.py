@@ -1,4 +1,4 @@
-"""Measured quantities as PromQL, each with series that would make it a given value: what rules are tested with."""
+"""Measured quantities as PromQL, each with series that produce a given value, for tests of rules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from flopwise.facts.metrics import ExporterRecord, MetricRecord
 
 WINDOW = "5m"
-"""Over which rates are taken: 5 samples at the interval of a minute, so that one that is lost does not matter."""
+"""Window of rates: 5 samples at an interval of a minute, so that a missing one does not matter."""
 EVAL_MINUTES = 30
-"""When a test looks: after every rate's window and every alert's wait."""
+"""Time of a test's evaluation: after the window of every rate and the duration of every alert."""
 SAMPLES = EVAL_MINUTES
 """Samples of a test's series after the first, one a minute."""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -27,10 +27,10 @@ Series = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """A quantity of one workload: the expression, and the series that make it so much.
+    """A quantity of one workload: its expression, and series that produce a value.
 
-    `labels`: of its samples besides `workload`, with the values that the test's series have. `value_of`: what a test's
-    series make of a value that they cannot meet exactly, as within the bucket of a histogram.
+    `labels`: of its samples besides `workload`, with the values in the test's series. `value_of`: the value that a
+    test's series produce if they cannot produce it exactly, such as within the bucket of a histogram.
     """
 
     expr: str
@@ -40,7 +40,7 @@ class Signal:
 
 
 def number_text(value: float) -> str:
-    """A number for PromQL, rules and tests: digits alone, without an exponent where that is readable."""
+    """A number for PromQL, rules and tests, without an exponent where that is readable."""
     if value == 0 or not 1e-6 <= abs(value) < 1e15:
         return f"{value:.12g}"
     text = f"{value:.{max(0, 11 - math.floor(math.log10(abs(value))))}f}"
@@ -54,18 +54,18 @@ def selector(metric: str, matchers: Mapping[str, str], more: str = "") -> str:
 
 
 def constant_series(value: float) -> str:
-    """A gauge that stays."""
+    """A constant gauge."""
     return f"{number_text(value)}+0x{SAMPLES}"
 
 
 def counter_series(per_second: float) -> str:
-    """A counter that grows so fast."""
+    """A counter with a constant rate."""
     return f"0+{number_text(60 * per_second)}x{SAMPLES}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meters:
-    """The metrics of one workload: those of the first of its exporters that has what is meant."""
+    """The metrics of one workload: for each meaning, that of its first exporter with it."""
 
     name: str  # of the workload
     exporters: tuple[ExporterRecord, ...]
@@ -73,23 +73,23 @@ class Meters:
 
     @classmethod
     def of(cls, name: str, facts: Facts, accelerator: Accelerator, software: str = "") -> Meters:
-        """Those of a workload on devices of a kind, run by `software`: an engine, or "run" of training."""
+        """The metrics of a workload on a kind of device with `software`: an engine, or "run" for training."""
         found = [e for e in facts.exporters if e.kind == accelerator.kind and e.vendor in (accelerator.vendor, ANY)]
         found += [e for e in facts.exporters if software and e.name == software]
         return cls(name=name, exporters=tuple(found), facts=facts)
 
     @property
     def device(self) -> ExporterRecord | None:
-        """The exporter of the devices; None where none is known."""
+        """The exporter of the devices; None if none is known."""
         return next((e for e in self.exporters if e.kind), None)
 
     @property
     def software(self) -> ExporterRecord | None:
-        """That of the engine, or of the run."""
+        """The exporter of the engine, or of the run."""
         return next((e for e in self.exporters if not e.kind), None)
 
     def record(self, meaning: str) -> MetricRecord | None:
-        """The metric of a meaning; None where no exporter has it."""
+        """The metric with a meaning; None if no exporter has it."""
         names = {e.name for e in self.exporters}
         return next((m for m in self.facts.metric_records if m.exporter in names and m.meaning == meaning), None)
 
@@ -123,7 +123,7 @@ class Meters:
         )  # fmt: skip
 
     def rate(self, meaning: str) -> Signal | None:
-        """How fast a counter grows, over all machines."""
+        """The rate of a counter, over all machines."""
         record = self.record(meaning)
         if record is None:
             return None

@@ -1,4 +1,4 @@
-"""What is watched: a workload with its plan's figures and thresholds, of a single plan or of a whole assessment."""
+"""A monitored workload with the figures and thresholds of its plan, from a plan or a whole assessment."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DAYS_PER_MONTH = HOURS_PER_MONTH * HOUR_S / DAY_S
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedWorkload:
-    """A workload that runs: its machines, their price, and the plan's figures and thresholds by their keys.
+    """A running workload: its machines, their price, and the plan's figures and thresholds by key.
 
-    `deployment` is None of machines that people work on. `steady_usd_per_hour`: what is paid besides machines.
+    `deployment` is None for machines that people work on. `steady_usd_per_hour`: hourly cost besides machines.
     """
 
     title: str
@@ -40,7 +40,7 @@ class WatchedWorkload:
     steady_usd_per_hour: float = 0.0
     alerts: Mapping[str, Alert]
     figures: Mapping[str, Any]  # of the assessment: with their intervals
-    planned_usd: float | None  # of a day of what stays, or of a run
+    planned_usd: float | None  # per day for services, per run for runs
     deployment: Deployment | None = None
     environment: str = ""
     runs_per_month: float = 1.0
@@ -54,12 +54,12 @@ class WatchedWorkload:
 
     @property
     def ends(self) -> bool:
-        """Whether it is a run that ends."""
+        """Whether it is a run with an end."""
         return self.trains or self.task == "batch"
 
     @property
     def task(self) -> str:
-        """What it does; "develop" where people work on it."""
+        """Its task; "develop" for machines that people work on."""
         return "develop" if self.deployment is None else self.deployment.task
 
     @property
@@ -69,18 +69,18 @@ class WatchedWorkload:
 
     @property
     def engine(self) -> str:
-        """The inference engine; empty where there is none."""
+        """The inference engine; empty if there is none."""
         return "" if self.deployment is None else str(self.deployment.candidate.layout.get("engine", ""))
 
     @cached_property
     def meters(self) -> Meters:
-        """What is measured of it."""
+        """Its metrics."""
         base = self.facts.engine(self.engine).name if self.engine else ""
         return Meters.of(self.name, self.facts, self.accelerator, "run" if self.trains else base)
 
     @property
     def capacity_bytes(self) -> float:
-        """Memory of one device, or of one machine without any."""
+        """Memory of one device, or of one machine without devices."""
         return self.accelerator.hbm_bytes if self.deployment is None else self.deployment.candidate.capacity_bytes
 
     def value(self, figure: str, end: str = "value") -> float | None:
@@ -90,7 +90,7 @@ class WatchedWorkload:
 
     @cached_property
     def estimate(self) -> TrainEstimate | None:
-        """The estimate of a training run; None of others."""
+        """The estimate of a training run; None for others."""
         from flopwise.training.estimate import estimate  # noqa: PLC0415 - training alone
 
         return (
@@ -99,7 +99,7 @@ class WatchedWorkload:
 
 
 def watched_plan(deployment: Deployment) -> WatchedWorkload:
-    """A single plan: thresholds from its candidate's figures, as an assessment would have them."""
+    """The workload of a plan, with the thresholds that an assessment would have."""
     from flopwise.fleet.expected import expected_figures  # noqa: PLC0415 - a whole assessment has them
     from flopwise.fleet.workload_alerts import figure_alerts, interruption_alert, spend_alert  # noqa: PLC0415 - same
 
@@ -168,7 +168,7 @@ def _hourly(row: Allotment) -> float:
 
 
 def _times(alerts: Mapping[str, Alert], runs: float | None, schedule: Mapping[str, Any] | None) -> float | None:
-    """Runs, or days, of a month."""
+    """Number of runs or days per month."""
     if "spend_usd_per_run" in alerts:
         return runs
     return DAYS_PER_MONTH if schedule is None else float(schedule["days_per_month"])

@@ -1,7 +1,7 @@
 """The targets: each a module here of the same name (`-` as `_`), a line of TARGETS, and a page in docs/export/.
 
-A module has `export(deployment) -> Files` and may have `refusals(deployment) -> Iterator[str]`, why a plan cannot be
-expressed; and `export_fleet(fleet) -> Files`, where a whole assessment is more than a folder for each workload.
+A module has `export(deployment) -> Files` and may have `refusals(deployment) -> Iterator[str]`, reasons why it cannot
+express a plan, and `export_fleet(fleet) -> Files`, if an assessment needs more than a folder for each workload.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVERY = (*TRAINING, *SERVING, *BATCH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a target is for, in one line, and what it can express; what its files are checked with, of which version."""
+    """A target: its summary and tasks, what it can express, and the checker of its files with its version."""
 
     summary: str
     tasks: tuple[str, ...]
@@ -50,7 +50,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "slurm": Target(
             summary="a batch script of SLURM that starts torchrun on each node",
             tasks=TRAINING,
-            expresses="as torchrun; a time limit from the plan's interval, a checkpoint before it, requeueing",
+            expresses="the same as torchrun; a time limit from the plan's interval, a checkpoint before it, requeueing",
             files=("run.sbatch", "train.py", "training_arguments.json", "job.json"),
             validator="bash -n; shellcheck; a run with mocks of srun, scontrol and scancel",
             version="Slurm 22.05 and later",
@@ -156,7 +156,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "raycluster": Target(
             summary="KubeRay's RayCluster",
             tasks=(*TRAINING, *BATCH),
-            expresses="machines that stay, and jobs submitted to them",
+            expresses="a permanent cluster, and jobs submitted to it",
             files=("raycluster.yaml",),
             validator="own schema of the CRD",
             version="KubeRay 1.3",
@@ -175,7 +175,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "sglang": Target(
             summary="SGLang's server",
             tasks=(*SERVING, *BATCH),
-            expresses="as vllm, and experts spread over a part of the devices",
+            expresses="the same as vllm, and expert parallelism over a part of the devices",
             files=("serve.sh", "run-batch.sh"),
             validator="its options, read from the release; shellcheck",
             version="SGLang 0.5.23",
@@ -183,7 +183,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "tensorrt-llm": Target(
             summary="TensorRT-LLM's trtllm-serve",
             tasks=(*ONLINE, *BATCH),
-            expresses="tp, pp, ep, dp of one machine; formats of weights and cache; limits; prefix cache; drafts",
+            expresses="tp, pp, ep, dp on one machine; formats of weights and cache; limits; prefix cache; drafts",
             files=("serve.sh", "trtllm.yaml", "run-batch.sh"),
             validator="its options, read from the release; shellcheck",
             version="TensorRT-LLM 1.2.1",
@@ -199,7 +199,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "tgi": Target(
             summary="Text Generation Inference's launcher",
             tasks=(*ONLINE, *BATCH),
-            expresses="tp of one machine; formats of weights and cache; limits; prefix cache; n-gram drafts",
+            expresses="tp on one machine; formats of weights and cache; limits; prefix cache; n-gram drafts",
             files=("serve.sh", "run-batch.sh"),
             validator="its options, read from the release; shellcheck",
             version="TGI 3.3.5",
@@ -207,7 +207,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "tei": Target(
             summary="text-embeddings-inference's router",
             tasks=(VECTORS,),
-            expresses="encoders on one device; its format; batches by tokens and by inputs",
+            expresses="encoders on one device; weight format; batches by tokens and by inputs",
             files=("serve.sh",),
             validator="its options, from its documentation and source; shellcheck",
             version="text-embeddings-inference 1.9",
@@ -225,7 +225,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "kubernetes": Target(
             summary="Deployment, Service and disruption budget",
             tasks=SERVING,
-            expresses="replicas of one machine or less; probes, nodes, resources, spread",
+            expresses="replicas on one machine or a part of it; probes, nodes, resources, spread",
             files=("kubernetes.yaml",),
             validator="schemas of the API, strict",
             version="Kubernetes 1.28 to 1.37",
@@ -233,7 +233,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "leaderworkerset": Target(
             summary="replicas over several machines",
             tasks=SERVING,
-            expresses="replicas of several machines; leader, workers, probes",
+            expresses="replicas on several machines; leader, workers, probes",
             files=("leaderworkerset.yaml",),
             validator="own schema of the CRD; schemas of the API, strict",
             version="LeaderWorkerSet 0.8",
@@ -241,7 +241,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "kserve": Target(
             summary="KServe's InferenceService",
             tasks=SERVING,
-            expresses="replicas of one machine or less, without Knative",
+            expresses="replicas on one machine or a part of it, without Knative",
             files=("kserve.yaml",),
             validator="own schema of the CRD",
             version="KServe 0.21",
@@ -402,7 +402,7 @@ GROUPS: dict[str, dict[str, Target]] = {
     },
     "Everything": {
         "bundle": Target(
-            summary="A folder with all of them, in the order of applying",
+            summary="One folder with all targets, in the order in which they are applied",
             tasks=EVERY,
             expresses=(
                 "all targets that can express the plan, with overlays for Kubernetes; whole reports by environment"
@@ -422,7 +422,7 @@ def exported_plan(target: str, deployment: Deployment) -> Exported:
 
     Raises:
         UnknownNameError: no such target.
-        InfeasibleError: the target cannot express the plan; says why.
+        InfeasibleError: the target cannot express the plan; gives the reasons.
     """
     made = target_module(target)
     if reasons := _refusals(target, deployment):
@@ -435,7 +435,7 @@ def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
 
     Raises:
         UnknownNameError: no such target.
-        InfeasibleError: the target can express no workload; says why.
+        InfeasibleError: the target can express no workload; gives the reasons.
     """
     made = target_module(target)
     if hasattr(made, "export_fleet"):
@@ -458,7 +458,7 @@ def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
 
 
 def _refusals(target: str, deployment: Deployment) -> list[str]:
-    """Why a target cannot express a plan; empty where it can."""
+    """Reasons why a target cannot express a plan; empty if it can."""
     tasks, made = TARGETS[target].tasks, target_module(target)
     if deployment.task not in tasks:
         return [f"it is for {', '.join(tasks)}; the plan's task is {deployment.task}"]

@@ -24,9 +24,9 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is measured of each device, or once of the machine; for how long, in a whole probe and in a quick one.
+    """A kind of measurement, per device or once per machine, with its time in a full and in a quick probe.
 
-    `start_s`: what it takes on a quiet machine to start the processes that it needs.
+    `start_s`: time to start the processes that it needs, on a quiet machine.
     """
 
     title: str
@@ -48,4 +48,4 @@ KINDS: dict[str, Kind] = {
     "disk": Kind("disk", disk.tasks, 12.0, 1.6, "machine"),
     "loops": Kind("naive loops against the library", loops.tasks, 3.0, 0.8, "machine"),
 }
-"""By the name that `--only` takes, in the order of the answer; the seconds are those of all operations together."""
+"""Kinds by their names in `--only`, in the order of the answer; seconds are for all operations together."""

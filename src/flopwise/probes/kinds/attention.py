@@ -1,4 +1,4 @@
-"""Attention over whole sequences (prefill), with its backward pass (training), and of one new token each (decode)."""
+"""Attention over whole sequences (prefill), also with the backward pass (training), and for one new token (decode)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from flopwise.probes.kinds.bench import Bench
 from flopwise.probes.timing import Task
 
 BACKWARD = 2.5
-"""FLOP of flash attention's backward pass over those of its forward pass: five products for two."""
+"""FLOP of flash attention's backward pass over those of its forward pass: five products against two."""
 SHORT = AttentionShape(2, 8, 8, 512, 64)
 LONG = AttentionShape(1, 16, 16, 2048, 128)
 CARD = AttentionShape(4, 32, 32, 4096, 128)
 CACHED = (AttentionShape(8, 8, 8, 1024, 128), AttentionShape(8, 32, 8, 1024, 128))
 CARD_CACHED = (AttentionShape(32, 32, 32, 4096, 128), AttentionShape(64, 32, 8, 4096, 128))
-"""Sequences with a filled cache: a KV head for each head, and one for four."""
+"""Sequences with a filled cache: with a KV head per head, and with one per four heads."""
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
 
 
 def _task(bench: Bench, shape: AttentionShape, what: AttentionPass, dtype: str) -> Task:
-    """FLOP of causal attention: 2 products of 2 FLOP for each pair that the mask lets through; bytes: keys, values."""
+    """FLOP of causal attention: 2 products of 2 FLOP per unmasked pair; for decoding, bytes of keys and values."""
     b, h, kv, s, d = shape.batch, shape.heads, shape.kv_heads, shape.seq, shape.dim
     size = ELEMENT_BYTES[dtype]
     flops = 4.0 * b * h * d * (s * (s + 1) / 2)
@@ -46,5 +46,5 @@ def _task(bench: Bench, shape: AttentionShape, what: AttentionPass, dtype: str) 
         shape={"batch": b, "heads": h, "kv_heads": kv, "seq": s, "dim": d},
         needs_bytes=b * d * s * (4.0 + size) * (3 * h + 5 * h * (what == "training")) + 8.0 * eager * b * h * s * s,
         prepare=partial(bench.backend.attention, shape, what, dtype),
-        note="unfused operations; masked pairs are computed as well" if eager and what == "prefill" else "",
+        note="unfused operations, which compute masked pairs as well" if eager and what == "prefill" else "",
     )  # fmt: skip

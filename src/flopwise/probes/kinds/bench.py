@@ -1,4 +1,4 @@
-"""What a kind of measurement is given to work with."""
+"""The inputs of a kind of measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The device through its library, how thorough to be, the folder whose disk is measured, and the seconds left."""
+    """The device through its library, whether the probe is quick, the folder to measure, and the remaining seconds."""
 
     backend: Backend
     quick: bool
@@ -20,4 +20,4 @@ class Bench:
 
 
 class NothingToMeasureError(Exception):
-    """The device or the library has nothing of that kind; the message says why."""
+    """The device or the library does not support this kind; the message gives the reason."""

@@ -1,6 +1,6 @@
-"""Messages between the local devices: NCCL among GPUs, gloo among processes of the processor.
+"""Messages between the local devices: NCCL between GPUs, gloo between processes on a CPU.
 
-Bytes are those of the whole result; the rate is that of the bus, as NCCL's tests state it: in an all-reduce every link
+Bytes are those of the whole result; the rate is the bus bandwidth, as in NCCL's tests: in an all-reduce every link
 carries 2 (n-1)/n of the bytes, in an all-gather (n-1)/n.
 """
 
@@ -27,15 +27,15 @@ SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 QUICK_SIZES = (1 << 16, 1 << 24)
 CARD_SIZES = (1 << 12, 1 << 20, 1 << 24, 1 << 28, 1 << 30)
 MOST_PROCESSES = 4
-"""Of a processor: more share its cores."""
+"""Maximum number of processes on a CPU; more would share its cores."""
 START_S = 60.0
-"""Time for all processes to load PyTorch and to find one another."""
+"""Time limit for all processes to load PyTorch and to connect, in seconds."""
 ANSWER_S = 30.0
-"""Time for an operation, beyond what was asked for."""
+"""Time limit for an operation beyond its measuring time, in seconds."""
 
 
 class Ranks:
-    """Processes that send messages to one another when told to."""
+    """A group of processes that exchange messages on request."""
 
     def __init__(self, library: str, ranks: int) -> None:
         """`library` of messages: nccl or gloo."""
@@ -46,9 +46,9 @@ class Ranks:
         self._fault = ""
 
     def samples(self, operation: str, nbytes: int, watch: Stopwatch) -> list[float]:
-        """Seconds of each repetition, as the first process sees it.
+        """Seconds of each repetition, measured in the first process.
 
-        Raises: RuntimeError: the processes could not be started, or one is gone.
+        Raises: RuntimeError: the processes could not be started, or one has ended.
         """
         request = json.dumps({"operation": operation, "bytes": nbytes, "seconds": watch.seconds})
         patience_s = max(min(watch.seconds + ANSWER_S, watch.end - watch.clock()), watch.seconds)
@@ -56,7 +56,7 @@ class Ranks:
         return found
 
     def _answer(self, line: str, seconds: float) -> str:
-        """What the first process says to a line; the first fault is that of all that follow. Raises RuntimeError."""
+        """The answer of the first process to a line; after a fault all calls raise it. Raises RuntimeError."""
         try:
             if not self._fault:
                 stdin = cast("IO[str]", self._processes[0].stdin)
@@ -86,7 +86,7 @@ class Ranks:
         self._folder.cleanup()
 
     def start(self, seconds: float) -> None:
-        """Start the processes and wait up to `seconds` until they have met; the first operation says what failed."""
+        """Start the processes and wait up to `seconds` until they are connected; a failure is raised later."""
         with suppress(RuntimeError):
             try:
                 self._start()
@@ -115,7 +115,7 @@ class Ranks:
         Thread(target=_pass_lines, args=(self._processes[0].stdout, self._answers), daemon=True).start()
 
     def _reason(self, fault: str) -> str:
-        """The fault, or what a process complained of last."""
+        """The fault, with the last line of a process's log."""
         for log in sorted(Path(self._folder.name).glob("*.log")):
             with suppress(OSError):
                 if lines := log.read_text(encoding="utf-8", errors="replace").strip().splitlines():
@@ -124,7 +124,7 @@ class Ranks:
 
 
 def _pass_lines(stream: IO[str], lines: SimpleQueue[str]) -> None:
-    """Hand on each line, and an empty one at the end."""
+    """Queue each line, and an empty one at the end."""
     with suppress(ValueError, OSError):  # closed while it was read
         for line in stream:
             lines.put(line)
@@ -136,13 +136,13 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
     """All-reduce and all-gather by size."""
     backend = bench.backend
     if not isinstance(backend, TorchBackend):
-        raise NothingToMeasureError("they need PyTorch")
+        raise NothingToMeasureError("collectives need PyTorch")
     card = backend.device.kind in {"cuda", "rocm"}
     if not card and (backend.device.kind == "mps" or sys.platform == "win32"):
-        raise NothingToMeasureError("there is one device")
+        raise NothingToMeasureError("there is only one device")
     ranks = len(backend.peers()) + 1 if card else max(2, min(MOST_PROCESSES, backend.device.threads or 1))
     if ranks < 2:
-        raise NothingToMeasureError("there is one GPU")
+        raise NothingToMeasureError("there is only one GPU")
     group = Ranks("nccl" if card else "gloo", ranks)
     sizes = QUICK_SIZES if bench.quick else CARD_SIZES if card else SIZES
     group.start(min(START_S, bench.left_s))

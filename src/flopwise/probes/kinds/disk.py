@@ -1,7 +1,6 @@
-"""Disk: written and read in a row and at random, past the page cache where the system lets us.
+"""Sequential and random writing and reading of a disk, bypassing the page cache where the system allows it.
 
-In a temporary file of bounded size that is gone however the probe ends: where the system can, it has no name from the
-beginning.
+In a temporary file of limited size, which is always removed at the end: where possible it never has a name.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ SIZE, QUICK_SIZE = 1 << 30, 256 << 20
 FREE_FRAC = 0.1
 """Share of the free space that the file may take."""
 FILL_S, QUICK_FILL_S = 6.0, 1.0
-"""Time after which a slow disk has written enough of the file."""
+"""Time limit for writing the file on a slow disk, in seconds."""
 DEPTH = 16
 BATCH = 16
-"""Random requests of a thread in a repetition."""
+"""Random requests per thread and repetition."""
 MOUNTS = Path("/proc/self/mounts")
 
 
 class Scratch:
-    """A file without a name in a folder, opened past the page cache where possible."""
+    """An unnamed file in a folder, which bypasses the page cache where possible."""
 
     def __init__(self, folder: Path, size: int, fill_s: float = FILL_S) -> None:
-        """A fault is kept for the first who uses it; `fill_s`: time after which enough has been written to be read."""
+        """A fault is raised on first use; `fill_s`: time limit for writing the file before it is read."""
         self._fill_s = fill_s
         self._size, self._filled, self._next = size // CHUNK * CHUNK, 0, 0
         self._handle, self._fault, self.note, self._drops = -1, "", "", False
@@ -89,7 +88,7 @@ class Scratch:
             self._path.unlink(missing_ok=True)
 
     def row_writer(self) -> Run:
-        """Writes the next chunk, until it is on the disk."""
+        """A function that writes the next chunk and waits until it is on the disk."""
         self._check()
 
         def run() -> None:
@@ -101,7 +100,7 @@ class Scratch:
         return run
 
     def row_reader(self) -> Run:
-        """Reads the next chunk."""
+        """A function that reads the next chunk."""
         self._fill()
         target, place = mmap.mmap(-1, CHUNK), 0
 
@@ -114,7 +113,7 @@ class Scratch:
         return run
 
     def random_run(self, what: str, depth: int) -> Run:
-        """BATCH requests of each of `depth` threads."""
+        """A function that runs BATCH requests in each of `depth` threads."""
         self._fill()
         blocks = [mmap.mmap(-1, BLOCK) for _ in range(depth)]
         for block in blocks:
@@ -143,7 +142,7 @@ class Scratch:
             raise OSError(errno.EACCES, self._fault)
 
     def _fill(self) -> None:
-        """Write the file, or as much as there is time for: what was never written is not read from the disk."""
+        """Write the file, or as much as the time allows: blocks that were never written are not read from disk."""
         self._check()
         write, end = self.row_writer(), time.monotonic() + self._fill_s
         while self._filled < self._size and (time.monotonic() < end or not self._filled):
@@ -161,7 +160,7 @@ def _pread(handle: int, target: mmap.mmap, place: int) -> int:
 
 def _whole(act: Callable[[int, mmap.mmap, int], int], handle: int, data: mmap.mmap, place: int) -> None:
     if act(handle, data, place) != len(data):
-        raise OSError(errno.EIO, "a request was not completed; is the disk full?")
+        raise OSError(errno.EIO, "a request was not completed; check that the disk is not full")
 
 
 def _sync(handle: int) -> None:
@@ -169,7 +168,7 @@ def _sync(handle: int) -> None:
 
 
 def _file_system(folder: Path) -> str:
-    """The kind of file system that a folder lies on; empty where the system does not say."""
+    """The type of a folder's file system; empty if it is not known."""
     kinds = dict[str, str]()
     with suppress(OSError):
         for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -181,7 +180,7 @@ def _file_system(folder: Path) -> str:
 
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
-    """In a row by large requests, at random by small ones, one and several at once."""
+    """Sequential access with large requests, random access with small ones, one and several at once."""
     if not hasattr(os, "preadv"):
         raise NothingToMeasureError("this system cannot read a file at an offset")
     try:
@@ -190,7 +189,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
         raise NothingToMeasureError(f"{bench.folder}: {fault.strerror or fault}") from None
     size = int(min(QUICK_SIZE if bench.quick else SIZE, FREE_FRAC * free))
     if size < 2 * CHUNK:
-        raise NothingToMeasureError(f"{bench.folder}: only {free >> 20} MiB are free, of which a tenth may be used")
+        raise NothingToMeasureError(f"{bench.folder}: only {free >> 20} MiB are free, and a probe uses at most a tenth")
     scratch = Scratch(bench.folder, size, min(QUICK_FILL_S if bench.quick else FILL_S, bench.left_s))
     try:
         found = [

@@ -1,4 +1,4 @@
-"""Elementwise operations as a layer has them, each reading and writing its tensors once."""
+"""Elementwise operations of a layer, each reading and writing its tensors once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from flopwise.probes.kinds.bench import Bench
 from flopwise.probes.timing import Task
 
 ELEMENTS = (1 << 20, 1 << 23)
-"""Activations of a small layer, and more than most caches hold."""
+"""Elements: activations of a small layer, and more than most caches hold."""
 CARD_ELEMENTS = (1 << 24, 1 << 27)
 FORWARD = 2 + 2 + 3 + 3
-"""Tensors that pass memory: norm and activation read one and write one, product and sum read two."""
+"""Tensors read or written by the forward pass: norm and activation read one, product and sum two; each writes one."""
 BACKWARD = 3 + 3 + 5 + 2
-"""Norm and activation read two and write one, the product reads three and writes two, the sum hands on."""
+"""Tensors of the backward pass: norm and activation read two and write one, the product reads three and writes two."""
 WRITTEN = 4 + 1 + 1 + 2
-"""Tensors that these write, each of its own: one an operation forward; backward, the sum hands on what it gets."""
+"""Tensors that are written: one per operation forward; backward, the sum passes its gradient on."""
 
 
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
-    """Forward alone, and with the backward pass where the library has one."""
+    """The forward pass, and both passes if the library has a backward pass."""
     sizes = ELEMENTS if bench.backend.device.kind == "cpu" else CARD_ELEMENTS
     yield [
         Task(

@@ -1,4 +1,4 @@
-"""The fixed time of a small operation: in a queue, alone and waited for, and followed by autograd."""
+"""The fixed time of a small operation: queued, synchronous, and with autograd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUEUED = 20
 
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
-    """Seconds an operation; the backward pass of an operation is an operation of its own."""
+    """Tasks that measure seconds per operation; the backward pass of an operation counts as an operation."""
     backend = bench.backend
 
     def one_waited_for() -> Run:

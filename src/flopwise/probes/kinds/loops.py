@@ -1,4 +1,4 @@
-"""A product of matrices in Python's own loops against the same by the library: what vectorised code is worth."""
+"""A matrix product in plain Python loops, compared with the library's vectorised code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flopwise.probes.timing import Run, Task
 
 SIZES = (32, 1024)
 MOST_PRODUCTS = 1 << 18
-"""Multiplications of a repetition in Python: a few hundredths of a second; larger matrices are measured in part."""
+"""Multiplications per repetition in Python, a few hundredths of a second; larger matrices are measured in part."""
 
 
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
-    """Both ways for a small and a large matrix; the FLOP are those that were done, 2 for a multiplication."""
+    """Both implementations for a small and a large matrix; FLOP are those that were computed, 2 per multiplication."""
     found = list[Task]()
     for n in SIZES:
         entries = min(n * n, MOST_PRODUCTS // n)

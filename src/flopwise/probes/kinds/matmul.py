@@ -1,7 +1,7 @@
-"""Matrix products: small and large, of even and of odd sizes, and the thin ones of a few tokens.
+"""Matrix products: small and large, with aligned and unaligned sizes, and with few rows.
 
-2 m n k FLOP each. A product of few rows is bound by reading its weights: it belongs to decoding. On a processor it is
-measured over more weights than its caches hold, as those of the other layers have displaced each in a real model.
+2 m n k FLOP each. A product with few rows, as in decoding, is bound by reading its weights. On a CPU it is measured
+over more weights than the caches hold, because in a real model the weights of other layers have evicted them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ROWS = 512
 WIDTHS = (256, 512, 1024, 2048)
 SQUARES = (64, 256, 1024, 2048, 4096, 8192)
 ODD = (1023, 2047, 4095)
-"""One less than what tiles divide."""
+"""One less than a multiple of the tile."""
 THIN = ((1, 2048), (16, 2048), (1, 8192), (16, 8192))
-"""Tokens, and the width of the layer that they pass."""
+"""Tokens, and the width of their layer."""
 READ_ROWS, QUICK_READ_ROWS = (1, 8, 32), (4,)
 READ_DTYPES = ("fp32", "bf16")
 READ_WIDTH = 1024
 READ_BYTES, CACHES = 1 << 26, 2
-"""Bytes of the weights that few rows pass in turn: at least so many, and so many times the last cache."""
+"""Size of the weights for products with few rows: a minimum in bytes, and a multiple of the last cache."""
 QUICK = (
     (ROWS, 256, 256),
     (ROWS, 1024, 1024),
@@ -35,17 +35,17 @@ QUICK = (
     (2048, 2048, 2048),
 )
 FULL_DTYPES = 2
-"""How many dtypes, the first of the device's, are measured in all shapes; of the others squares of middle size."""
+"""Number of dtypes, first of the device's list, that are measured in all shapes; others only in medium squares."""
 MULTIPLE = {"fp8": 16, "int8": 16}
-"""What all sizes of a product have to be a multiple of, by dtype; and more rows than that."""
+"""Required divisor of all sizes of a product, by dtype; rows must exceed it."""
 
 
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
-    """Every shape in every dtype that the device has, smaller ones first; the first dtype before what takes long.
+    """Every shape in every dtype of the device, smaller ones first, and the first dtype before slow products.
 
-    On a machine that others use, too, the time for all of it may not suffice: no figure is worth more than the rate of
-    products in the first dtype.
+    On a shared machine the time may not suffice for all of them, and the rate of products in the first dtype is the
+    most important figure.
     """
     on_cpu = bench.backend.device.kind == "cpu"
     thin = () if on_cpu else (THIN[1:2] if bench.quick else THIN)
@@ -71,7 +71,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
 
 
 def _weights_read(bench: Bench, rows: int, dtype: str) -> Task:
-    """Few rows by one weight after the other."""
+    """Products of few rows with one weight after the other."""
     each = ELEMENT_BYTES[dtype] * READ_WIDTH**2
     count = -(-max(READ_BYTES, CACHES * max(bench.backend.device.cache_bytes.values(), default=0)) // each)
     return Task(

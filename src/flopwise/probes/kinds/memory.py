@@ -1,7 +1,6 @@
-"""Memory bandwidth by working set, so that caches show: copying, reading and writing.
+"""Memory bandwidth by working set, which shows the caches: copying, reading and writing.
 
-The bytes are those that the operation names, once each; that a cache may read a line before it writes it does not
-count.
+Each byte of the operation counts once; the reads of a cache line before it is written do not count.
 """
 
 from __future__ import annotations

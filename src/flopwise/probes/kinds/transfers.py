@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device's, from ordinary and from pinned memory, and to the next devices."""
+"""Copies between host memory (pageable and pinned) and a device, and between devices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST_PEERS = 3
 
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
-    """Both directions; raises NothingToMeasureError for a processor."""
+    """Both directions; raises NothingToMeasureError for a CPU."""
     if bench.backend.device.kind == "cpu":
-        raise NothingToMeasureError("a CPU has no device to send to")
+        raise NothingToMeasureError("there are no transfers between a CPU and its own memory")
     backend = cast("TorchBackend", bench.backend)
     here = backend.device.id
     sizes = QUICK_SIZES if bench.quick else SIZES

@@ -1,1 +1,1 @@
-"""Files of other tools as runs: one module a format, and one way in which what they hold is cleaned."""
+"""Files of other tools as runs: one module per format, and common cleaning of their values."""

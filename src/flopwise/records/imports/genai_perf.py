@@ -31,7 +31,7 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file is one of the three."""
+    """Whether the file has one of the three formats."""
     document = mapping_of(source.document)
     raw = bool(objects_of(document.get("experiments"))) and "requests" in document["experiments"][0]
     return (
@@ -42,7 +42,7 @@ def recognises(source: Source) -> bool:
 
 
 def _is_lines(source: Source) -> bool:
-    """Whether it is AIPerf's record of each request: a line of JSON each."""
+    """Whether it has AIPerf's records of requests, one line of JSON each."""
     first = mapping_of(source.documents[0] if source.documents else None)
     return "request_start_ns" in mapping_of(first.get("metadata")) and "metrics" in first
 
@@ -84,18 +84,18 @@ def _statistics(document: Mapping[str, Any], source: Source) -> RawRun:
         run.settings["concurrency"] = int(number_of(in_flight) or 1)
     elif rate:
         run.settings["rate"] = number_of(rate)
-    run.notes.append("means only, no single requests: no noise interval")
+    run.notes.append("the file has means only, no single requests, so there is no noise interval")
     return run
 
 
 def _scale(figure: Mapping[str, Any], metric: str) -> float:
-    """Seconds in one unit of a time; milliseconds where none is named."""
+    """Seconds per unit of a time; milliseconds if the file names no unit."""
     unit = str(figure.get("unit") or "ms").lower()
     return _UNITS.get(unit, 1e-3) if metric in {"ttft_s", "itl_s", "e2e_s"} else 1.0
 
 
 def _flat(config: Mapping[str, Any], lead: str = "") -> Iterator[tuple[str, object]]:
-    """The values of a nested mapping by their paths; of a list its first."""
+    """The values of a nested mapping by their paths; for a list its first item."""
     for name, value in config.items():
         entry = value[0] if isinstance(value, list) and value else value
         if isinstance(entry, dict):
@@ -113,13 +113,13 @@ def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
 
 
 def users_of(document: Mapping[str, Any]) -> set[int | None]:
-    """Clients of a closed loop in each experiment; None where requests came at a rate, or where nothing is said."""
+    """Clients of a closed loop in each experiment; None for requests at a rate, or if it is not known."""
     how = [mapping_of(one.get("experiment")) for one in objects_of(document.get("experiments"))]
     return {step_of(one.get("value")) or None if one.get("mode") == "concurrency" else None for one in how}
 
 
 def _request(one: Mapping[str, Any]) -> LoadRequest | None:
-    """By perf_analyzer's stamps: an answer counts as one token, and prompts are not counted."""
+    """From perf_analyzer's timestamps: an answer counts as one token, and prompt lengths are unknown."""
     start, answers = number_of(one.get("timestamp")), one.get("response_timestamps")
     times = [t for at in (answers if isinstance(answers, list) else ()) if (t := number_of(at)) is not None]
     if start is None or not times:
@@ -128,7 +128,7 @@ def _request(one: Mapping[str, Any]) -> LoadRequest | None:
 
 
 def _line(document: Mapping[str, Any]) -> LoadRequest:
-    """By AIPerf's metrics, each with its unit."""
+    """From AIPerf's metrics, each with its unit."""
     metrics = mapping_of(document.get("metrics"))
 
     def value(name: str) -> float:
@@ -142,7 +142,7 @@ def _line(document: Mapping[str, Any]) -> LoadRequest:
 
 
 def _experiment(one: Mapping[str, Any], source: Source, ending: str) -> RawRun:
-    """Of each request the first answer and the gaps between answers."""
+    """The time to the first answer and between answers, for each request."""
     run = RawRun(name=f"{source.path.stem}{ending}", task="serve")
     how = mapping_of(one.get("experiment"))
     value = number_of(how.get("value"))
@@ -151,12 +151,12 @@ def _experiment(one: Mapping[str, Any], source: Source, ending: str) -> RawRun:
             int(value) if how.get("mode") == "concurrency" else value
         )
     _add_requests(run, map(_request, objects_of(one.get("requests"))))
-    run.notes.append("the record has no tokens: each streamed chunk counts as one")
+    run.notes.append("the record has no token counts: each streamed chunk counts as one token")
     return run
 
 
 def _add_requests(run: RawRun, requests: Iterable[LoadRequest | None]) -> None:
-    """Add each request, and what all together say."""
+    """Add each request and the totals."""
     found = [(number, one) for number, one in enumerate(requests) if one is not None]
     for number, one in found:
         run.add_request(one, one.start_s, number)

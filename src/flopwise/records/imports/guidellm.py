@@ -1,4 +1,4 @@
-"""`benchmarks.json` of guidellm: a run for each of its strategies (synchronous, concurrent, at a rate ...).
+"""`benchmarks.json` of guidellm: a run for each strategy (synchronous, concurrent, constant rate ...).
 
 Source: guidellm 0.8.1, `benchmark/schemas`: `GenerativeBenchmarksReport`, `GenerativeMetrics`, `SchedulerMetrics`.
 """
@@ -30,14 +30,14 @@ _OF_REQUESTS = ("ttft_s", "itl_s", "e2e_s")
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file is one."""
+    """Whether the file has this format."""
     document = mapping_of(source.document)
     found = objects_of(document.get("benchmarks"))
     return bool(found) and "metrics" in found[0] and "time_to_first_token_ms" in mapping_of(found[0]["metrics"])
 
 
 def read_runs(source: Source) -> list[RawRun]:
-    """A run a benchmark."""
+    """A run for each benchmark."""
     document = source.document
     version = mapping_of(document.get("metadata")).get("guidellm_version")
     found = objects_of(document["benchmarks"])
@@ -102,7 +102,7 @@ def _run(one: Mapping[str, Any], source: Source, place: int, count: int) -> RawR
     for number, request in enumerate(listed):
         run.add_request(request, run.started_at_s if math.isnan(request.start_s) else request.start_s, number)
     if not listed:
-        run.notes.append("means only, no single requests: no noise interval")
+        run.notes.append("the file has means only, no single requests, so there is no noise interval")
     failed = number_of(mapping_of(metrics.get("request_totals")).get("errored"))
     if failed:
         run.events.append(Event(end or start or source.changed_at_s, "failed requests", f"{failed:,.0f} failed"))
@@ -115,7 +115,7 @@ def _mean(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def _load(strategy: Mapping[str, Any], kind: str) -> dict[str, object]:
-    """Requests in flight, or the rate, of a strategy; none where as many as possible are sent."""
+    """Requests in flight, or the rate, of a strategy; empty if it sends as many as possible."""
     streams, rate = step_of(strategy.get("streams")), number_of(strategy.get("rate"))
     if kind == "synchronous":
         return {"concurrency": 1}

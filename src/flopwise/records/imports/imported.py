@@ -1,4 +1,4 @@
-"""Runs of files written to a store: each once, and whole. A format is a module and a line here."""
+"""Import of runs from files into a store: each once, whole or not at all. A format is a module and a line here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """What a format is, how a file of it is known, and how it is read."""
+    """A format: its description, how it is recognised, and how it is read."""
 
     words: str
     recognises: Callable[[Source], bool]
@@ -44,7 +44,7 @@ FORMATS: dict[str, Format] = {
     "genai-perf": Format("exports of genai-perf and AIPerf", genai_perf.recognises, genai_perf.read_runs),
     "vllm-bench": Format("results of vllm bench serve", vllm_bench.recognises, vllm_bench.read_runs),
 }
-"""The formats by their names, in the order in which a file is tried."""
+"""Formats by name, in the order in which they are tried."""
 
 
 def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
@@ -52,26 +52,26 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
 
     Raises:
         UnknownNameError: there is no such format.
-        SpecError: the file cannot be read, or is of no known format.
+        SpecError: the file cannot be read, or has no known format.
         MissingFactError: a package that reads the format is not installed.
     """
     if named != "auto" and named not in FORMATS:
         raise UnknownNameError("format", named, FORMATS, f"allowed: auto, {', '.join(FORMATS)}")
     if not path.exists():
-        raise SpecError(f"{path}: no such file; give one that a tool has exported")
+        raise SpecError(f"{path}: no such file; give a file that a tool exported")
     source = Source(path)
     kind = named if named != "auto" else next((n for n, f in FORMATS.items() if f.recognises(source)), None)
     if kind is None:
         known = "; ".join(f"{name}: {form.words}" for name, form in FORMATS.items())
         columns = f" (its columns: {', '.join(source.header[:8])})" if source.header[1:] else ""
-        raise SpecError(f"{path}: none of the formats that are read{columns}: {known}")
+        raise SpecError(f"{path}: not in a known format{columns}; known: {known}")
     if named != "auto" and not FORMATS[kind].recognises(source):
         raise SpecError(
-            f"{path}: not of the format {kind} ({FORMATS[kind].words}); leave out --format to have it found"
+            f"{path}: not in the format {kind} ({FORMATS[kind].words}); leave out --format to detect the format"
         )
     runs = [run for run in FORMATS[kind].read_runs(source) if run.series]
     if not runs:
-        raise SpecError(f"{path}: holds no values of any metric")
+        raise SpecError(f"{path}: no values of any metric")
     return kind, source, runs
 
 
@@ -79,7 +79,7 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
 class FoundRun:
     """A run of a file, ready to be written."""
 
-    run_id: str  # of what the file holds: the same file is the same run
+    run_id: str  # a hash of the content: the same content is the same run
     format: str
     path: Path
     raw: RawRun
@@ -88,11 +88,11 @@ class FoundRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """What is said of a run beside what its file says: machines, settings, and what was expected of it."""
+    """Information about a run in addition to its file: machines, settings and estimate."""
 
     gpu: str | None
     gpus: int | None
-    settings: Mapping[str, object]  # options of `train` or `serve`, as given, else as in the file
+    settings: Mapping[str, object]  # options of `train` or `serve`, as given, else from the file
     usd_per_hour: float | None = None
     expected: Expectation | None = None
     notes: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedRun:
-    """What became of one run of a file."""
+    """The result of importing one run of a file."""
 
     run: Run
     path: str
@@ -108,14 +108,14 @@ class ImportedRun:
     metrics: tuple[str, ...]
     left_out: tuple[str, ...]  # metrics of the file that are none of ours
     notes: tuple[str, ...]
-    new: bool  # False: it was there already
+    new: bool  # False: the store had it already
 
 
 def _found_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> list[FoundRun]:
     """The runs of files.
 
     Raises:
-        SpecError: a file cannot be read, holds no metric of ours, or holds what another of them holds.
+        SpecError: a file cannot be read, has no known metric, or has the same content as another one.
     """
     found: dict[str, FoundRun] = {}
     for path in paths:
@@ -125,11 +125,11 @@ def _found_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> li
             if not one.samples:
                 names = ", ".join(list(raw.series)[:12])
                 raise SpecError(
-                    f"{path}: no metric is known by its name ({names}); give --metric step_s=NAME and so on"
+                    f"{path}: no metric has a known name ({names}); name them by --metric step_s=NAME and so on"
                 )
             key = hashlib.sha256(f"{kind} {source.digest} {number}".encode()).hexdigest()[:32]
             if key in found:
-                raise SpecError(f"{path} and {found[key].path} hold the same; give one of them")
+                raise SpecError(f"{path} and {found[key].path} have the same content; give one of them")
             found[key] = FoundRun(run_id=key, format=kind, path=path, raw=raw, cleaned=one)
     return list(found.values())
 
@@ -138,10 +138,10 @@ def import_files(
     files: Sequence[Path], spec: ImportSpec, gpus: int | None, planned_run: Callable[[FoundRun], PlannedRun],
     store: Path | str | None,
 ) -> list[ImportedRun]:  # fmt: skip
-    """Write the runs of files to the store at `store`; `planned_run` gives what is said and expected of each.
+    """Write the runs of files to the store at `store`; `planned_run` returns the settings and estimate of each.
 
     Raises:
-        SpecError: as `_found_runs`, and nothing is written then; the store cannot be written to.
+        SpecError: as `_found_runs`, in which case nothing is written; or the store cannot be written.
     """
     own = [path for path in files if spec.format in ("auto", FORMAT) and _is_export(path)]
     found = _found_runs([path for path in files if path not in own], spec, gpus)
@@ -152,7 +152,7 @@ def import_files(
 
 
 def _is_export(path: Path) -> bool:
-    """Whether a file is one that `export_runs` wrote."""
+    """Whether a file was written by `export_runs`."""
     try:
         with path.open("rb") as file:
             return f'"{FORMAT}"'.encode() in file.readline(200)
@@ -161,12 +161,12 @@ def _is_export(path: Path) -> bool:
 
 
 def import_export(store: Store, path: Path) -> Iterator[ImportedRun]:
-    """Write the runs of a file of `export_runs` to a store, but those that it has already.
+    """Write the runs of a file of `export_runs` to a store, except those that it has already.
 
-    A run is written whole or not at all, and nothing where the file is broken.
+    A run is written whole or not at all, and no run is written if the file is damaged.
 
     Raises:
-        SpecError: with the line, what is wrong.
+        SpecError: an error in the file, with its line.
     """
     for run, samples, events in [*_lines_of_export(path)]:
         new = store.add_run(run, samples, events)
@@ -177,7 +177,7 @@ def import_export(store: Store, path: Path) -> Iterator[ImportedRun]:
 
 
 def _lines_of_export(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event]]]:
-    """The runs of a file with their samples and events. Raises SpecError: with the line, what is wrong."""
+    """The runs of a file with their samples and events. Raises SpecError: an error in the file, with its line."""
     run: Run | None = None
     samples, events = list[Sample](), list[Event]()
     try:
@@ -208,7 +208,7 @@ def _lines_of_export(file: Path) -> Iterator[tuple[Run, list[Sample], list[Event
 def _check_head(head: Any) -> None:
     """Raises: SpecError: it is another file, or of a later version."""
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise SpecError(f"no export of runs: its first line has no format {FORMAT!r}")
+        raise SpecError(f"not an export of runs: the first line does not have the format {FORMAT!r}")
     if head.get("version") != VERSION:
         raise SpecError(f"version {head.get('version')!r} of the format; this flopwise reads {VERSION}: update it")
 
@@ -220,12 +220,12 @@ def _samples_of_line(entry: Mapping[str, Any]) -> list[Sample]:
 
 
 def _write_run(store: Store, found: FoundRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> ImportedRun:
-    """Write a run with all its samples, or nothing where it is there already.
+    """Write a run with all its samples, or nothing if the store has it already.
 
-    With `several` of one given name the file's own names follow behind it.
+    `several`: append the run's name in the file to the given name.
 
     Raises:
-        SpecError: the store cannot be written to.
+        SpecError: the store cannot be written.
     """
     one, run = found.cleaned, _run(found, planned, spec, several=several)
     new = store.add_run(run, one.samples, one.events)
@@ -240,7 +240,7 @@ def _write_run(store: Store, found: FoundRun, planned: PlannedRun, spec: ImportS
 
 
 def _run(found: FoundRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> Run:
-    """The run as the store has it."""
+    """The run in the form of the store."""
     raw, one, settings = found.raw, found.cleaned, planned.settings
     tunes = spec.task == "finetune" or any(settings.get(name) for name in ("finetune", "lora", "qlora"))
     own = f"{spec.name}-{raw.name}" if spec.name and several else spec.name or raw.name
@@ -256,12 +256,12 @@ SIGNED = {"loss", "eval_loss"}
 """Metrics that may be negative."""
 SHARES = {name for name in METRICS if name.endswith("_frac")}
 RESTORED = 0.5
-"""A counter that falls, but to no less than this share of what it was, was restored with a checkpoint."""
+"""A counter that falls to at least this share of its value was restored from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRun:
-    """Samples in the order of their times, events, the ends of the run, and what was done."""
+    """Samples sorted by time, events, begin and end of the run, and notes on the cleaning."""
 
     samples: tuple[Sample, ...]
     events: tuple[Event, ...]
@@ -274,12 +274,12 @@ class CleanRun:
 def clean_run(
     raw: RawRun, given: Mapping[str, tuple[str, float | None]], gpus: int | None, changed_at_s: float
 ) -> CleanRun:
-    """The samples and events of one run; `given`: metrics of ours, with factors, by names of the file.
+    """The samples and events of one run; `given`: our metrics, with factors, by names of the file.
 
-    `changed_at_s`: when the file was written, which stands in where nothing says a time.
+    `changed_at_s`: modification time of the file, used if the file has no times.
 
     Raises:
-        SpecError: a metric is mapped that is not there; a rate of one accelerator, and nobody said how many there are.
+        SpecError: a mapped metric is missing; or a rate is per accelerator and their number is not known.
     """
     known = meanings(raw.series, given)
     notes, events = list(raw.notes), list(raw.events)
@@ -289,7 +289,7 @@ def clean_run(
     for name, sort in known.items():
         scale = sort.scale * (_num_gpus(name, gpus) if sort.each_gpu else 1.0)
         points = placed[name]
-        if raw.task == "serve":  # requests end in another order than they begin
+        if raw.task == "serve":  # requests do not end in the order in which they begin
             points = sorted(points, key=lambda point: point.at_s or 0.0)
         else:
             points = _steady_clock(points, name, notes, events)
@@ -316,7 +316,7 @@ def clean_run(
 
 def _num_gpus(name: str, gpus: int | None) -> float:
     if gpus is None:
-        raise OptionError("gpus", f"not given, and {name!r} of the file is of one accelerator; give their number")
+        raise OptionError("gpus", f"not given, but {name!r} in the file is per accelerator; give their number")
     return float(gpus)
 
 
@@ -325,12 +325,12 @@ def _first_time(raw: RawRun) -> float | None:
 
 
 def _with_times(raw: RawRun, start_s: float, notes: list[str]) -> dict[str, list[Point]]:
-    """All points with a time: their own, that of another metric at their step, or else a second a step."""
+    """All points with a time: their own, that of another metric at the same step, or else one second per step."""
     by_step = {p.step: p.at_s for s in raw.series.values() for p in s if p.step is not None and p.at_s is not None}
     timeless = sum(1 for s in raw.series.values() for p in s if p.at_s is None and p.step not in by_step)
     if timeless and raw.task == "train":
         notes.append(
-            f"{timeless:,} values have no time: they are placed one second a step after the start, in their order"
+            f"{timeless:,} values have no time and are placed one second per step after the start, in their order"
         )
 
     def with_times(points: Sequence[Point]) -> Iterator[Point]:
@@ -345,7 +345,7 @@ def _with_times(raw: RawRun, start_s: float, notes: list[str]) -> dict[str, list
 
 
 def _steady_clock(points: list[Point], name: str, notes: list[str], events: list[Event]) -> list[Point]:
-    """Points whose times never fall: behind a jump of the clock they go on from where it jumped."""
+    """Points with times that never decrease: after a jump of the clock they continue from the time of the jump."""
     shift, last, found, jumps = 0.0, -math.inf, list[Point](), 0
     for point in points:
         assert point.at_s is not None
@@ -357,12 +357,12 @@ def _steady_clock(points: list[Point], name: str, notes: list[str], events: list
         last = at_s
         found.append(point._replace(at_s=at_s))
     if jumps:
-        notes.append(f"{name}: the wall clock runs backwards {jumps} times; later times are shifted accordingly")
+        notes.append(f"{name}: the wall clock jumps back {jumps} times; later times are shifted accordingly")
     return found
 
 
 def _resumes(points: list[Point]) -> dict[int, Event]:
-    """Where the step falls back, as after a checkpoint was loaded: events by the places of the points."""
+    """Events where the step number falls, as after a checkpoint was loaded, by the indices of the points."""
     found: dict[int, Event] = {}
     known = [(place, point) for place, point in enumerate(points) if point.step is not None]
     for (_, before), (place, point) in pairwise(known):
@@ -374,7 +374,7 @@ def _resumes(points: list[Point]) -> dict[int, Event]:
 
 
 def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes: list[str]) -> list[Point]:
-    """A total that never falls: a counter that began anew goes on from where it was, a restored one waits till then."""
+    """A total that never falls: a restarted counter is added to it; a restored one is ignored until it exceeds it."""
     shift, most, raw_last, found, restarts = 0.0, 0.0, 0.0, list[Point](), 0
     for place, point in enumerate(points):
         if not math.isfinite(point.value):
@@ -392,10 +392,10 @@ def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes
 def _samples(
     points: list[Point], meaning: Meaning, scale: float, name: str, notes: list[str], events: list[Event]
 ) -> Iterator[Sample]:
-    """Samples of what can be; a stretch of values that are no numbers is an event."""
+    """Valid samples; a series of values that are not finite is an event."""
     dropped, previous_finite, strange = 0, True, 0
     if meaning.metric in SHARES and any(1.5 < point.value * scale < math.inf for point in points):
-        scale /= 100.0  # a whole series of percents, its small values among them
+        scale /= 100.0  # the whole series is in percent, including its small values
     for point in points:
         value = point.value * scale
         assert point.at_s is not None
@@ -413,14 +413,14 @@ def _samples(
         notes.append(f"{name}: {dropped:,} {'negative value was' if dropped == 1 else 'negative values were'} left out")
     if strange:
         notes.append(
-            f"{name}: {strange:,} {'value is no finite number' if strange == 1 else 'values are no finite numbers'}"
+            f"{name}: {strange:,} {'value is not a finite number' if strange == 1 else 'values are not finite numbers'}"
         )
 
 
 def _step_times(placed: Mapping[str, list[Point]], timed: Mapping[str, Meaning], notes: list[str]) -> list[Sample]:
-    """Step times from the times of log lines: of the `timed` metric of training with the most of them.
+    """Step times from the times of log lines, from the training metric in `timed` with the most lines.
 
-    What follows a jump of the clock, a resume, or a repeated step is left out.
+    Lines after a jump of the clock, a resume, or a repeated step are left out.
     """
     training = [name for name, m in timed.items() if m.metric in {"loss", "tokens", "grad_norm", "learning_rate"}]
     steps = {name: [p for p in placed[name] if p.step is not None] for name in training}
@@ -438,21 +438,19 @@ def _step_times(placed: Mapping[str, list[Point]], timed: Mapping[str, Meaning],
     if not found:
         return []
     stride = sorted(strides)[len(strides) // 2]
-    within = "" if stride == 1 else f", {stride:,} steps apart: pauses within are part of them"
+    within = "" if stride == 1 else f", which are {stride:,} steps apart: pauses in between are included"
     notes.append(f"step times are those between the log lines of {name}{within}")
     return found
 
 
 def meanings(names: Iterable[str], given: Mapping[str, tuple[str, float | None]]) -> dict[str, Meaning]:
-    """What the metrics of a file are: as `given` (ours, and a factor, by theirs), else by their names.
+    """The metrics of a file: as `given` (our name and a factor, by their name), else recognised by name.
 
-    Each of ours has one of theirs.
-
-    Of several names for one metric the first that the table has is taken, and none where one is given.
+    Each of our metrics has one name in the file: the given one, else the first in the table that matches.
 
     Raises:
-        UnknownNameError: a given metric is none of ours.
-        SpecError: the file has no metric of a given name.
+        UnknownNameError: a given metric is not one of ours.
+        SpecError: the file has no metric with a given name.
     """
     listed = list(names)
     for theirs, (ours, _) in given.items():
@@ -461,7 +459,7 @@ def meanings(names: Iterable[str], given: Mapping[str, tuple[str, float | None]]
         if theirs not in listed:
             raise SpecError(f"no metric {theirs[:60]!r} in the file{nearest_hint(theirs, listed) or _some(listed)}")
     found = {}
-    for theirs, (ours, factor) in given.items():  # its unit is known where the name is, for that metric
+    for theirs, (ours, factor) in given.items():  # the unit is known if the name is, for that metric
         known = meaning(theirs)
         if factor is not None or known is None or known.metric != ours:
             known = Meaning(ours, 1.0 if factor is None else factor)

@@ -1,4 +1,4 @@
-"""Metric histories of MLflow as CSV: a line a value, with key, value, timestamp (milliseconds) and step.
+"""Metric histories of MLflow as CSV: one value per line, with key, value, timestamp (milliseconds) and step.
 
 Source: `mlflow.entities.Metric` and its history (`MlflowClient.get_metric_history`), as pandas writes it.
 """
@@ -11,13 +11,13 @@ _KEYS, _RUNS = ("key", "metric", "metric_key"), ("run_id", "run_uuid", "Run ID",
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file has its columns."""
+    """Whether the file has these columns."""
     names = {*source.header}
     return {"value", "timestamp", "step"} <= names and bool(names & {*_KEYS})
 
 
 def read_runs(source: Source) -> list[RawRun]:
-    """The runs of the file by their ids; one where it has no column of them."""
+    """The runs of the file by id; one run if it has no column of ids."""
     key = next(name for name in _KEYS if name in source.header)
     owner = next((name for name in _RUNS if name in source.header), None)
     runs: dict[str, RawRun] = {}

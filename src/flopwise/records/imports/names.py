@@ -1,7 +1,7 @@
-"""Under which names training tools log what we call by ours, and in which units.
+"""Names and units under which training tools log our metrics.
 
-Source: what the tools log: Hugging Face Trainer, Lightning, Megatron-LM, torchtitan, torchtune, Composer, W&B's system
-metrics. A name that is not here is given by its user.
+Source: logs of Hugging Face Trainer, Lightning, Megatron-LM, torchtitan, torchtune, Composer, and W&B's system metrics.
+Users can give other names.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from flopwise.units import GIB
 
 
 class Meaning(NamedTuple):
-    """A metric of ours: how many of our units one of the file's is, of which device, and whether of one of many."""
+    """Our metric for a name of a file: the factor between the units, the device, and whether it is per accelerator."""
 
     metric: str
     scale: float = 1.0
     device: str = ""
-    each_gpu: bool = False  # of one accelerator, where ours is of the whole run
+    each_gpu: bool = False  # per accelerator, while ours is of the whole run
 
 
 _NAMES: tuple[tuple[str, Meaning], ...] = (
@@ -64,7 +64,7 @@ _OF_DEVICES = [(re.compile(_SYSTEM + pattern, re.IGNORECASE), meaning) for patte
 
 
 def meaning(name: str) -> Meaning | None:
-    """What a metric of a file is, by its name; None where it is none of ours."""
+    """Our metric for the name of a metric in a file; None if there is none."""
     if name in METRICS:
         return Meaning(name)
     for pattern, found in _OF_DEVICES:
@@ -74,5 +74,5 @@ def meaning(name: str) -> Meaning | None:
 
 
 def rank(known: Meaning) -> int:
-    """Place in the table: names that say more come first where a file has several."""
+    """Position in the table: more specific names come first."""
     return next((place for place, (_, one) in enumerate(_NAMES) if one == known), -1)

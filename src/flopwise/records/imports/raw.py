@@ -1,4 +1,4 @@
-"""What a file of another tool says of a run, before its metrics have our names: points, settings, remarks."""
+"""A run in a file of another tool, before its metrics have our names: points, settings, notes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from flopwise.values import dataclass
 
 MOST_BYTES = 512 * 2**20
 HEAD_BYTES = 2**16
-"""A header is no longer than that."""
+"""Maximum length of a CSV header, in bytes."""
 _MILLISECONDS = 1e11
-"""Seconds since 1970 stay below this for three thousand years; what is above is in milliseconds."""
+"""Timestamps above this are in milliseconds: seconds since 1970 stay below it for three thousand years."""
 
 
 class Point(NamedTuple):
-    """One value of a metric; None where the file does not say when, or at which step."""
+    """One value of a metric; time and step are None if the file does not give them."""
 
     at_s: float | None
     step: int | None
@@ -35,31 +35,31 @@ class Point(NamedTuple):
 
 
 class LoadRequest(NamedTuple):
-    """One request of a load generator's result; seconds and tokens, NaN where the file does not say."""
+    """One request of a load generator's result, in seconds and tokens; NaN if the file does not give a value."""
 
     start_s: float
     ttft_s: float
     e2e_s: float
     output: float
     prompt: float = math.nan
-    cached: float = math.nan  # tokens of the prompt that were found in the cache
-    itl_s: float = math.nan  # as stated: the mean between its tokens
+    cached: float = math.nan  # tokens of the prompt that were in the cache
+    itl_s: float = math.nan  # mean time between its tokens, if the file states it
 
     @property
     def gap_s(self) -> float:
-        """Mean time between its tokens; NaN of one token."""
+        """Mean time between its tokens, in seconds; NaN for an answer of one token."""
         computed = (self.e2e_s - self.ttft_s) / (self.output - 1) if self.output > 1 else math.nan
         return computed if math.isnan(self.itl_s) else self.itl_s
 
 
 @dataclass(slots=True, kw_only=True)
 class RawRun:
-    """One run of a file. `series` are under the file's own names, each in the file's order."""
+    """One run of a file. `series` have the names and the order of the file."""
 
     name: str
     task: Literal["train", "serve"]
     series: dict[str, list[Point]] = field(default_factory=dict)
-    settings: dict[str, object] = field(default_factory=dict)  # options of `train` or `serve` that the file says
+    settings: dict[str, object] = field(default_factory=dict)  # options of `train` or `serve` in the file
     software: dict[str, str] = field(default_factory=dict)
     model: str | None = None
     gpus: int | None = None
@@ -70,13 +70,13 @@ class RawRun:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, value: object, at_s: float | None = None, step: int | None = None) -> None:
-        """Add one value; what is no number is left out."""
+        """Add one value, unless it is not a number."""
         number = number_of(value)
         if number is not None:
             self.series.setdefault(name, []).append(Point(at_s, step, number))
 
     def add_request(self, one: LoadRequest, at_s: float | None, number: int) -> None:
-        """Add what a request waited; what the file does not say is left out."""
+        """Add the latencies of a request that the file gives."""
         for name, seconds in (("ttft_s", one.ttft_s), ("itl_s", one.gap_s), ("e2e_s", one.e2e_s)):
             if math.isfinite(seconds) and seconds > 0:
                 self.add(name, seconds, at_s, number)
@@ -86,14 +86,14 @@ class Source:
     """A file, or a folder of event files, read once."""
 
     def __init__(self, path: Path) -> None:
-        """`path` is read when something of it is asked for."""
+        """`path` is read on first use."""
         self.path = path
 
     @cached_property
     def data(self) -> bytes:
         """The bytes of the file.
 
-        Raises: SpecError: it cannot be read, is too large or empty.
+        Raises: SpecError: the file cannot be read, is too large or empty.
         """
         data = read_limited(self.path, MOST_BYTES, too_large="export fewer metrics or steps")
         if not data.strip():
@@ -102,7 +102,7 @@ class Source:
 
     @cached_property
     def document(self) -> Any:
-        """The file as JSON; None where it is none."""
+        """The file as JSON; None if it is not JSON."""
         if self.path.is_dir() or self.data.lstrip()[:1] not in (b"{", b"["):
             return None
         try:
@@ -124,7 +124,7 @@ class Source:
 
     @cached_property
     def header(self) -> tuple[str, ...]:
-        """The first line of a CSV; nothing where the file is no text."""
+        """The columns of a CSV; empty if the file is not text."""
         if self.path.is_dir() or self.document is not None or b"\0" in self.data[:HEAD_BYTES]:
             return ()
         line = self.data[:HEAD_BYTES].splitlines()[0].decode("utf-8-sig", errors="replace")
@@ -136,7 +136,7 @@ class Source:
     def rows(self) -> Iterator[dict[str, str]]:
         """The rows of a CSV.
 
-        Raises: SpecError: broken CSV, a row of another width; says where.
+        Raises: SpecError: invalid CSV, or a row of another width; names the line.
         """
         lines = csv.reader(io.StringIO(self.data.decode("utf-8-sig", errors="replace"), newline=""), strict=True)
         try:
@@ -157,7 +157,7 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """32 hexadecimal digits of what the file holds, whatever it is called."""
+        """A hash of the content, 32 hexadecimal digits."""
         found = hashlib.sha256()
         for file in sorted(p for p in self.path.rglob("*") if p.is_file()) if self.path.is_dir() else [self.path]:
             found.update(self.data if file == self.path else file.read_bytes())
@@ -165,12 +165,12 @@ class Source:
 
     @property
     def changed_at_s(self) -> float:
-        """When the file was written."""
+        """Modification time, in seconds since 1970."""
         return self.path.stat().st_mtime
 
 
 def number_of(value: object) -> float | None:
-    """A number, or text that is one, NaN and infinities included; None for anything else."""
+    """A number, also from text, including NaN and infinities; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -192,7 +192,7 @@ def step_of(value: object) -> int | None:
 
 
 def time_of(value: object) -> float | None:
-    """Seconds since 1970: of a number in seconds or milliseconds, or of a date and time as ISO 8601 has it."""
+    """Seconds since 1970 from a number in seconds or milliseconds, or from a date and time in ISO 8601."""
     number = number_of(value)
     if number is not None:
         return None if not math.isfinite(number) else number / 1e3 if abs(number) > _MILLISECONDS else number
@@ -204,10 +204,10 @@ def time_of(value: object) -> float | None:
 
 
 def mapping_of(value: object) -> Mapping[str, Any]:
-    """The value where it is a mapping, else an empty one."""
+    """The value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, dict) else {}
 
 
 def objects_of(value: object) -> list[Mapping[str, Any]]:
-    """The mappings of a list; none where it is no list."""
+    """The mappings of a list; empty if the value is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

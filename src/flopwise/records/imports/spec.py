@@ -1,4 +1,4 @@
-"""What can be said of files that are imported as runs, beside the options of `train` and `serve`."""
+"""Options of `runs import`, in addition to those of `train` and `serve`."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ METRIC = ValueKind("metric=name", _mapping)
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportSpec(Spec):
-    """What the files do not say. None: as in the file."""
+    """Information that the files do not contain. None: as in the file."""
 
     format: str = _import(
         "--format", options.name("format"),
-        "Of the files: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.",
+        "Format: trainer-state, tensorboard, wandb, mlflow, guidellm, genai-perf, vllm-bench, flopwise-runs.",
         default="auto")
     name: str | None = _import("--name", options.name("name"), "Name of the run (default: as in the file).")
     model: str | None = _import(
-        "--model", options.name("model", 4096), "Model that was run: without it nothing can be expected of the run.")
+        "--model", options.name("model", 4096), "Model of the run; without it there is no estimate to compare with.")
     task: str | None = _import(
         "--task", options.choice("pretrain", "finetune"), "What was trained (default: pretrain).")
     metric: tuple[str, ...] = _import(
-        "--metric", METRIC, "Metric of ours by its name in the file, times a factor if need be: step_s=step_ms*0.001.",
+        "--metric", METRIC, "Name of a metric in the file, with an optional factor: step_s=step_ms*0.001.",
         repeated=True)
     replace: bool = _import(
-        "--replace", options.FLAG, "Import again a run that was imported before, and replace it.", default=False)
+        "--replace", options.FLAG, "Import runs again that were imported before, and replace them.", default=False)
     # fmt: on
 
     @property
     def mapping(self) -> dict[str, tuple[str, float | None]]:
-        """(metric of ours, factor where one is given) by names of the file.
+        """(our metric, factor if given) by names of the file.
 
         Raises:
             SpecError: a name is mapped twice.

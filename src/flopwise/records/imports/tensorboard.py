@@ -1,4 +1,4 @@
-"""Event files of TensorBoard: scalars with step and wall time; what is broken is left out and said.
+"""Event files of TensorBoard: scalars with step and wall time; damaged parts are left out with a note.
 
 Source: TFRecord framing (length, its checksum, data, its checksum) and `Event` of tensorboard 2.
 """
@@ -19,23 +19,23 @@ _MOST_RECORD = 2**28
 
 
 def recognises(source: Source) -> bool:
-    """Whether the path is an event file, or a folder that holds some."""
+    """Whether the path is an event file, or a folder with event files."""
     return bool(_files(source.path)) if source.path.is_dir() else MARK in source.path.name
 
 
 def _files(path: Path) -> list[Path]:
-    """The event files of a folder, oldest first: their names carry the second in which they were begun."""
+    """The event files of a folder, oldest first: their names contain the time at which they were started."""
     if not path.is_dir():
         return [path]
     return sorted(path.glob(f"*{MARK}*"), key=lambda file: (file.name.partition(MARK)[2], file.name))
 
 
 def read_runs(source: Source) -> list[RawRun]:
-    """One run, of all event files of a folder together.
+    """One run from all event files of a folder.
 
     Raises:
         MissingFactError: tensorboard is not installed.
-        SpecError: no file has a single event that can be read.
+        SpecError: no event can be read in any file.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - an extra
@@ -54,7 +54,7 @@ def read_runs(source: Source) -> list[RawRun]:
             try:
                 event.ParseFromString(record)
             except Exception:  # noqa: BLE001 - protobuf's own error, whose module is private
-                run.notes.append(f"{file.name}: a record is not an event and was left out")
+                run.notes.append(f"{file.name}: a record that is not an event was left out")
                 continue
             events += 1
             for value in event.summary.value:
@@ -71,7 +71,7 @@ def read_runs(source: Source) -> list[RawRun]:
 
 
 def _records(file: Path, data: bytes, notes: list[str]) -> Iterator[bytes]:
-    """The records of an event file; a damaged one is skipped, and behind a damaged length nothing is read."""
+    """The records of an event file; a damaged record is skipped, and nothing is read after a damaged length."""
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # noqa: PLC0415 - an extra
 
     assert len(data) <= MOST_BYTES

@@ -1,7 +1,7 @@
 """`trainer_state.json` of the Hugging Face Trainer.
 
 Source: transformers 5.19, `TrainerState`, `Trainer.log`, `speed_metrics`. A line has a time (`train_runtime`, seconds
-since training began) only where the number of input tokens is logged, too; else the last line alone has one, for all.
+since training began) only if the number of input tokens is logged; otherwise only the last line has a time.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from flopwise.records.imports.raw import RawRun, Source, mapping_of, number_of, 
 from flopwise.records.model import Event
 
 PARTIAL_FRAC = 0.1
-"""Of a step's sequences, by which the last batches of epochs may lower their mean."""
+"""Share by which incomplete batches at the ends of epochs may lower the mean number of sequences per step."""
 _NOT_METRICS = {"step", "train_runtime", "total_flos", "train_loss"}
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file is one."""
+    """Whether the file has this format."""
     return "log_history" in mapping_of(source.document) and "global_step" in source.document
 
 
 def read_runs(source: Source) -> list[RawRun]:
-    """Its one run; the time of the file is that of its end, as it says no other."""
+    """Its run, which ends at the modification time of the file."""
     state, lines = source.document, objects_of(source.document["log_history"])
     run = RawRun(name=_name(source), task="train", ended_at_s=source.changed_at_s)
     runtimes = [(place, value) for place, line in enumerate(lines) if (value := number_of(line.get("train_runtime")))]
@@ -49,10 +49,10 @@ def read_runs(source: Source) -> list[RawRun]:
 
 
 def _step_sequences(summary: Mapping[str, Any], micro: int) -> int | None:
-    """Sequences of an optimizer step, a multiple of the micro-batch; None where the last line does not tell them.
+    """Sequences of an optimizer step, a multiple of the micro-batch; None if the last line does not determine them.
 
     Source: transformers, `speed_metrics`: samples of the whole training over its time, rounded to 0.001 a second.
-    Assumes: most steps have whole batches. A resumed run counts all samples and its own steps: it tells nothing.
+    Assumes: most steps have whole batches. A resumed run counts all samples but only its own steps: None.
     """
     names = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "step")
     seconds, samples, steps, last = (number_of(summary.get(name)) or 0.0 for name in names)
@@ -64,7 +64,7 @@ def _step_sequences(summary: Mapping[str, Any], micro: int) -> int | None:
 
 
 def _whole_run(run: RawRun, lines: list[Mapping[str, Any]], summary: object, *, timed: bool) -> None:
-    """Where lines have no times, the mean step of the whole run, without the evaluations whose times are stated."""
+    """If lines have no times, the mean step time of the whole run without evaluations whose time is stated."""
     evaluations = [(step_of(line.get("step")), number_of(line.get("eval_runtime"))) for line in lines]
     stated = [(step, seconds) for step, seconds in evaluations if seconds]
     assert run.started_at_s is not None
@@ -74,7 +74,7 @@ def _whole_run(run: RawRun, lines: list[Mapping[str, Any]], summary: object, *, 
         run.events.append(Event(run.started_at_s + since.get(step, 0.0), "evaluation", text, step))
     if timed or not isinstance(summary, dict):
         if not timed:
-            run.notes.append("no line says a time, and the last is missing, so step times are not known")
+            run.notes.append("no line has a time, and the last line is missing, so step times are not known")
         return
     whole_s, rate = number_of(summary.get("train_runtime")), number_of(summary.get("train_steps_per_second"))
     steps = whole_s * rate if whole_s and rate else 0.0  # of this session: a resumed run counts its own alone
@@ -85,8 +85,8 @@ def _whole_run(run: RawRun, lines: list[Mapping[str, Any]], summary: object, *, 
         steps = float(last)
     run.add("step_s", (whole_s - sum(seconds for _, seconds in stated)) / steps, run.started_at_s + whole_s, last)
     run.notes.append(
-        "lines have no times (include_num_input_tokens_seen adds them): the step time is the mean of the whole run "
-        "without the evaluations, warm-up and checkpoints within"
+        "lines have no times (include_num_input_tokens_seen adds them): the step time is the mean of the whole run, "
+        "without evaluations but with warm-up and checkpoints"
     )
 
 

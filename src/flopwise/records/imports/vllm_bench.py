@@ -1,7 +1,7 @@
-"""The result of vLLM's load generator: `vllm bench serve --save-result [--save-detailed]`, `benchmark_serving.py`.
+"""Results of vLLM's load generator: `vllm bench serve --save-result [--save-detailed]`, `benchmark_serving.py`.
 
 Source: vLLM 0.32, `vllm/benchmarks/serve.py`; SGLang's `bench_serving` writes the same figures. Detailed results have
-each request: `ttfts`, `itls` (a list a request), `output_lens`, `start_times` (of a clock without a date).
+each request: `ttfts`, `itls` (a list per request), `output_lens`, `start_times` (of a clock without a date).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OTHER_NAMES = {"itl_s": ("mean_itl_ms",), "e2e_s": ("mean_e2e_latency_ms",)}
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file is one, or a list of such results."""
+    """Whether the file is such a result, or a list of them."""
     return any({"request_throughput", "completed", "duration"} <= {*one} for one in _results(source))
 
 
@@ -39,7 +39,7 @@ def _results(source: Source) -> list[Mapping[str, Any]]:
 
 
 def read_runs(source: Source) -> list[RawRun]:
-    """A run a result."""
+    """A run for each result."""
     found = _results(source)
     return [_run(result, source, "" if len(found) == 1 else f"-{place + 1}") for place, result in enumerate(found)]
 
@@ -60,14 +60,14 @@ def _run(result: Mapping[str, Any], source: Source, ending: str) -> RawRun:
             value = number_of(result.get(named))
             if value:
                 run.add(metric, value / 1e3, ended_at_s)
-        run.notes.append("means only, no single requests (--save-detailed adds them): no noise interval")
+        run.notes.append("the file has means only (--save-detailed adds requests), so there is no noise interval")
     if failed := number_of(result.get("failed")):
         run.events.append(Event(ended_at_s, "failed requests", f"{failed:,.0f} requests failed"))
     return run
 
 
 def _settings(result: Mapping[str, Any]) -> dict[str, object]:
-    """Lengths, load and engine as the file says them: the requests in flight, else the rate."""
+    """Lengths, load and engine in the file; the load is the requests in flight, else the rate."""
     done = number_of(result.get("completed")) or 0.0
     found: dict[str, object] = {}
     for name, total in (("input_tokens", "total_input_tokens"), ("output_tokens", "total_output_tokens")):
@@ -109,13 +109,13 @@ def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
 
 
 def users_of(document: Mapping[str, Any]) -> set[int | None]:
-    """Clients of a closed loop, as many as requests may be in flight; None where requests came at a rate."""
+    """Clients of a closed loop, the maximum number of requests in flight; None for requests at a rate."""
     at_a_rate = number_of(document.get("request_rate")) not in (None, math.inf)
     return {None if at_a_rate else step_of(document.get("max_concurrency")) or None}
 
 
 def _add_requests(run: RawRun, result: Mapping[str, Any]) -> bool:
-    """Add each request; False where the file has none."""
+    """Add each request; False if the file has none."""
     found = list(requests_of(result))
     begun = run.started_at_s
     assert begun is not None
@@ -131,7 +131,7 @@ def _at(values: object, place: int) -> object:
 
 
 def _date(value: object) -> float | None:
-    """`20261122-140501`, which states no zone and is read as UTC; or ISO 8601."""
+    """Seconds since 1970 from `20261122-140501`, which has no time zone and is read as UTC, or from ISO 8601."""
     try:
         return datetime.strptime(str(value), "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
     except ValueError:

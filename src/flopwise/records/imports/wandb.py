@@ -1,8 +1,8 @@
 """CSV exports of Weights & Biases: a run's history, and the data of a chart.
 
-Source: `Run.history()` of the public API has a column a metric, with `_step`, `_timestamp` and `_runtime`; "Export CSV"
-of a chart has the column of its axis (`Step`, `Relative Time (Process)`, `Wall Time` ...) and `run - metric` for each
-line, each with `__MIN` and `__MAX` of what the chart thinned out.
+Source: `Run.history()` of the public API has a column per metric, with `_step`, `_timestamp` and `_runtime`; "Export
+CSV" of a chart has the column of its axis (`Step`, `Relative Time (Process)`, `Wall Time` ...) and `run - metric` for
+each line, each with the `__MIN` and `__MAX` of downsampled points.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _STEPS = ("step", "_step", "train/global_step", "global_step", "trainer/global_s
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file has columns that only these exports have."""
+    """Whether the file has the columns of these exports."""
     names = {*source.header}
     history = "_step" in names and bool(names & {"_timestamp", "_runtime"})
     return history or any(_LINE in name and f"{name}{end}" in names for name in names for end in _ENDS)
 
 
 def read_runs(source: Source) -> list[RawRun]:
-    """The runs of the file: one of a history, all lines of a chart."""
+    """The runs of the file: one for a history, one per line of a chart."""
     names = {*source.header}
     return [_history(source)] if "_step" in names else _chart(source)
 
 
 def _history(source: Source) -> RawRun:
-    """A run's own history; without `_timestamp` its times count from the time of the file."""
+    """The run of a history; without `_timestamp` the run ends at the modification time of the file."""
     run, since = RawRun(name=source.path.stem, task="train"), 0.0
     rows = [*source.rows()]
     if rows and "_timestamp" not in rows[0]:
@@ -58,7 +58,7 @@ def _chart(source: Source) -> list[RawRun]:
     kind = axis.lower()
     if kind not in _STEPS and "time" not in kind:
         raise SpecError(
-            f"{source.path}: the axis {axis!r} is neither of steps nor of time; export the chart over Step, or the "
+            f"{source.path}: the axis {axis!r} has neither steps nor times; export the chart over Step, or the "
             "run's history"
         )
     since = source.changed_at_s if kind.startswith("relative") else 0.0
@@ -79,12 +79,12 @@ def _chart(source: Source) -> list[RawRun]:
             run.started_at_s = since - last_s
             run.notes.append("the chart has no dates: the run ends when the file was written")
             _move(run, run.started_at_s)
-        run.notes.append("a chart's export holds what the chart shows: it may have thinned the points out")
+        run.notes.append("the export of a chart has the points that the chart shows, which may be downsampled")
     return [run for run in runs.values() if run.series]
 
 
 def _move(run: RawRun, since_s: float) -> None:
-    """Count times that are since the beginning from 1970."""
+    """Convert times since the beginning of the run to seconds since 1970."""
     for name, points in run.series.items():
         moved = (point if point.at_s is None else point._replace(at_s=since_s + point.at_s) for point in points)
         run.series[name] = list(moved)

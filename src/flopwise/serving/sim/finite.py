@@ -210,7 +210,7 @@ class SessionRun(NamedTuple):
             InfeasibleError: weights leave no room for a sequence.
         """
         if traffic.rate is None or traffic.turns is None:
-            raise SpecError("sessions come at a rate: give --rate (sessions per second) beside --turns")
+            raise SpecError("sessions need a rate: give --rate (sessions per second) with --turns")
         if traffic.rate < SELDOM_PER_S:
             raise OptionError("rate", "sessions that come less than once a day are not simulated; give 1/day or more")
         turns = max(1.0, mean_tokens(traffic.turns))

@@ -71,8 +71,11 @@ export async function options(noun) {
   return described.paths[`${ROOT}/${noun}`].post.requestBody.content["application/json"].schema.properties;
 }
 
-/** The answer to a long question, asked as a job: `progress(text, fraction)` is told how it stands; an abort stops it. */
-export async function job(noun, question, { signal, progress, accept }) {
+/**
+ * The answer to a long question, asked as a job: `progress(text, fraction)` is told how it stands, `ranked(plan)` what is
+ * read first of a plan as soon as that is known; an abort stops it.
+ */
+export async function job(noun, question, { signal, progress, accept, ranked }) {
   const more = { "Content-Type": "application/json", Prefer: "respond-async", ...(accept ? { Accept: accept } : {}) };
   const begun = await checked(await sent(`/${noun}`, { method: "POST", headers: headers(more), body: JSON.stringify(question) }));
   const path = `/jobs/${(await begun.json()).id}`;
@@ -93,6 +96,10 @@ export async function job(noun, question, { signal, progress, accept }) {
       rest = events.pop();
       for (const event of events) {
         const data = /^data: (.*)$/m.exec(event);
+        if (data && event.startsWith("event: ranked\n")) {
+          ranked?.(JSON.parse(data[1]));
+          continue;
+        }
         const state = data && JSON.parse(data[1]).progress;
         const fraction = state?.total ? Math.min(state.done / state.total, 1) : null;
         if (state) progress(`${state.what} ${fraction === null ? "" : `${Math.round(100 * fraction)} %`} ${state.note}`.trim(), fraction);

@@ -36,8 +36,8 @@ addEventListener("beforeprint", () => { // paper is light, and says what was ask
     one.dataset.folded = "";
     one.open = true;
   }
-  const asked = [...new URLSearchParams(location.search)].map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
-  main.dataset.asked = `flopwise, ${[here.textContent, ...asked].join(", ")}`;
+  const options = [...new URLSearchParams(location.search)].map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
+  main.dataset.question = `flopwise, ${[here.textContent, ...options].join(", ")}`;
 });
 addEventListener("afterprint", () => {
   for (const one of main.querySelectorAll("details[data-folded]")) {

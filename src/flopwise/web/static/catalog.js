@@ -3,7 +3,7 @@
 import { facts } from "./api.js";
 import { chart } from "./charts.js";
 import { el, failed, fill, fresh, table } from "./dom.js";
-import { fromAddress, toAddress } from "./form.js";
+import { fromAddress, oneToAddress } from "./form.js";
 import * as format from "./format.js";
 
 const perHour = (value) => (value === null ? "-" : format.usd(value));
@@ -44,18 +44,35 @@ const KINDS = {
 };
 const FIRST = 50;
 
+/** The options of the address, as the command has them; what the page itself takes is left out. */
+function filters() {
+  const query = new URLSearchParams(location.search);
+  for (const key of ["list", "find"]) query.delete(key);
+  return query;
+}
+
+/** The facts that the command lists with the same options; of a name it shows one, as it stands in the list where it does. */
+async function listed(kind, query) {
+  const [all, some] = await Promise.all([facts(kind), facts(kind, query)]);
+  if (Array.isArray(some)) return some;
+  return [all.find((row) => IDENTITY.every((key) => row[key] === some[key])) ?? some];
+}
+
+const IDENTITY = ["name", "provider", "instance", "region"];
+
 export async function show(main) {
   const state = fromAddress(new Set());
-  const kind = KINDS[state.kind] ? state.kind : "gpus";
+  const query = filters();
+  const kind = KINDS[state.list] ? state.list : "gpus";
   const { title, columns, plots, group, order, more } = KINDS[kind];
   const links = el("div", { class: "tabs", role: "group", "aria-label": "What is listed" }, Object.entries(KINDS).map(([key, one]) =>
-    el("a", { href: `/catalog?kind=${key}`, "aria-current": key === kind ? "true" : null }, one.title)));
+    el("a", { href: `/catalog?list=${key}`, "aria-current": key === kind ? "true" : null }, one.title)));
   const status = el("p", { class: "status busy", role: "status" }, `Loading ${title} …`);
   fill(main, el("h1", {}, "Catalog"), el("nav", { "aria-label": "Kinds" }, links), status);
   let rows;
   let peaks = new Map();
   try {
-    rows = [...await facts(kind)].sort(order);
+    rows = [...await listed(kind, query)].sort(order);
     if (kind === "instances") peaks = new Map((await facts("gpus")).map((one) => [one.name, one.peak.bf16]));
   } catch (problem) {
     fill(main, el("h1", {}, "Catalog"), failed(problem));
@@ -65,7 +82,8 @@ export async function show(main) {
   let all = false;
   const place = el("div");
   const drawn = el("div", { class: "cards" });
-  const search = el("input", { type: "search", id, value: state.find ?? "", oninput: () => { toAddress({ kind, find: search.value }); draw(); } });
+  const search = el("input", { type: "search", id, value: state.find ?? "", oninput: () => { oneToAddress("find", search.value); draw(); } });
+  const only = query.size ? el("p", { class: "note" }, `Only those with ${[...query].map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`).join(", ")}. `, el("a", { class: "noprint", href: `/catalog?list=${kind}` }, "Show all")) : null;
 
   function draw() {
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -79,7 +97,7 @@ export async function show(main) {
     status.textContent = `${found.length} of ${rows.length}`;
   }
   fill(main, el("h1", {}, "Catalog"), el("nav", { "aria-label": "Kinds" }, links),
-    el("div", { class: "field" }, el("label", { for: id }, `Find among ${title}`), search), status, drawn, el("section", { class: "card" }, place));
+    el("div", { class: "field" }, el("label", { for: id }, `Find among ${title}`), search), only, status, drawn, el("section", { class: "card" }, place));
   draw();
 }
 
@@ -119,7 +137,7 @@ function ages(rows) {
   return el("section", { class: "card" }, el("h2", {}, "Age of prices"),
     chart("Number of offers by the age of their price; the table holds each date", () => ({
       tooltip: { formatter: (p) => `${p.name}: ${p.value} offers` },
-      xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)), axisLabel: { interval: 0, width: 60, overflow: "break", hideOverlap: false, alignMinLabel: "center", alignMaxLabel: "center" } }, yAxis: { type: "value", minInterval: 1 },
+      xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)), axisLabel: { interval: 0, width: 60, overflow: "break", lineHeight: 14, hideOverlap: false, alignMinLabel: "center", alignMaxLabel: "center" } }, yAxis: { type: "value", minInterval: 1 },
       series: [{ type: "bar", data: counts, barMaxWidth: 60 }],
     })), el("p", { class: "note" }, `${dated.length} of ${rows.length} prices have a date; half of them are older than ${format.fixed([...days].sort((a, b) => a - b)[Math.floor(days.length / 2)], 0)} days.`));
 }

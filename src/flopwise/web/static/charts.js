@@ -30,8 +30,8 @@ export function chart(label, option, { low = false, tall = false, click } = {}) 
       }
     }).observe(place);
 
-    function fit(made) {
-      if (made && (made.getWidth() !== place.clientWidth || made.getHeight() !== place.clientHeight)) made.resize();
+    function fit(made) { // paper scales what the screen has
+      if (made && !matchMedia("print").matches && (made.getWidth() !== place.clientWidth || made.getHeight() !== place.clientHeight)) made.resize();
     }
 
     function begin() {
@@ -65,7 +65,7 @@ function themed(option) {
     grid: { left: 12, right: 24, top: 30, bottom: 36, containLabel: true },
     ...option,
     tooltip: { renderMode: "richText", backgroundColor: colour("--paper"), borderColor: colour("--edge"), textStyle: { color: colour("--ink") }, confine: true, ...option.tooltip },
-    legend: option.legend && { textStyle: { color: colour("--ink") }, type: "scroll", top: 0, ...option.legend },
+    legend: option.legend && { textStyle: { color: colour("--ink") }, type: "scroll", top: 0, itemWidth: 14, itemGap: 8, ...option.legend },
     xAxis: many(ends(option.xAxis)), yAxis: many(option.yAxis),
   };
 }
@@ -100,7 +100,7 @@ export function timesAxis(values) {
   }
   const [min, max] = [least / 1.3, most * 1.3];
   const marks = fewMarks(COUNTED_S, min, max);
-  return { type: "log", min, max, axisTick: { customValues: marks }, splitLine: { show: false }, axisLabel: { customValues: marks, formatter: seconds } };
+  return { type: "log", min, max, axisTick: { customValues: marks }, splitLine: { show: false }, axisLabel: { customValues: marks, formatter: seconds, alignMinLabel: "center", alignMaxLabel: "center" } };
 }
 
 /** An axis for numbers of which none is zero: logarithmic where they lie far apart. */

@@ -2,12 +2,13 @@
 
 import { ask, facts } from "./api.js";
 import { chart } from "./charts.js";
-import { el, fill, table, tiles } from "./dom.js";
+import { download, el, fill, tiles } from "./dom.js";
 import { OPERATIONS, intervals, memory, roofline, time } from "./estimated.js";
 import { questionOf } from "./form.js";
 import * as format from "./format.js";
-import { linkOrigins, ofEstimate, ofPlan, provenance } from "./origins.js";
+import { commandOf, figure, linkOrigins, ofEstimate, ofPlan, provenance } from "./origins.js";
 import { schedule } from "./pipeline.js";
+import { rowsOf } from "./planned.js";
 
 /** Figures of a plan: what they are called, and the names that they have in its provenance. */
 const FIGURES = {
@@ -18,19 +19,20 @@ const FIGURES = {
 };
 const UNITS = { run: "a run", hour: "an hour", request: "a request", million_requests: "a million requests", million_tokens: "a million tokens", million_input_tokens: "a million input tokens", million_output_tokens: "a million output tokens", epoch: "an epoch" };
 const LATENCIES = { ttft_s: "ttft", tpot_s: "tpot", e2e_s: "latency" };
-const at = (percentile) => percentile && (percentile === "mean" ? "on average" : `at ${percentile} of requests`);
 const services = ["serve", "encode", "develop"];
 let picking = new AbortController();
 
-/** Show a candidate below the table; what its own estimate holds follows as soon as it is there, unless `signal` is aborted. */
-export function detail(place, row, plan, question, { rows, signal }) {
+/** Show a row below the table; what its own estimate holds follows as soon as it is there, unless `signal` is aborted. */
+export function detail(place, row, plan, question, signal) {
   picking.abort();
   picking = new AbortController();
+  const title = rowsOf(plan).includes(row) ? `Plan ${row.rank}` : "On the front";
   const more = el("div", {});
-  const figures = Object.entries(row.figures).filter(([, value]) => value !== null).map(([name, value]) => [FIGURES[name]?.[0] ?? name, format.figure(name, value), LATENCIES[name] && at(format.percentileOf(plan, LATENCIES[name])), null, FIGURES[name]?.[1]]);
+  const command = el("div", {});
+  const figures = Object.entries(row.figures).filter(([, value]) => value !== null).map(([name, value]) => [FIGURES[name]?.[0] ?? name, format.figure(name, value), LATENCIES[name] && format.percentileOf(plan, LATENCIES[name]), null, FIGURES[name]?.[1]]);
   const price = `${format.usd(row.usd_per_hour)}/h, ${row.price_date === "undated" ? "undated" : `of ${row.price_date}`}${row.price_note ? `, ${row.price_note}` : ""}`;
-  fill(place, el("section", { class: "card", "aria-label": `Plan ${row.rank}` },
-    el("h2", {}, `Plan ${row.rank}: ${row.num_instances} x ${row.provider} ${row.instance}, ${row.region}`),
+  fill(place, el("section", { class: "card", "aria-label": title },
+    el("h2", {}, `${title}: ${row.num_instances} x ${row.provider} ${row.instance}, ${row.region}`),
     tiles([
       ["Price", format.usd(row.usd_per_hour), "an hour", null, "price of all machines"],
       [services.includes(plan.task) ? "Cost a month" : "Cost", format.usd(row.cost_usd), null, null, "cost of the plan"],
@@ -39,42 +41,61 @@ export function detail(place, row, plan, question, { rows, signal }) {
       ...Object.entries(row.meets).map(([name, p]) => [`Meets ${name}`, `${format.fixed(100 * p, 0)} %`, "likely", null, `chance of ${name}`]),
     ]),
     el("p", { class: "note" }, `Price: ${price}: ${row.price_source}. `, row.evidence && `Intervals rest on ${row.evidence}. `, row.note),
-    Object.keys(row.unit_usd).length ? el("p", { class: "note" }, "What it costs: ", Object.entries(row.unit_usd).map(([name, value]) => `${UNITS[name] ?? name} ${value < 0.01 ? `$${value.toPrecision(3)}` : format.usd(value)}`).join("; ")) : null,
-    row.reproduce && el("div", {}, el("p", { class: "note" }, "The same question on the command line, or ", el("a", { class: "noprint", href: estimateAddress(row) }, "by itself, to change it"), ":"), el("pre", {}, row.reproduce))),
-  months(row, plan), more, exports(row, plan, rows));
-  linkOrigins(place.firstChild, () => ofPlan(plan, row, question.files));
-  if (row.reproduce) estimate(more, row, plan, question, AbortSignal.any([signal, picking.signal]));
-  else fill(more, el("p", { class: "note card" }, "Memory, time and provenance are computed for the first ten plans. Rule the others out above to see more of this one."));
+    Object.keys(row.unit_usd).length ? el("p", { class: "note" }, "What it costs: ", Object.entries(row.unit_usd).map(([name, value], i) => [i ? "; " : "", `${UNITS[name] ?? name} `, figure(`cost per ${name.replaceAll("_", " ")}`, value < 0.01 ? `$${value.toPrecision(3)}` : format.usd(value))])) : null,
+    command),
+  months(row, plan), more, plan.plans.includes(row) ? exports(row, plan) : null);
+  for (const one of place.children) if (one !== more) linkOrigins(one, () => ofPlan(plan, row, question.files));
+  estimate(more, command, row, plan, question, AbortSignal.any([signal, picking.signal]));
 }
 
-/** What a service costs, month after month; a run is paid once. */
+const YEAR = 12; // months
+const MONTH_S = 730 * 3600;
+
+/** What a service costs, month after month of a year; a run of more than a month, until it ends. */
 function months(row, plan) {
-  if (!services.includes(plan.task)) return null;
-  const until = Array.from({ length: 13 }, (_, month) => month);
+  if (!services.includes(plan.task)) return monthsOfRun(row);
+  const until = Array.from({ length: YEAR + 1 }, (_, month) => month);
   const line = (usd) => until.map((month) => [month, month * usd]);
   const ends = row.cost_usd_low !== null && row.cost_usd_high !== null && row.cost_usd_high > row.cost_usd_low;
   const bound = (name, usd) => ({ name, type: "line", symbol: "none", lineStyle: { type: "dashed" }, data: line(usd) });
   return el("section", { class: "card" }, el("h2", {}, "Cost by month"),
     chart(`${format.usd(row.cost_usd)} a month, added up over a year`, () => ({
-      legend: {}, tooltip: { trigger: "axis", formatter: (all) => [`after ${all[0].value[0]} months`, ...all.map((p) => `${p.seriesName}: ${format.usd(p.value[1])}`)].join("\n") },
-      xAxis: { type: "value", name: "months", max: 12 }, yAxis: { type: "value", axisLabel: { formatter: (v) => `$${format.count(v).replace(" ", "")}` } },
+      legend: ends ? {} : undefined, tooltip: { trigger: "axis", formatter: (all) => [`after ${all[0].value[0]} months`, ...all.map((p) => `${p.seriesName}: ${format.usd(p.value[1])}`)].join("\n") },
+      xAxis: { type: "value", name: "months", max: YEAR }, yAxis: { type: "value", axisLabel: { formatter: format.briefUsd } },
       series: [{ name: "paid", type: "line", symbol: "none", data: line(row.cost_usd) }, ...(ends ? [bound("10 % pay less", row.cost_usd_low), bound("10 % pay more", row.cost_usd_high)] : [])],
     })),
-    el("p", { class: "note" }, `${format.usd(row.cost_usd)} a month, ${format.usd(12 * row.cost_usd)} a year, at the list price of today.`));
+    el("p", { class: "note" }, figure("cost of the plan", format.usd(row.cost_usd)), ` a month, ${format.usd(YEAR * row.cost_usd)} a year, at the list price of today.`));
 }
 
-/** The page that estimates a row by itself. */
-function estimateAddress(row) {
-  const { noun, question } = questionOf(row.reproduce);
+function monthsOfRun(row) {
+  const whole = (row.start_s + row.seconds) / MONTH_S;
+  if (!(whole > 1)) return null;
+  const paid = Array.from({ length: Math.ceil(whole) }, (_, month) => Math.min(month + 1, whole) - month).map((share) => (row.cost_usd * share) / whole);
+  return el("section", { class: "card" }, el("h2", {}, "Cost by month"),
+    chart(`${format.usd(row.cost_usd)} over ${format.seconds(row.seconds)}, by the month of the run`, () => ({
+      tooltip: { formatter: (p) => `month ${p.name}: ${format.usd(p.value)}` },
+      xAxis: { type: "category", name: "month of the run", data: paid.map((_, month) => String(month + 1)), axisLabel: { alignMinLabel: "center", alignMaxLabel: "center" } }, yAxis: { type: "value", axisLabel: { formatter: format.briefUsd } },
+      series: [{ type: "bar", data: paid, barMaxWidth: 60 }],
+    })),
+    el("p", { class: "note" }, figure("cost of the plan", format.usd(row.cost_usd)), ` in all, ${format.usd(paid[0])} for each whole month of 730 hours.`));
+}
+
+/** The page that asks a question of `train` or `serve`. */
+function estimateAddress({ noun, question }) {
   const pairs = Object.entries(question).flatMap(([key, value]) => [value].flat().map((one) => [key, String(one)]));
   return `/estimate?${new URLSearchParams([["question", noun], ...pairs])}`;
 }
 
-async function estimate(place, row, plan, question, signal) {
+/** What a row's own estimate holds, and in `command` the line that asks for it. */
+async function estimate(place, command, row, plan, question, signal) {
   fill(place, el("p", { class: "card status busy" }, "Estimating it by itself …"));
-  const { noun, question: own } = questionOf(row.reproduce);
-  const files = question.files && own.model === "config.json" ? { files: question.files } : {};
   try {
+    const line = await commandOf(plan, row, question.files);
+    if (signal.aborted) return;
+    const query = questionOf(line);
+    const { noun, question: own } = query;
+    const files = question.files && own.model === "config.json" ? { files: question.files } : {};
+    fill(command, el("p", { class: "note" }, "The same question on the command line, or ", el("a", { class: "noprint", href: estimateAddress(query) }, "by itself, to change it"), ":"), el("pre", {}, line));
     const [found, gpu] = await Promise.all([ask(noun, { ...own, ...files }, { signal }), facts("gpus", { name: row.gpu })]);
     const roof = el("section", { class: "card" }, el("h2", {}, `Roofline of ${gpu.name}`), el("p", { class: "status busy" }, OPERATIONS));
     const cards = el("div", { class: "cards" }, intervals(found), memory(found), time(found), found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, roof);
@@ -89,8 +110,7 @@ async function estimate(place, row, plan, question, signal) {
 const FILES = "application/vnd.flopwise.files+json";
 
 /** The plan as the files of other tools: previewed, and packed. */
-function exports(row, plan, rows) {
-  if (rows !== plan.plans) return null;
+function exports(row, plan) {
   const preview = el("div", { role: "status", "aria-live": "polite" });
   const select = el("select", { "aria-label": "Export target" }, el("option", { value: "" }, "Choose a target …"));
   facts("export", { list: "true" }).then((targets) => {
@@ -108,11 +128,7 @@ function exports(row, plan, rows) {
       fill(preview, el("p", { class: "error" }, problem.message));
     }
   }
-  async function pack() {
-    const url = URL.createObjectURL(await ask("export", question(), { accept: "application/zip" }));
-    el("a", { href: url, download: `flopwise-${select.value}.zip` }).click();
-    URL.revokeObjectURL(url);
-  }
+  const pack = async () => download(await ask("export", question(), { accept: "application/zip" }), `flopwise-${select.value}.zip`);
   select.addEventListener("change", show);
   return el("section", { class: "card noprint" }, el("h2", {}, "Deploy it"), select, preview);
 }

@@ -19,11 +19,11 @@ export function fill(element, ...children) {
   return element;
 }
 
-/** A status line: `told(text, fraction)` shows that work goes on, with a button that calls `stop`; `quiet(text)` that it ended. */
+/** A status line: `busy(text, fraction)` shows that work goes on, with a button that calls `stop`; `quiet(text)` that it ended. */
 export function statusLine() {
   const line = el("p", { class: "status", role: "status", "aria-live": "polite" });
   const bar = el("progress", { max: "1", "aria-label": "Progress" });
-  const told = (text, fraction = null, stop = null) => {
+  const busy = (text, fraction = null, stop = null) => {
     line.classList.add("busy");
     if (fraction !== null) bar.value = fraction;
     fill(line, el("span", {}, text), fraction === null ? null : bar, stop && el("button", { type: "button", class: "quiet", onclick: stop }, "Stop"));
@@ -32,7 +32,25 @@ export function statusLine() {
     line.classList.remove("busy");
     line.textContent = text;
   };
-  return { line, told, quiet };
+  return { line, busy, quiet };
+}
+
+/** A place that files are dropped on, or chosen for: `take(text)` gets the text of the first. `label`: of the button that chooses. */
+export function dropZone(words, { accept, label, note = null }, take) {
+  const open = (file) => file?.text().then(take);
+  const picker = el("input", { type: "file", accept, class: "noprint", "aria-label": label, onchange: () => open(picker.files[0]) });
+  const zone = el("div", {
+    class: "drop field", ondragover: (event) => { event.preventDefault(); zone.classList.add("over"); }, ondragleave: () => zone.classList.remove("over"),
+    ondrop: (event) => { event.preventDefault(); zone.classList.remove("over"); open(event.dataTransfer.files[0]); },
+  }, words, " ", picker, note && el("p", { class: "note" }, note));
+  return zone;
+}
+
+/** Have the browser keep a file. */
+export function download(blob, name) {
+  const url = URL.createObjectURL(blob);
+  el("a", { href: url, download: name }).click();
+  URL.revokeObjectURL(url);
 }
 
 /** What stands where an answer will be: its outline. */
@@ -78,7 +96,7 @@ export function band(low, value, high) {
   const end = high * 1.1;
   const mark = (name, x, width) => {
     const rect = document.createElementNS(SVG, "rect");
-    for (const [key, held] of Object.entries({ class: name, x, width, y: 0, height: 8 })) rect.setAttribute(key, held);
+    for (const [key, value] of Object.entries({ class: name, x, width, y: 0, height: 8 })) rect.setAttribute(key, value);
     svg.append(rect);
   };
   mark("whole", 0, 100);

@@ -1,10 +1,10 @@
 // Estimate: one question about given machines, as `flopwise train`, `serve`, `memory`, `fit` and `roofline` answer it.
 
 import { facts } from "./api.js";
-import { questionPage } from "./asked.js";
+import { questionPage } from "./question_page.js";
 import { chart, numbersAxis } from "./charts.js";
 import { el, table, tiles } from "./dom.js";
-import { OPERATIONS, intervals, memory, roofline, time } from "./estimated.js";
+import { OPERATIONS, intervals, memory, roofSource, roofline, time } from "./estimated.js";
 import { counts, declared, times } from "./form.js";
 import * as format from "./format.js";
 import { linkOrigins, ofEstimate, provenance } from "./origins.js";
@@ -50,26 +50,26 @@ export function show(main) {
     })),
     needs: (state) => state.model || (noun === "roofline" && state.flops),
     empty: [el("h2", {}, "What is estimated?"), el("p", {}, "Name a model, and the machines that it runs on: nothing is searched, the layout is yours, or the fastest that fits.")],
-    draw: (found, place, asked) => drawEstimate(noun, found, place, asked),
+    draw: (found, place, question) => drawEstimate(noun, found, place, question),
   });
 }
 
 const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
 
 /** The command line that asks the same. */
-function line(noun, { files, ...asked }) {
-  const words = Object.entries(asked).filter(([key]) => key !== "model").flatMap(([key, value]) => {
+function line(noun, { files, ...question }) {
+  const words = Object.entries(question).filter(([key]) => key !== "model").flatMap(([key, value]) => {
     const name = `--${key.replaceAll("_", "-")}`;
     if (value === "true" || value === true) return [name];
     if (value === "false" || value === false) return [name.replace("--", "--no-")];
     return [value].flat().flatMap((one) => [name, quoted(String(one))]);
   });
-  return ["flopwise", noun, ...(asked.model ? [quoted(asked.model)] : []), ...words].join(" ");
+  return ["flopwise", noun, ...(question.model ? [quoted(question.model)] : []), ...words].join(" ");
 }
 
-const at = (found, path) => path.split(".").reduce((held, key) => held?.[key], found);
+const at = (found, path) => path.split(".").reduce((value, key) => value?.[key], found);
 
-async function drawEstimate(noun, found, place, asked) {
+async function drawEstimate(noun, found, place, question) {
   drawing.abort();
   const { signal } = (drawing = new AbortController());
   if (!found) return;
@@ -79,17 +79,17 @@ async function drawEstimate(noun, found, place, asked) {
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
   place.append(
-    el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), tiles(shown), settings({ ...found.settings, ...found.memory?.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, asked))),
+    el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), tiles(shown), settings({ ...found.settings, ...found.memory?.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
     noun === "fit" ? formats(found.formats) : "", cards, remedies(whole.memory?.remedies), quick(found.quick ?? found.memory?.quick),
     listed("Assumed", [...new Set([...(found.assumptions ?? []), ...(noun === "memory" ? [] : found.memory?.assumptions ?? []), ...(found.run?.notes ?? [])])]),
-    EXPLAINED.includes(noun) ? provenance(() => ofEstimate(noun, asked)) : "");
-  if (EXPLAINED.includes(noun)) linkOrigins(place, () => ofEstimate(noun, asked));
+    EXPLAINED.includes(noun) ? provenance(() => ofEstimate(noun, question)) : "");
+  if (EXPLAINED.includes(noun)) linkOrigins(place, () => ofEstimate(noun, question));
   if (!roof) return;
   const gpu = await facts("gpus", { name: found.gpu }).catch(() => null);
   if (signal.aborted) return;
   if (!gpu || !found.gpu) roof.remove();
   else if (noun === "roofline") onePoint(roof, found, gpu);
-  else await roofline(roof, noun, { ...asked, ...laidOut(found) }, gpu, {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
+  else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
 }
 
 /** What the answer chose where the question is silent, as far as a pass depends on it. */
@@ -99,8 +99,8 @@ function laidOut(found) {
   return found.concurrency ? { ...each, max_batch: Math.max(1, Math.round(found.concurrency)) } : each;
 }
 
-function settings(held, laidOut) {
-  const rows = Object.entries(held);
+function settings(chosen, laidOut) {
+  const rows = Object.entries(chosen);
   if (laidOut) rows.push(["chosen as", laidOut]);
   return rows.length ? el("p", { class: "note" }, rows.map(([name, text]) => `${name}: ${text}`).join("; ")) : null;
 }
@@ -113,31 +113,30 @@ function underLoad(load) {
   ], Object.keys(load.ttft_s)));
 }
 
-const known = (value, text) => (value === null || value === undefined ? "-" : text(value));
 
 function formats(rows) {
   return el("section", { class: "card" }, el("h2", {}, "Which format fits"), table("With as many requests as memory holds", [
-    { title: "weights", cell: (r) => r.weights }, { title: "fits", cell: (r) => (r.fits ? `yes, ${format.percent(r.fits_probability, 0)} likely` : "no") }, { title: "memory", number: true, cell: (r) => known(r.total_bytes, format.gib) },
-    { title: "longest context", number: true, minor: true, cell: (r) => known(r.longest_context, (n) => format.fixed(n, 0)) }, { title: "requests", number: true, cell: (r) => known(r.most_requests, (n) => format.fixed(n, 0)) },
-    { title: "tokens/s", number: true, cell: (r) => known(r.tokens_per_s, format.plain) }, { title: "80 % interval", number: true, minor: true, cell: (r) => (known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
-    { title: "TTFT", number: true, minor: true, cell: (r) => known(r.ttft_s, format.seconds) }, { title: "TPOT", number: true, minor: true, cell: (r) => known(r.tpot_s, format.seconds) },
-    { title: "per M output tokens", number: true, cell: (r) => known(r.usd_per_million_output_tokens, format.usd) }, { title: "quality", minor: true, cell: (r) => known(r.quality, (text) => (typeof text === "string" ? text : Object.values(text).join(", "))) },
+    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => (r.fits ? format.percent(r.fits_probability, 0) : "does not fit") }, { title: "memory", number: true, minor: true, cell: (r) => format.known(r.total_bytes, format.gib) },
+    { title: "longest context", number: true, minor: true, cell: (r) => format.known(r.longest_context, (n) => format.fixed(n, 0)) }, { title: "requests", number: true, cell: (r) => format.known(r.most_requests, (n) => format.fixed(n, 0)) },
+    { title: "tokens/s", number: true, cell: (r) => format.known(r.tokens_per_s, format.plain) }, { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
+    { title: "TTFT", number: true, minor: true, cell: (r) => format.known(r.ttft_s, format.seconds) }, { title: "TPOT", number: true, minor: true, cell: (r) => format.known(r.tpot_s, format.seconds) },
+    { title: "USD/M output tokens", number: true, cell: (r) => format.known(r.usd_per_million_output_tokens, format.usd) }, { title: "quality", minor: true, cell: (r) => format.known(r.quality, (text) => (typeof text === "string" ? text : Object.values(text).join(", "))) },
   ], rows));
 }
 
 function remedies(rows) {
   if (!rows?.length) return "";
   return el("section", { class: "card" }, el("h2", {}, "What would make it fit"), table("Changes, each alone", [
-    { title: "change", cell: (r) => r.change }, { title: "memory", number: true, cell: (r) => known(r.total_bytes ?? r.bytes, format.gib) }, { title: "fits", cell: (r) => known(r.fits, (fits) => (fits ? "yes" : "no")) },
+    { title: "change", cell: (r) => r.change }, { title: "memory", number: true, cell: (r) => format.known(r.total_bytes ?? r.bytes, format.gib) }, { title: "fits", cell: (r) => format.known(r.fits, (fits) => (fits ? "yes" : "no")) },
   ], rows));
 }
 
 function quick(rows) {
   if (!rows?.length) return "";
-  const unit = (r, value) => known(value, (held) => format.withUnit(held, r.unit));
+  const unit = (r, value) => format.known(value, (one) => format.withUnit(one, r.unit));
   return el("section", { class: "card" }, el("h2", {}, "Beside the rule of thumb"), table("Formulas of people, and the estimate", [
-    { title: "figure", cell: (r) => r.name }, { title: "formula", cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => unit(r, r.value) },
-    { title: "estimate", number: true, cell: (r) => unit(r, r.estimate) }, { title: "off by", number: true, cell: (r) => known(r.error, format.percent) },
+    { title: "figure", cell: (r) => r.name }, { title: "formula", minor: true, cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => unit(r, r.value) },
+    { title: "estimate", number: true, cell: (r) => unit(r, r.estimate) }, { title: "off by", number: true, cell: (r) => format.known(r.error, format.percent) },
   ], rows));
 }
 
@@ -161,5 +160,5 @@ function onePoint(place, found, gpu) {
     legend: {}, tooltip: { formatter: (p) => (p.seriesType === "scatter" ? `${format.rate(reached, "FLOP/s")} at ${format.fixed(x, 1)} FLOP/byte` : "") },
     xAxis: { ...numbersAxis(xs, format.count), name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
     series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: found.what, type: "scatter", symbolSize: 13, data: [[x, reached]] }],
-  })), el("p", { class: "note" }, `${found.what}: bound by ${found.bound}.`));
+  })), el("p", { class: "note" }, `${found.what}: bound by ${found.bound}.`), roofSource(gpu));
 }

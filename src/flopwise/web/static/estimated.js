@@ -20,7 +20,8 @@ const INTERVALS = [
 export function intervals(found) {
   const all = { ...found, ...found.run, per_gpu_bytes: found.memory?.per_gpu_bytes };
   const known = INTERVALS.map(([title, name, origin, ends]) => [title, name, origin, all[name], ...(ends ? ends(found) : [all[`${name}_low`], all[`${name}_high`]])])
-    .filter(([, , , value, low, high]) => Number.isFinite(value) && Number.isFinite(low) && high > low);
+    .filter(([, , , value, low, high]) => Number.isFinite(value) && Number.isFinite(low) && high > low)
+    .filter(([, name]) => name !== "e2e_s" || found.tpot_s); // what answers in one pass has one latency
   if (!known.length) return null;
   const text = (name, value) => (name === "per_gpu_bytes" ? format.gib(value) : format.figure(name, value));
   return el("section", { class: "card" }, el("h2", {}, "How sure it is"), table("Estimates with their 80 % intervals", [
@@ -30,19 +31,19 @@ export function intervals(found) {
 }
 
 export function memory(found) {
-  const held = found.memory;
+  const used = found.memory;
   const sized = (items) => items.map((item) => ({ name: item.name, value: item.bytes })).filter((part) => part.value > 0);
-  const one = held.worst_rank === "every rank" ? "each GPU" : `the fullest GPU${held.worst_rank ? ` (${held.worst_rank})` : ""}`;
-  const bars = held.stages?.length ? held.stages.map((stage) => ({ name: stage.name.replace("pipeline ", ""), parts: sized(stage.items) })) : [{ name: one, parts: sized(held.items) }];
+  const one = used.worst_rank === "every rank" ? "each GPU" : `the fullest GPU${used.worst_rank ? ` (${used.worst_rank})` : ""}`;
+  const bars = used.stages?.length ? used.stages.map((stage) => ({ name: stage.name.replace("pipeline ", ""), parts: sized(stage.items) })) : [{ name: one, parts: sized(used.items) }];
   const parts = partNames(bars);
   const several = bars.length > 1;
-  const fullest = held.worst_rank?.replace("pipeline ", ""); // whose items the provenance holds
+  const fullest = used.worst_rank?.replace("pipeline ", ""); // whose items the provenance holds
   const of = (bar, name) => bar.parts.find((part) => part.name === name)?.value;
-  const whole = `${format.gib(held.per_gpu_bytes)} (80 % interval: ${format.gib(held.low_bytes)} to ${format.gib(held.high_bytes)})${held.capacity_bytes ? ` of ${format.gib(held.capacity_bytes)}` : ""}`;
+  const whole = `${format.gib(used.per_gpu_bytes)} (80 % interval: ${format.gib(used.low_bytes)} to ${format.gib(used.high_bytes)})${used.capacity_bytes ? ` of ${format.gib(used.capacity_bytes)}` : ""}`;
   return el("section", { class: "card" }, el("h2", {}, several ? "Memory of the GPUs of each pipeline stage" : `Memory of ${one}`),
-    stacks(`Memory by item, ${format.gib(held.per_gpu_bytes)} in all${several ? ` on ${held.worst_rank}` : ""}; the table holds the same figures`, bars.map((bar) => ({ ...bar, name: several ? bar.name : "" })), format.gib,
-      held.capacity_bytes && { name: `capacity ${format.gib(held.capacity_bytes)}`, value: held.capacity_bytes }, 2 ** 30),
-    table(several ? `Fullest, on ${held.worst_rank}: ${whole}` : whole, [
+    stacks(`Memory by item, ${format.gib(used.per_gpu_bytes)} in all${several ? ` on ${used.worst_rank}` : ""}; the table holds the same figures`, bars.map((bar) => ({ ...bar, name: several ? bar.name : "" })), format.gib,
+      used.capacity_bytes && { name: `capacity ${format.gib(used.capacity_bytes)}`, value: used.capacity_bytes }, 2 ** 30),
+    table(several ? `Fullest, on ${used.worst_rank}: ${whole}` : whole, [
       { title: "item", cell: (name) => [swatch(parts.indexOf(name)), name] },
       ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? figure(!several || bar.name === fullest ? name : null, format.gib(of(bar, name))) : "-") })),
     ], parts),
@@ -67,10 +68,10 @@ export async function roofline(place, noun, own, gpu, files, signal) {
   const title = el("h2", {}, `Roofline of ${gpu.name}`);
   const serves = noun === "serve";
   const length = serves ? Math.round((Number(own.input) || 1024) + (Number(own.output) || 256) / 2) : own.seq ?? 4096;
-  const asked = { ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
+  const question = { ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
   let found;
   try {
-    found = await ask("explain", asked, { signal });
+    found = await ask("explain", question, { signal });
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
     fill(place, title, el("p", { class: "note" }, `The operations are not timed: ${problem.message}`));
@@ -98,6 +99,7 @@ export async function roofline(place, noun, own, gpu, files, signal) {
       ],
     })),
     el("p", { class: "note" }, `${pass}: ${format.seconds(found.pass_s)}, ${format.percent(found.memory_bound_frac)} of it bound by memory. As flopwise explain prints it.`),
+    roofSource(gpu),
     withoutFlop(all.filter((one) => !rows.includes(one))),
     el("details", {}, el("summary", {}, `${all.length} operations`), table("Operations", [
       { title: "operation", cell: (r) => r.whole }, { title: "times", number: true, cell: (r) => r.layers }, { title: "each", number: true, cell: (r) => format.seconds(r.seconds) },
@@ -105,6 +107,9 @@ export async function roofline(place, noun, own, gpu, files, signal) {
       { title: "rate", number: true, cell: (r) => (r.y ? format.rate(r.y, "FLOP/s") : "-") }, { title: "bound by", cell: (r) => r.bound },
     ], all)));
 }
+
+/** Where the roof and the points below it come from. */
+export const roofSource = (gpu) => el("p", { class: "note" }, `The roof is min(peak, FLOP per byte x bandwidth); a point's rate is its FLOP over its time. Peak and bandwidth of ${gpu.name}: ${gpu.source}, ${gpu.date}.`);
 
 const NAMED = 4; // of the operations that have no place on the chart, the longest are named
 

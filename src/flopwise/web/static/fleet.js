@@ -1,9 +1,10 @@
 // Fleet: many workloads, one bill: where each runs, what it costs, what could go wrong.
 
 import { job } from "./api.js";
-import { questionPage } from "./asked.js";
-import { el, fill, fresh, table, tiles, band } from "./dom.js";
+import { questionPage } from "./question_page.js";
+import { band, download, dropZone, el, fill, fresh, table, tiles } from "./dom.js";
 import { fleetForm } from "./fleet_form.js";
+import { oneToAddress } from "./form.js";
 import * as format from "./format.js";
 import { figure, linkOrigins, provenance } from "./origins.js";
 
@@ -39,18 +40,19 @@ workloads:
     runs_per_month: 20
 `;
 
-const kept = () => (location.hash.startsWith("#fleet=") ? decodeURIComponent(location.hash.slice(7)) : "");
+const fleetOfAddress = () => (location.hash.startsWith("#fleet=") ? decodeURIComponent(location.hash.slice(7)) : "");
 
 export function show(main) {
   const files = {};
-  if (kept()) files[FILE] = kept();
+  if (fleetOfAddress()) files[FILE] = fleetOfAddress();
+  const view = { what_if: "" };
   return questionPage(main, {
-    title: "Fleet", noun: "assess", fields: FIELDS, start: {}, files, button: "Assess",
+    title: "Fleet", noun: "assess", fields: FIELDS, start: {}, files, button: "Assess", kept: view,
     needs: () => Boolean(files[FILE]?.trim()),
     empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Add workloads and policies, or open a fleet file, and assess it; it takes seconds to minutes.")],
     before: (page) => editor(page),
     run: (noun, question, how) => assess(noun, { ...question, fleet: FILE }, how),
-    draw: (found, place, question) => drawFleet(found, place, { ...question, fleet: FILE, files: { ...files } }),
+    draw: (found, place, question) => drawFleet(found, place, { ...question, fleet: FILE, files: { ...files } }, view),
   });
 }
 
@@ -66,17 +68,13 @@ function editor({ files }) {
   text.value = files[FILE] ?? "";
   const form = fleetForm({ text: () => text.value, write: (value) => { text.value = value; keep(value); } });
   const open = (value) => { text.value = value; keep(value); form.refresh(); };
-  const picker = el("input", { type: "file", accept: ".yaml,.yml,.json", "aria-label": "Open a fleet file", onchange: () => picker.files[0]?.text().then(open) });
-  const drop = el("div", {
-    class: "drop field", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
-    ondrop: (e) => { e.preventDefault(); drop.classList.remove("over"); e.dataTransfer.files[0]?.text().then(open); },
-  }, "Open or drop a fleet file: ", picker);
+  const drop = dropZone("Open or drop a fleet file:", { accept: ".yaml,.yml,.json", label: "Open a fleet file" }, open);
   form.refresh();
   return el("div", {}, drop, el("div", { class: "field" }, el("button", { type: "button", class: "quiet", onclick: () => open(EXAMPLE) }, "Write an example")),
     form.element, el("details", { open: matchMedia("(min-width: 901px)").matches }, el("summary", {}, "The fleet as a file"), el("div", { class: "field" }, el("label", { for: id }, "Fleet file (YAML)"), text, el("small", {}, "A change here shows in the form, and the other way round; comments stay."))));
 }
 
-function drawFleet(found, place, question) {
+function drawFleet(found, place, question, view) {
   if (!found.usd_per_month) return;
   const cost = found.usd_per_month;
   const bought = (a) => `${format.fixed(a.count, 0)} x ${a.provider} ${a.instance}, ${a.region}`;
@@ -88,33 +86,39 @@ function drawFleet(found, place, question) {
       ["A month", format.usd(expected), cost.low === null ? null : `80 % interval: ${format.usd(cost.low)} to ${format.usd(cost.high)}`, band(cost.low, expected, cost.high), cost.expected === null ? "bill of a month" : "expected bill"],
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
-    ]), found.optimality && el("p", { class: "note" }, found.optimality), download(question)),
+    ]), found.optimality && el("p", { class: "note" }, found.optimality), reportButton(question)),
     el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
       { title: "workload", cell: (a) => a.workload }, { title: "environment", minor: true, cell: (a) => a.environment }, { title: "runs on", cell: bought },
       { title: "bought", minor: true, cell: (a) => a.purchase.replaceAll("_", " ") }, { title: "a month", number: true, cell: (a) => figure(`${a.workload || "nothing"}: ${a.count} x ${a.provider} ${a.instance}, ${a.region}, ${a.purchase}`, format.usd(a.usd_per_month)) },
     ], found.allocation)),
-    whatIf(found, expected),
+    whatIf(found, expected, view),
     el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => figure(`saving by ${s.what}, ${s.workload}`, format.usd(s.usd_per_month)), true], ["how", (s) => s.how]]),
-    listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${r.kind}, ${r.workload || "the fleet"}`, format.percent(r.probability, 0)), true], ["impact", (r) => format.percent(r.impact, 0), true], ["kind", (r) => r.kind], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
+    listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${r.kind}, ${r.workload || "the fleet"}`, format.percent(r.probability, 0)), true], ["impact", (r) => format.percent(r.impact, 0), true, true], ["kind", (r) => r.kind, false, true], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
     listed("Assumed", found.assumptions, [["", (text) => text]]),
     found.provenance ? provenance(() => Promise.resolve(found.provenance)) : "",
   );
   if (found.provenance) linkOrigins(place, () => Promise.resolve(found.provenance));
 }
 
-/** What the month would cost if something else happened: one at a time, switched on. */
-function whatIf(found, expected) {
+/** What the month would cost if something else happened: one at a time, switched on; `view.what_if` is kept in the address. */
+function whatIf(found, expected, view) {
   if (!found.whatif?.length) return "";
   const most = Math.max(expected, ...found.whatif.map((one) => one.usd_per_month ?? 0));
-  const told = el("p", { role: "status", "aria-live": "polite" });
+  const status = el("p", { role: "status", "aria-live": "polite" });
   const bill = (usd) => [el("b", {}, usd === null ? "nothing runs it all" : format.usd(usd)), el("span", { class: "note" }, " a month"), usd === null ? null : el("meter", { min: "0", max: String(most), "aria-label": "of the dearest of these", value: usd })];
-  const show = (one) => fill(told, one ? [bill(one.usd_per_month), el("span", { class: "line" }, `${one.name}: ${one.text}`)] : [bill(expected), el("span", { class: "line" }, "As planned.")]);
+  const show = (one) => fill(status, one ? [bill(one.usd_per_month), el("span", { class: "line" }, `${one.name}: ${one.text}`)] : [bill(expected), el("span", { class: "line" }, "As planned.")]);
   const name = fresh("whatif");
-  const choice = (one, text, on) => el("label", {}, el("input", { type: "radio", name, checked: on, onchange: () => show(one) }), text);
-  show(null);
+  const on = found.whatif.find((one) => one.name === view.what_if) ?? null;
+  const choose = (one) => {
+    view.what_if = one?.name ?? "";
+    oneToAddress("what_if", view.what_if);
+    show(one);
+  };
+  const choice = (one, text) => el("label", {}, el("input", { type: "radio", name, checked: one === on, onchange: () => choose(one) }), text);
+  show(on);
   return el("section", { class: "card" }, el("h2", {}, "What if …"),
-    el("div", { class: "tabs noprint", role: "radiogroup", "aria-label": "What if" }, choice(null, "as planned", true), found.whatif.map((one) => choice(one, one.name, false))), told,
+    el("div", { class: "tabs noprint", role: "radiogroup", "aria-label": "What if" }, choice(null, "as planned"), found.whatif.map((one) => choice(one, one.name))), status,
     el("details", {}, el("summary", {}, "All of them"), table("What else could happen", [
       { title: "what", cell: (w) => w.name }, { title: "possible", cell: (w) => (w.feasible ? "yes" : "no") },
       { title: "a month", number: true, cell: (w) => (w.usd_per_month === null ? "-" : figure(`bill if ${w.name}`, format.usd(w.usd_per_month))) },
@@ -124,7 +128,7 @@ function whatIf(found, expected) {
 
 function listed(title, rows, columns) {
   if (!rows.length) return "";
-  return el("section", { class: "card" }, el("h2", {}, title), table(`${rows.length} of them`, columns.map(([name, cell, number]) => ({ title: name, cell, number })), rows));
+  return el("section", { class: "card" }, el("h2", {}, title), table(`${rows.length} of them`, columns.map(([name, cell, number, minor]) => ({ title: name, cell, number, minor })), rows));
 }
 
 /** The assessment with the pictures of its report, from the files that the report is written as. */
@@ -145,14 +149,12 @@ async function assess(noun, question, how) {
 }
 
 /** The report's files as a zip; it is computed with the same seed, so it says the same. */
-function download(question) {
+function reportButton(question) {
   const status = el("span", { role: "status" });
   async function pack() {
     fill(status, "Writing the report …");
     try {
-      const url = URL.createObjectURL(await job("assess", question, { accept: "application/zip", signal: new AbortController().signal, progress: (text) => fill(status, `Writing the report: ${text}`) }));
-      el("a", { href: url, download: "flopwise-report.zip" }).click();
-      URL.revokeObjectURL(url);
+      download(await job("assess", question, { accept: "application/zip", signal: new AbortController().signal, progress: (text) => fill(status, `Writing the report: ${text}`) }), "flopwise-report.zip");
       fill(status, "");
     } catch (problem) {
       fill(status, problem.message);

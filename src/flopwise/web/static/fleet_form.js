@@ -119,14 +119,14 @@ export function fleetForm({ text, write }) {
     }
     parsed.deleteIn(path);
     for (let up = path.slice(0, -1); up.length && typeof up.at(-1) === "string"; up = up.slice(0, -1)) {
-      const held = parsed.getIn(up);
-      if (library.isMap(held) && !held.items.length) parsed.deleteIn(up);
+      const map = parsed.getIn(up);
+      if (library.isMap(map) && !map.items.length) parsed.deleteIn(up);
     }
   }
 
   const value = (path) => {
-    const held = parsed.getIn(path);
-    return held && typeof held.toJSON === "function" ? held.toJSON() : held;
+    const node = parsed.getIn(path);
+    return node && typeof node.toJSON === "function" ? node.toJSON() : node;
   };
 
   function field(above, one) {
@@ -144,7 +144,7 @@ export function fleetForm({ text, write }) {
     const box = el("input", {
       type: "text", id, value: one.kind.read(now), placeholder: one.placeholder ?? "", autocomplete: "off", spellcheck: "false", list: known?.id,
       onfocus: () => { if (known && !known.children.length) one.suggestions().then((all) => fill(known, all.map((name) => el("option", { value: name }))), () => {}); },
-      oninput: () => { const said = box.value.trim(); set(path, said ? one.kind.write(said) : ""); changed(false); if (one.renames) one.renames(said); },
+      oninput: () => { const text = box.value.trim(); set(path, text ? one.kind.write(text) : ""); changed(false); if (one.renames) one.renames(text); },
     });
     return el("div", { class: "field" }, label, box, known, one.hint && el("small", {}, one.hint));
   }
@@ -156,7 +156,7 @@ export function fleetForm({ text, write }) {
     const environments = Object.keys(value(["environments"]) ?? {});
     const fields = FIELDS.filter((one) => !one.of || one.of.includes(task)).map((one) => {
       if (one.environment) return environments.length ? field(above, { ...one, choices: environments.map((name) => [name, name]) }) : null;
-      return field(above, one.path[0] === "name" ? { ...one, renames: (said) => fill(title, said || `workload ${index + 1}`) } : one);
+      return field(above, one.path[0] === "name" ? { ...one, renames: (text) => fill(title, text || `workload ${index + 1}`) } : one);
     });
     const drop = el("button", { type: "button", class: "quiet", onclick: () => { parsed.deleteIn(above); changed(true); } }, "Remove");
     return el("details", { class: "card", open: opened }, el("summary", {}, title, ` · ${TASKS.find(([key]) => key === task)?.[1] ?? task}`), el("div", { class: "fields" }, fields), drop);
@@ -199,7 +199,7 @@ export function fleetForm({ text, write }) {
     } }, "Add an environment");
     const kind = el("select", { "aria-label": "Kind of a further workload" }, TASKS.map(([key, words]) => el("option", { value: key }, words)));
     fill(place,
-      field([], { path: ["name"], label: "Name of the fleet", kind: { ...plain, write: (said) => said } }),
+      field([], { path: ["name"], label: "Name of the fleet", kind: { ...plain, write: (text) => text } }),
       el("details", { open: true }, el("summary", {}, "Policies of all workloads"), el("div", { class: "fields" }, POLICIES.map((one) => field(["policies"], one)))),
       el("details", {}, el("summary", {}, `When machines are on (${environments.length} environment${environments.length === 1 ? "" : "s"})`), environments.map(environment), el("div", { class: "row" }, named, adds)),
       el("h2", {}, "Workloads"), (value(["workloads"]) ?? []).map((_, index, all) => workload(index, all.length <= FEW || index === all.length - 1)),

@@ -16,12 +16,24 @@ export function fromAddress(lists) {
   return found;
 }
 
-/** Write the options into the address. */
+/** Write the options into the address, in place of what it says. */
 export function toAddress(state) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(state)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== undefined) query.append(key, one);
   }
+  write(query);
+}
+
+/** Write one option into the address, beside what it says; "" takes it out. */
+export function oneToAddress(key, value) {
+  const query = new URLSearchParams(location.search);
+  if (value === "") query.delete(key);
+  else query.set(key, value);
+  write(query);
+}
+
+function write(query) {
   const text = query.toString();
   const address = location.pathname + (text ? `?${text}` : "") + location.hash;
   if (address !== location.pathname + location.search + location.hash) history.replaceState(null, "", address); // asks the browser's own process: slow
@@ -47,11 +59,11 @@ export function input(field, state, change) {
     return el("div", { class: "field" }, el("label", { class: "check", for: id }, box, field.label), field.hint && el("small", { id: `${id}-hint` }, field.hint));
   }
   const shown = Array.isArray(value) ? value.join(", ") : value ?? "";
-  const said = () => (field.list ? text.value.split(",").map((one) => one.trim()).filter(Boolean) : text.value.trim());
+  const entered = () => (field.list ? text.value.split(",").map((one) => one.trim()).filter(Boolean) : text.value.trim());
   const list = field.suggestions ? `${id}-list` : null;
   const text = el("input", {
     type: "text", id, name: field.key, value: shown, placeholder: field.placeholder ?? "", list, autocomplete: "off", spellcheck: "false",
-    "aria-describedby": described, oninput: () => { place(); change(field.key, said()); },
+    "aria-describedby": described, oninput: () => { place(); change(field.key, entered()); },
   });
   const suggestions = el("datalist", { id: list ?? "" });
   if (field.suggestions) {
@@ -71,7 +83,7 @@ export function input(field, state, change) {
         text.value = write(low * (high / low) ** (Number(slider.value) / 1000));
         slider.setAttribute("aria-valuetext", text.value);
         slider.classList.remove("unset");
-        change(field.key, said());
+        change(field.key, entered());
       },
     });
     place();
@@ -121,7 +133,7 @@ export function declared(key, schema, label = key.replaceAll("_", " ")) {
 /** Every other option of a noun, from its declaration, with a field to search them. */
 export function others(schemas, without, state, change) {
   const fields = Object.entries(schemas).filter(([key]) => !without.has(key) && key !== "files")
-    .map(([key, schema]) => ({ text: `${key} ${schema.description}`.toLowerCase(), element: input(declared(key, schema), state, change), said: key in state }));
+    .map(([key, schema]) => ({ text: `${key} ${schema.description}`.toLowerCase(), element: input(declared(key, schema), state, change), isSet: key in state }));
   const id = fresh("find");
   const search = el("input", {
     type: "search", id, oninput: () => {
@@ -129,7 +141,7 @@ export function others(schemas, without, state, change) {
       for (const one of fields) one.element.hidden = Boolean(wanted) && !one.text.includes(wanted);
     },
   });
-  return el("details", { open: fields.some((one) => one.said) }, el("summary", {}, `All options (${fields.length})`),
+  return el("details", { open: fields.some((one) => one.isSet) }, el("summary", {}, `All options (${fields.length})`),
     el("div", { class: "field" }, el("label", { for: id }, "Find an option"), search), fields.map((one) => one.element));
 }
 

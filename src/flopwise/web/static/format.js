@@ -63,6 +63,12 @@ export function usd(value) {
   return `${value < 0 ? "-" : ""}$${fixed(size, size > 0 && size < 0.1 ? 4 : size < 1000 ? 2 : 0)}`;
 }
 
+/** Dollars at an axis: $18.4k. */
+export const briefUsd = (value) => `$${count(value).replace(" ", "")}`;
+
+/** A value as `text` writes it; "-" where it is not known. */
+export const known = (value, text) => (value === null || value === undefined ? "-" : text(value));
+
 /** A number of four digits, or as many as stand before its point; never with a power of ten. */
 export function plain(value) {
   if (Math.abs(value) >= 1000) return fixed(value, 0);
@@ -108,28 +114,29 @@ export function withUnit(value, unit = "") {
 
 const PERCENTILES = ["mean", "p50", "p90", "p95", "p99"];
 
-/** At which percentile of requests a plan tells a latency: of its own target, or the strictest of the others, or p95; "" for users in step. */
+/** Of which requests a plan tells a latency: at the percentile of its own target, or the strictest of the others, or p95; "" for users in step. */
 export function percentileOf(plan, name) {
   if (plan.workload.traffic?.requests_per_s === undefined) return "";
   const targets = plan.workload.targets ?? {};
   const named = Object.values(targets).flatMap((target) => (typeof target === "object" ? Object.keys(target) : [])).filter((key) => PERCENTILES.includes(key));
   const own = typeof targets[name] === "object" ? Object.keys(targets[name])[0] : undefined;
-  return own ?? named.sort((a, b) => PERCENTILES.indexOf(b) - PERCENTILES.indexOf(a))[0] ?? "p95";
+  const percentile = own ?? named.sort((a, b) => PERCENTILES.indexOf(b) - PERCENTILES.indexOf(a))[0] ?? "p95";
+  return percentile === "mean" ? "on average" : `at ${percentile} of requests`;
 }
 
 /** The layout of a candidate in the field's letters, degrees of 1 left out. */
-export function layout(held) {
-  const words = ["dp", "tp", "pp", "cp", "ep"].filter((k) => (held[k] ?? 1) !== 1).map((k) => `${k}${held[k]}`);
-  if (held.zero) words.push(held.shard ? `hsdp${held.shard}` : `zero${held.zero}`);
-  if ((held.interleave ?? 1) !== 1) words.push(`v${held.interleave}`);
-  if ((held.schedule ?? "1f1b") !== "1f1b") words.push(held.schedule);
-  if ("micro_batch" in held) words.push(`mb${held.micro_batch}`);
-  if ((held.recompute ?? "none") !== "none") {
-    words.push(`recompute ${held.recompute}${(held.recompute_every ?? 1) > 1 ? `/${held.recompute_every}` : ""}`);
+export function layout(degrees) {
+  const words = ["dp", "tp", "pp", "cp", "ep"].filter((k) => (degrees[k] ?? 1) !== 1).map((k) => `${k}${degrees[k]}`);
+  if (degrees.zero) words.push(degrees.shard ? `hsdp${degrees.shard}` : `zero${degrees.zero}`);
+  if ((degrees.interleave ?? 1) !== 1) words.push(`v${degrees.interleave}`);
+  if ((degrees.schedule ?? "1f1b") !== "1f1b") words.push(degrees.schedule);
+  if ("micro_batch" in degrees) words.push(`mb${degrees.micro_batch}`);
+  if ((degrees.recompute ?? "none") !== "none") {
+    words.push(`recompute ${degrees.recompute}${(degrees.recompute_every ?? 1) > 1 ? `/${degrees.recompute_every}` : ""}`);
   }
-  if (held.offload?.length) words.push(`offload ${held.offload.join("+")}`);
-  if ("replicas" in held) words.push(`${held.replicas} replica${held.replicas === 1 ? "" : "s"}`, `batch ${held.max_batch}`);
-  words.push(String(held.precision || held.weights));
-  if ((held.kv_dtype ?? "bf16") !== "bf16") words.push(`kv ${held.kv_dtype}`);
+  if (degrees.offload?.length) words.push(`offload ${degrees.offload.join("+")}`);
+  if ("replicas" in degrees) words.push(`${degrees.replicas} replica${degrees.replicas === 1 ? "" : "s"}`, `batch ${degrees.max_batch}`);
+  words.push(String(degrees.precision || degrees.weights));
+  if ((degrees.kv_dtype ?? "bf16") !== "bf16") words.push(`kv ${degrees.kv_dtype}`);
   return words.join(" ");
 }

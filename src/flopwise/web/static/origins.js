@@ -17,23 +17,33 @@ function node(one, open) {
   return made;
 }
 
-const asked = { key: "", figures: null };
+const latest = { key: "", figures: null };
 /** The provenance that a question answers, which is asked when somebody wants to see it, since its tree is long. */
 function answered(key, question) {
-  if (asked.key !== key) {
-    Object.assign(asked, { key, figures: question().then((found) => [found.provenance].flat()) });
-    asked.figures.catch(() => { asked.key = ""; });
+  if (latest.key !== key) {
+    Object.assign(latest, { key, figures: question().then((found) => [found.provenance].flat()) });
+    latest.figures.catch(() => { latest.key = ""; });
   }
-  return asked.figures;
+  return latest.figures;
 }
 
 /** Of an estimate, by the options that it was asked with. */
 export const ofEstimate = (noun, own, files = {}) => answered(JSON.stringify([noun, own]), () => ask(noun, { ...own, explain: true, ...files }));
 
-/** Of a row of a plan, of whatever rank: the plan with this row alone is sent, and nothing is searched again. */
-export function ofPlan(plan, row, files = {}) {
-  const only = { ...plan, plans: [{ ...row, rank: 1 }], misses: [], front: [], fronts: {}, levers: [], ruled_out: [], demoted: [], target_costs: [], if_you_port: [] };
-  return answered(JSON.stringify(only), () => ask("plan", { from: "plan.json", explain: true, files: { ...files, "plan.json": only } }));
+/** A plan without what stands beside `plans`: it is sent to be asked about, and nothing is searched again. */
+const bare = (plan, plans) => ({ ...plan, plans, misses: [], front: [], fronts: {}, levers: [], ruled_out: [], demoted: [], target_costs: [], if_you_port: [] });
+const reread = (plan, files, more = {}) => ask("plan", { from: "plan.json", ...more, files: { ...files, "plan.json": plan } });
+const explained = (plan, files) => answered(JSON.stringify(plan), () => reread(plan, files, { explain: true }));
+
+/** Of a row of a plan, of whatever rank, or of a front. */
+export const ofPlan = (plan, row, files = {}) => explained(bare(plan, [{ ...row, rank: 1 }]), files);
+
+/** Of the single changes of the first row; some of them are other rows. */
+export const ofChanges = (plan, files = {}) => explained({ ...bare(plan, plan.plans), levers: plan.levers }, files);
+
+/** The command that estimates a row by itself: later rows and those of a front come without. */
+export async function commandOf(plan, row, files = {}) {
+  return row.reproduce || (await reread(bare(plan, [{ ...row, rank: 1 }]), files)).plans[0].reproduce;
 }
 
 /** The figure of that name (or of that name for each of something) nearest to the root; null where there is none. */
@@ -65,7 +75,7 @@ export function provenance(figures) {
 }
 
 /** A dialog that says where the figure of that name comes from. */
-function openOrigin(name, figures) {
+export function openOrigin(name, figures) {
   const inside = el("div", {});
   const dialog = el("dialog", { class: "card tree", "aria-label": `Where ${name} comes from` },
     el("div", { class: "row" }, el("h2", {}, name), el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), inside);

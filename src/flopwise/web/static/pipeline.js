@@ -57,6 +57,7 @@ export function schedule(found) {
   const [ahead, behind] = palette();
   const notes = [
     drawn < count ? `The first ${drawn} of ${count} micro-batches of a step; the others are alike, and with all of them the pipeline is idle ${format.percent((pp - 1) / (count + pp - 1))} of the time.` : `${count} micro-batches of a step; the pipeline is idle ${format.percent(idle)} of the time.`,
+    "That is (stages - 1) / (micro-batches + stages - 1), Narayanan et al. 2021 (arXiv:2104.04473).",
     interleave > 1 ? `Drawn without its ${interleave} chunks of layers a stage, which divide the idle time by ${interleave}.` : "",
     name !== "1f1b" ? `Drawn as 1F1B; ${name} fills part of what is idle here.` : "",
   ];
@@ -76,7 +77,7 @@ export function schedule(found) {
         },
       }],
     })),
-    el("p", { class: "note" }, "Blue is forward, the other colour backward. ", notes.filter(Boolean).join(" ")),
+    el("p", { class: "note" }, el("i", { class: "swatch s0", "aria-hidden": "true" }), "forward ", el("i", { class: "swatch s1", "aria-hidden": "true" }), "backward. ", notes.filter(Boolean).join(" ")),
     el("details", {}, el("summary", {}, "When each stage works"), table("Stages", [
       { title: "stage", cell: (stage) => stage }, { title: "begins", number: true, cell: (stage) => start(all, stage) },
       { title: "ends", number: true, cell: (stage) => format.seconds(Math.max(...all.filter((pass) => pass.stage === stage).map((pass) => pass.end))) },

@@ -2,12 +2,12 @@
 
 import { ask, facts, job, options } from "./api.js";
 import { prepare } from "./charts.js";
-import { band, el, failed, fill, fresh, painted, skeleton, statusLine, table, tiles } from "./dom.js";
+import { band, dropZone, el, failed, fill, fresh, painted, skeleton, statusLine, table, tiles } from "./dom.js";
 import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
-import { front, levers } from "./planned.js";
+import { front, levers, rowOf, rowsOf } from "./planned.js";
 import { detail } from "./chosen.js";
-import { figure, linkOrigins, ofPlan } from "./origins.js";
+import { figure, linkOrigins, ofChanges, ofPlan } from "./origins.js";
 
 const TASKS = [["serve", "Real-time"], ["batch", "Batch"], ["finetune", "Fine-tune"], ["pretrain", "Pre-train"], ["encode", "Embeddings"]];
 const SESSION = ["turns", "think", "tool_share", "tool_pause", "kv_stores"];
@@ -58,6 +58,8 @@ const FIELDS = {
 const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
 /** How far the first look is ahead: where there are few processors, both at once would be slower than one after the other. */
 const AHEAD_MS = 600;
+/** What the address says besides the question: the row that is shown, and how the table is sorted and filtered. */
+const VIEW = ["pick", "sort", "find"];
 const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
 
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
@@ -71,8 +73,8 @@ export async function show(main) {
   const lists = new Set(Object.keys(declared).filter((key) => declared[key].type === "array"));
   const state = fromAddress(lists);
   const files = {};
-  let pick = Number(state.pick) || 1;
-  delete state.pick;
+  const view = { pick: "1", sort: "rank", find: "", ...Object.fromEntries(VIEW.filter((key) => key in state).map((key) => [key, state[key]])) };
+  for (const key of VIEW) delete state[key];
   let running = null;
   let timer = 0;
   let answered = ""; // of which model and task all plans were shown last
@@ -81,12 +83,12 @@ export async function show(main) {
   const results = el("div", { id: "results" });
   fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status.line, results)));
 
-  const remember = () => toAddress(pick > 1 ? { ...state, pick } : state);
+  const remember = () => toAddress({ ...state, pick: view.pick === "1" ? "" : view.pick, sort: view.sort === "rank" ? "" : view.sort, find: view.find });
 
   function change(key, value) {
     if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
     else state[key] = value;
-    pick = 1;
+    view.pick = "1";
     remember();
     running?.abort();
     clearTimeout(timer);
@@ -100,23 +102,23 @@ export async function show(main) {
     change("task", task);
   }
 
-  function upload(file) {
-    if (!file) return;
-    file.text().then((text) => {
-      files["config.json"] = text;
-      change("workload", "config.json");
-      drawForm();
-    });
+  function take(text) {
+    files["config.json"] = text;
+    change("workload", "config.json");
+    drawForm();
   }
+
+  document.addEventListener("paste", (event) => {
+    const text = event.clipboardData.getData("text").trim();
+    if (!text.startsWith("{")) return; // what a field takes
+    event.preventDefault();
+    take(text);
+  });
 
   function drawForm() {
     const task = state.task;
     const shown = OF_TASK[task] ?? [];
-    const picker = el("input", { type: "file", accept: ".json", class: "noprint", "aria-label": "A config.json", onchange: () => upload(picker.files[0]) });
-    const drop = el("div", {
-      class: "drop", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
-      ondrop: (e) => { e.preventDefault(); drop.classList.remove("over"); upload(e.dataTransfer.files[0]); },
-    }, "Or drop a config.json here: ", picker, files["config.json"] ? el("p", { class: "note" }, "In use; it is not part of the link.") : null);
+    const drop = dropZone("Or paste or drop a config.json:", { accept: ".json", label: "A config.json", note: files["config.json"] && "In use; it is not part of the link." }, take);
     fill(form,
       input({ key: "workload", label: "Model", hint: "A name of the catalog, a hub id, or a size such as 7B.", placeholder: "Llama-3.1-8B", suggestions: () => names("models", "name") }, state, change), drop,
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
@@ -146,33 +148,40 @@ export async function show(main) {
       status.quiet("Stopped.");
       settle();
     };
-    const told = (text, fraction) => status.told(text, fraction, stop);
-    told("Planning …");
+    const report = (text, fraction) => status.busy(text, fraction, stop);
+    report("Planning …");
     prepare();
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
-    let whole = false;
+    let isRanked = false;
     const subject = `${state.workload} ${state.task}`;
     if (answered !== subject && !PLACES.some((key) => key in question)) {
-      const look = ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!whole && !mine.signal.aborted) draw(plan, question, null, true); }, () => {});
+      const look = ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!isRanked && !mine.signal.aborted) draw(plan, question, null, true); }, () => {});
       await Promise.race([look, new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
       if (mine.signal.aborted) return;
     }
-    try {
-      const plan = await job("plan", question, { signal: mine.signal, progress: told });
-      whole = true;
+    let rest = null; // draws what stands below the ranking
+    const rank = (plan) => {
+      if (mine.signal.aborted) return;
+      performance.mark("plan-ranked");
+      isRanked = true;
       answered = subject;
-      const rest = draw(plan, question, null);
-      status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
+      rest = draw(plan, question, null);
+      painted().then(() => performance.mark("plan-shown"));
+    };
+    try {
+      const plan = await job("plan", question, { signal: mine.signal, progress: report, ranked: rank });
+      if (!rest) rank(plan);
       await painted();
       if (mine.signal.aborted) return;
-      performance.mark("plan-shown");
-      rest();
+      status.quiet(`${format.count(plan.evaluated)} layouts evaluated; answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
+      rest(plan);
+      performance.mark("plan-whole");
     } catch (problem) {
-      whole = true;
+      isRanked = true;
       if (problem.name === "AbortError") return;
-      if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem)();
+      if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem)(problem.details.document);
       else fill(results, failed(problem));
       status.quiet(problem.infeasible ? "No plan meets every target." : "No answer.");
     }
@@ -185,37 +194,41 @@ export async function show(main) {
     results.removeAttribute("aria-busy");
   }
 
-  /** Draw what is read first of an answer; the function that is returned draws the rest. `first`: a first look, of which nothing is chosen yet. */
+  /** Draw what is read first of an answer; the function that is returned draws the rest of the whole one. `first`: a first look, of which nothing is chosen yet. */
   function draw(plan, question, problem, first = false) {
-    const rows = plan.plans.length ? plan.plans : plan.misses;
+    const rows = rowsOf(plan);
     const place = el("div", { id: "chosen" });
-    const select = (row) => {
-      pick = row.rank || rows.indexOf(row) + 1;
+    let whole = null; // the answer, once what stands below the ranking is there
+    const select = (key) => {
+      view.pick = key;
       remember();
-      for (const line of results.querySelectorAll("tr[data-rank]")) line.classList.toggle("chosen", line.dataset.rank === String(pick));
-      for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === String(pick);
-      detail(place, row, plan, question, { rows, signal: running.signal });
+      for (const line of results.querySelectorAll("tr[data-rank]")) line.classList.toggle("chosen", line.dataset.rank === key);
+      for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === key;
+      if (whole) detail(place, rowOf(whole, key), whole, question, running.signal);
     };
     results.classList.toggle("stale", false);
     if (first) {
       fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
-        headline(rows[0], plan, true), ranked(rows, plan, 0, () => {}), front(plan, () => {}));
+        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}), front(plan, () => {}));
       return () => {};
     }
     const before = results.querySelector(":scope > .below"); // stays until the rest is drawn: nothing jumps
+    before?.classList.add("stale");
     const below = el("div", { class: "below" });
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
         el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
-      rows.length ? ranked(rows, plan, pick, select, (row) => () => ofPlan(plan, row, question.files)) : null,
+      rows.length ? ranked(rows, plan, view, remember, select, (row) => () => ofPlan(whole ?? plan, row, question.files)) : null,
       before ?? below);
-    return () => {
+    return (answer) => {
+      whole = answer;
       before?.replaceWith(below);
-      fill(below, el("div", { class: "cards" }, front(plan, select), levers(plan)), place, ruledOut(plan, question), assumed(plan));
+      const shown = front(whole, (key) => { select(key); place.scrollIntoView({ block: "nearest" }); });
+      fill(below, el("div", { class: "cards" }, shown, levers(whole, () => ofChanges(whole, question.files))), place, ruledOut(whole, question), assumed(whole));
       if (!rows.length) return;
-      select(rows[pick - 1] ?? rows[0]);
-      linkOrigins(results.querySelector("[aria-label='The answer']"), () => ofPlan(plan, rows[0], question.files));
+      select(rowOf(whole, view.pick) ? view.pick : "1");
+      linkOrigins(results.querySelector("[aria-label='The answer']"), () => ofPlan(whole, rows[0], question.files));
     };
   }
 
@@ -243,7 +256,8 @@ const EXAMPLES = [
 
 const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
-const likely = (row) => (Object.keys(row.meets).length ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
+const hasTargets = (row) => Object.keys(row.meets).length > 0;
+const likely = (row) => (hasTargets(row) ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
 /** The names that figures of a row have in its provenance. */
 const takes = (plan) => ({ finetune: "run time", pretrain: "run time", batch: "time of the batch" })[plan.task] ?? "whole request of the plan";
 const chance = (row) => (Object.keys(row.meets).length > 1 ? "chance of every target" : `chance of ${Object.keys(row.meets)[0]}`);
@@ -253,10 +267,6 @@ const ends = (row, name, text) => {
   return low === null || text(low) === text(high) ? null : `80 % interval: ${text(low)} to ${text(high)}`;
 };
 
-const at = (plan, name) => {
-  const percentile = format.percentileOf(plan, name);
-  return percentile && (percentile === "mean" ? "on average" : `at ${percentile} of requests`);
-};
 
 function headline(best, plan, meets) {
   const figures = [
@@ -264,10 +274,10 @@ function headline(best, plan, meets) {
     [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), "cost of the plan"],
   ];
   if (service(plan)) {
-    figures.push(["TTFT", best.figures.ttft_s === undefined ? null : format.figure("ttft_s", best.figures.ttft_s), at(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s === undefined ? null : format.figure("tpot_s", best.figures.tpot_s), at(plan, "tpot"), null, "TPOT of the plan"]);
+    figures.push(["TTFT", best.figures.ttft_s ? format.seconds(best.figures.ttft_s) : null, format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s ? format.seconds(best.figures.tpot_s) : null, format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
   }
-  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", likely(best), null, null, chance(best)]);
-  return el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
+  return el("section", { class: "card headline", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
 const COLUMNS = [
@@ -277,49 +287,56 @@ const COLUMNS = [
   { key: "layout", title: "layout", kind: "words", minor: true, of: (c) => format.layout(c.layout) },
   { key: "memory", title: "memory", number: true, minor: true, of: (c) => c.memory_bytes, text: (c) => `${format.fixed(c.memory_bytes / 2 ** 30, 0)}/${format.fixed(c.capacity_bytes / 2 ** 30, 0)} GiB`, origin: () => "memory per GPU" },
   { key: "ttft", title: "TTFT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.ttft_s ?? Infinity, text: (c) => format.figure("ttft_s", c.figures.ttft_s), origin: () => "TTFT of the plan" },
-  { key: "tpot", title: "TPOT", number: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s), origin: () => "TPOT of the plan" },
+  { key: "tpot", title: "TPOT", number: true, minor: true, only: (p) => p.task === "serve", of: (c) => c.figures.tpot_s ?? Infinity, text: (c) => format.figure("tpot_s", c.figures.tpot_s), origin: () => "TPOT of the plan" },
   { key: "time", title: "time", number: true, only: (p) => p.task !== "serve", of: (c) => c.seconds, text: (c) => format.seconds(c.seconds), origin: (_, plan) => takes(plan) },
   { key: "hourly", title: "USD/h", number: true, minor: true, of: (c) => c.usd_per_hour, text: (c) => format.usd(c.usd_per_hour), origin: () => "price of all machines" },
   { key: "cost", title: "cost", number: true, of: (c) => c.cost_usd, text: (c) => format.usd(c.cost_usd), origin: () => "cost of the plan" },
-  { key: "meets", title: "meets", number: true, of: (c) => (Object.keys(c.meets).length ? -Math.min(...Object.values(c.meets)) : 0), text: likely, origin: (c) => (Object.keys(c.meets).length ? chance(c) : null) },
+  { key: "meets", title: "meets", number: true, of: (c) => (hasTargets(c) ? -Math.min(...Object.values(c.meets)) : 0), text: likely, origin: (c) => (hasTargets(c) ? chance(c) : null) },
 ];
 const FIRST = 10;
 
-/** The ranked table: sorted by any column, filtered by any text, ten rows at first; `origins(row)` asks for its provenance. */
-function ranked(rows, plan, pick, select, origins = null) {
-  let sort = { key: "rank", up: true };
+/**
+ * The ranked table: sorted by any column, filtered by any text, ten rows at first. `view`: the row that is picked, the
+ * column that sorts (`-cost`: the dearest first) and the filter, which `remember()` keeps; `origins(row)` asks for its provenance.
+ */
+function ranked(rows, plan, view, remember, select, origins = null) {
   let all = false;
   const place = el("div");
-  const search = el("input", { type: "search", "aria-label": "Filter the plans", placeholder: "Filter: l40s, aws, spot …", oninput: () => draw() });
+  const search = el("input", { type: "search", "aria-label": "Filter the plans", placeholder: "Filter: l40s, aws, spot …", value: view.find, oninput: () => { view.find = search.value; remember(); draw(); } });
   const columns = COLUMNS.filter((c) => !c.only || c.only(plan));
   const text = (c, row) => (c.text ? c.text(row) : String(c.of(row)));
-  const chosen = () => place.querySelector("input[name=pick]:checked")?.value ?? String(pick);
+
+  function sortBy(key) {
+    view.sort = view.sort === key ? `-${key}` : key;
+    remember();
+    draw();
+  }
 
   function draw() {
-    const before = chosen();
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const column = columns.find((c) => c.key === sort.key);
+    const column = columns.find((c) => c.key === view.sort.replace("-", "")) ?? columns[0];
+    const up = !view.sort.startsWith("-");
     const found = rows.filter((row) => wanted.every((word) => columns.some((c) => `${text(c, row)} ${c.note?.(row) ?? ""}`.toLowerCase().includes(word))));
     found.sort((a, b) => {
       const [x, y] = [column.of(a), column.of(b)];
-      return (x < y ? -1 : x > y ? 1 : 0) * (sort.up ? 1 : -1);
+      return (x < y ? -1 : x > y ? 1 : 0) * (up ? 1 : -1);
     });
     const shown = all ? found : found.slice(0, FIRST);
     fill(place,
       table(`${plan.plans.length ? "Plans that meet every target" : "Nearest misses"}: ${shown.length} of ${rows.length}`, [
-        { title: el("span", { class: "unseen" }, "show"), cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === before, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(row) }) },
+        { title: el("span", { class: "unseen" }, "show"), cell: (row) => el("input", { type: "radio", name: "pick", value: String(row.rank), checked: String(row.rank) === view.pick, "aria-label": `Show plan ${row.rank}: ${row.instance}`, onchange: () => select(String(row.rank)) }) },
         ...columns.map((c) => ({
-          number: c.number, minor: c.minor, sorted: c.key === sort.key ? (sort.up ? "ascending" : "descending") : null,
-          title: el("button", { type: "button", onclick: () => { sort = { key: c.key, up: c.key === sort.key ? !sort.up : true }; draw(); } }, c.key === "cost" ? costOf(plan) : c.title, c.key === sort.key ? (sort.up ? " ▲" : " ▼") : ""),
+          number: c.number, minor: c.minor, sorted: c === column ? (up ? "ascending" : "descending") : null,
+          title: el("button", { type: "button", onclick: () => sortBy(c.key) }, c.key === "cost" ? costOf(plan) : c.title, c === column ? (up ? "\u00a0▲" : "\u00a0▼") : ""),
           kind: c.kind, cell: (row) => [origins && c.origin?.(row, plan) ? figure(c.origin(row, plan), text(c, row)) : text(c, row), c.note && el("small", {}, c.note(row))],
         })),
-      ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === before && "chosen" })),
+      ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === view.pick && "chosen" })),
       found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
     const lines = place.querySelectorAll("tr[data-rank]");
     if (origins) shown.forEach((row, i) => linkOrigins(lines[i], origins(row), { beside: true }));
   }
   draw();
-  return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, "Ranked plans"), search), place);
+  return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, plan.plans.length ? "Ranked plans" : "Nearest misses"), search), place);
 }
 
 /** What was ruled out and why; any instance or GPU can be asked for, and every one that is not ranked has its button. */
@@ -339,8 +356,9 @@ function ruledOut(plan, question) {
     try {
       const found = await ask("plan", { ...rest, ...limits, ...(service(plan) ? { simulate: false } : {}) });
       const best = found.plans[0];
-      fill(place, el("p", {}, `${name} meets the targets: ${best.num_instances} x ${best.provider} ${best.instance} in ${format.seconds(best.seconds)} for ${format.usd(best.cost_usd)}` +
-        `${plan.plans.length ? `, against ${format.usd(plan.plans[0].cost_usd)} of plan 1` : ""}.${other}`));
+      fill(place, el("p", {}, `${name} meets the targets: ${best.num_instances} x ${best.provider} ${best.instance} in `, figure(takes(found), format.seconds(best.seconds)), " for ", figure("cost of the plan", format.usd(best.cost_usd)),
+        plan.plans.length ? `, against ${format.usd(plan.plans[0].cost_usd)} of plan 1` : "", `.${other}`));
+      linkOrigins(place, () => ofPlan(found, best, question.files));
     } catch (problem) {
       fill(place, el("p", {}, `${name}: ${problem.message}`), el("ul", {}, (problem.details?.reasons ?? []).map((reason) => el("li", {}, reason))));
     }
@@ -359,9 +377,9 @@ function ruledOut(plan, question) {
       { title: "reason", cell: (r) => r.reason }, { title: "example", cell: (r) => r.example || "-" },
     ], plan.ruled_out) : null,
     unranked(plan, (row) => {
-      const asked = [question.provider ?? []].flat();
-      if (!asked.length || asked.includes(row.provider)) return askAbout(`${row.provider} ${row.instance}`, { instance: [row.instance], provider: [row.provider] });
-      return fill(place, el("p", {}, `${row.provider} ${row.instance} is left out: the question is about ${asked.join(", ")} only.`));
+      const providers = [question.provider ?? []].flat();
+      if (!providers.length || providers.includes(row.provider)) return askAbout(`${row.provider} ${row.instance}`, { instance: [row.instance], provider: [row.provider] });
+      return fill(place, el("p", {}, `${row.provider} ${row.instance} is left out: the question is about ${providers.join(", ")} only.`));
     }));
 }
 

@@ -3,51 +3,75 @@
 import { chart, palette, timesAxis } from "./charts.js";
 import { el, table } from "./dom.js";
 import * as format from "./format.js";
+import { figure, linkOrigins, openOrigin } from "./origins.js";
 
 const AXES = { ttft: "TTFT", tpot: "TPOT" };
+const MOST_BARS = 10;
+const SMALL = 0.005; // changes of the cost that no bar shows
 
-/** Cost against time: each ranked plan a point, the front a line; a point that is clicked is shown. */
+const SAME = ["provider", "region", "instance", "purchase", "num_instances", "cost_usd", "seconds"];
+const same = (a, b) => SAME.every((key) => a[key] === b[key]) && format.layout(a.layout) === format.layout(b.layout);
+const targetOf = (plan) => Object.keys(plan.fronts)[0];
+
+/** What stands across of a front: the latency of its target, or the time. */
+const timeOf = (plan, row) => (targetOf(plan) ? row.figures[`${targetOf(plan)}_s`] : row.seconds);
+const isDrawn = (plan) => (row) => timeOf(plan, row) > 0 && row.cost_usd > 0;
+
+/** The cheapest row at each time, the quickest first; one that is ranked is that of the ranking. */
+export function frontRows(plan) {
+  const line = (targetOf(plan) ? plan.fronts[targetOf(plan)] : plan.front).filter(isDrawn(plan)).sort((a, b) => timeOf(plan, a) - timeOf(plan, b));
+  return line.filter((one, i) => line.slice(0, i).every((quicker) => quicker.cost_usd > one.cost_usd)).map((one) => plan.plans.find((ranked) => same(ranked, one)) ?? one);
+}
+
+/** The plans, or the nearest misses. */
+export const rowsOf = (plan) => (plan.plans.length ? plan.plans : plan.misses);
+const ON_FRONT = "front-";
+/** What a row is called in the address: its rank, or its place on the front. */
+const keyOf = (plan, row) => (rowsOf(plan).includes(row) ? String(row.rank) : `${ON_FRONT}${frontRows(plan).indexOf(row) + 1}`);
+export const rowOf = (plan, key) => (key.startsWith(ON_FRONT) ? frontRows(plan)[Number(key.slice(ON_FRONT.length)) - 1] : rowsOf(plan).find((row) => String(row.rank) === key));
+
+/** Cost against time: each ranked plan a point, the front a line; a point that is clicked is shown: `select(key)`. */
 export function front(plan, select) {
-  const named = Object.keys(plan.fronts);
-  const target = named[0];
-  const of = (c) => (target ? c.figures[`${target}_s`] : c.seconds);
-  const points = (some) => some.filter((c) => of(c) > 0 && c.cost_usd > 0).map((c) => ({ value: [of(c), c.cost_usd], row: c }));
-  const line = points(target ? plan.fronts[target] : plan.front).sort((a, b) => a.value[0] - b.value[0]);
-  const lower = line.filter((p, i) => line.slice(0, i).every((q) => q.value[1] > p.value[1]));
-  const all = points(plan.plans);
+  const target = targetOf(plan);
+  const points = (rows) => rows.map((row) => ({ value: [timeOf(plan, row), row.cost_usd], row, key: keyOf(plan, row) })); // the library gives copies back
+  const lower = points(frontRows(plan));
+  const all = points(plan.plans.filter(isDrawn(plan)));
   if (all.length + lower.length < 2) return null;
   const title = target ? `Cost against ${AXES[target] ?? target}` : "Cost against time";
-  const told = (row) => `${row.num_instances} x ${row.provider} ${row.instance}\n${row.num_gpus} x ${row.gpu}\n${format.seconds(of(row))}, ${format.usd(row.cost_usd)}`;
+  const words = (row) => `${row.num_instances} x ${row.provider} ${row.instance}\n${row.num_gpus} x ${row.gpu}\n${format.seconds(timeOf(plan, row))}, ${format.usd(row.cost_usd)}`;
   return el("section", { class: "card" }, el("h2", {}, title),
     chart(`${title}: ${all.length} plans and the cheapest at each time; the table of plans holds the same figures`, () => ({
       legend: {},
-      tooltip: { formatter: (p) => told(p.data.row) },
+      tooltip: { formatter: (p) => words(p.data.row) },
       xAxis: { ...timesAxis([...all, ...lower].map((one) => one.value[0])), name: target ? AXES[target] ?? target : "time" },
-      yAxis: { type: "log", axisLabel: { formatter: (v) => `$${format.count(v).replace(" ", "")}` } },
+      yAxis: { type: "log", axisLabel: { formatter: format.briefUsd } },
       series: [
         { name: "cheapest at each time", type: "line", data: lower, symbolSize: 7, lineStyle: { width: 2 } },
         { name: "plans", type: "scatter", data: all, symbolSize: (v, p) => (p.data.row.rank === 1 ? 16 : 9), itemStyle: { opacity: 0.75 } },
       ],
-    }), { click: (p) => { if (plan.plans.includes(p.data.row)) select(p.data.row); } }));
+    }), { click: (p) => select(p.data.key) }));
 }
 
-/** Single changes of the best plan as a tornado of cost, with the table of all that they do. */
-export function levers(plan) {
-  const rows = plan.levers.filter((one) => one.cost !== null);
-  if (!rows.length) return null;
+/** Single changes of the best plan as a tornado of cost, with the table of all that they do; `origins` asks for where it comes from. */
+export function levers(plan, origins) {
+  if (!plan.levers.length) return null;
   const ratio = (value) => (value === null ? "-" : `${value - 1 >= 0 ? "+" : ""}${format.fixed(100 * (value - 1), 0)} %`);
-  const drawn = [...rows].sort((a, b) => Math.abs(Math.log(a.cost)) - Math.abs(Math.log(b.cost))).slice(-10);
-  return el("section", { class: "card" }, el("h2", {}, "What one change would do"),
-    chart("Change of the cost by each single change; the table below holds the same figures", () => ({
+  const size = (one) => Math.abs(Math.log(one.cost));
+  const drawn = plan.levers.filter((one) => one.cost !== null && size(one) > SMALL).sort((a, b) => size(a) - size(b)).slice(-MOST_BARS);
+  const effect = (title, key) => ({ title, number: true, cell: (one) => (one[key] === null ? "-" : figure(`${title}, ${one.change}`, ratio(one[key]))) });
+  const made = el("section", { class: "card" }, el("h2", {}, "What one change would do"),
+    drawn.length > 0 && chart("Change of the cost by each single change; the table below holds the same figures", () => ({
       tooltip: { formatter: (p) => `${p.name}: cost ${ratio(1 + p.value / 100)}` },
       grid: { left: 12, right: 30, top: 8, bottom: 30, containLabel: true },
       xAxis: { type: "value", name: "cost, %", splitNumber: 4 },
       yAxis: { type: "category", data: drawn.map((one) => one.change), axisLabel: { width: 180, overflow: "break", interval: 0, fontSize: 11, lineHeight: 12, hideOverlap: false }, axisTick: { show: false } },
       series: [{ type: "bar", data: drawn.map((one) => ({ value: 100 * (one.cost - 1), itemStyle: { color: palette()[one.cost > 1 ? 1 : 2] } })) }],
-    }), { tall: true }),
+    }), { tall: drawn.length > 5, click: (p) => openOrigin(`cost, ${p.name}`, origins) }),
+    el("p", { class: "note" }, drawn.length ? "Changes that leave the cost as it is are in the table alone." : "None of them changes the cost."),
     el("details", {}, el("summary", {}, `All ${plan.levers.length} changes`), table("Changes of the best plan", [
-      { title: "change", cell: (one) => one.change }, { title: "memory", number: true, cell: (one) => ratio(one.memory) },
-      { title: "time", number: true, cell: (one) => ratio(one.seconds) }, { title: "cost", number: true, cell: (one) => ratio(one.cost) },
+      { title: "change", cell: (one) => one.change }, effect("memory", "memory"), effect("time", "seconds"), effect("cost", "cost"),
       { title: "fits", cell: (one) => (one.fits ? "yes" : "no") }, { title: "note", cell: (one) => one.note || "-" },
     ], plan.levers)));
+  linkOrigins(made, origins);
+  return made;
 }

@@ -17,8 +17,7 @@ const TITLES = {
 };
 const called = (metric) => TITLES[metric] ?? metric.replaceAll("_", " ");
 const at = (moment) => (moment === null ? "-" : new Date(moment * 1000).toLocaleString());
-const taken = (value) => (value ? format.seconds(value) : "0 s");
-const known = (value, text) => (value === null || value === undefined ? "-" : text(value));
+const taken = (value) => format.known(value, (one) => (one ? format.seconds(one) : "0 s"));
 const machines = (run) => [run.gpus, run.gpu].filter((part) => part !== null).join(" x ") || "-";
 
 export async function show(main) {
@@ -51,9 +50,9 @@ async function all(main) {
   const columns = [
     { title: "name", cell: (r) => el("a", { href: `/runs?run=${r.run_id}` }, r.name || r.run_id.slice(0, 8)) },
     { title: "task", cell: (r) => r.task }, { title: "model", cell: (r) => r.model ?? "-" }, { title: "machines", cell: machines },
-    { title: "began", cell: (r) => at(r.started_at_s) }, { title: "took", number: true, cell: (r) => known(r.seconds, format.seconds) },
-    { title: "status", cell: (r) => r.status }, { title: "tokens/s", number: true, cell: (r) => known(r.metrics.tokens_per_s, format.count) },
-    { title: "MFU", number: true, cell: (r) => known(r.metrics.mfu_frac, format.percent) }, { title: "cost", number: true, cell: (r) => known(r.metrics.cost_usd, format.usd) },
+    { title: "began", cell: (r) => at(r.started_at_s) }, { title: "took", number: true, cell: (r) => format.known(r.seconds, format.seconds) },
+    { title: "status", cell: (r) => r.status }, { title: "tokens/s", number: true, cell: (r) => format.known(r.metrics.tokens_per_s, format.count) },
+    { title: "MFU", number: true, cell: (r) => format.known(r.metrics.mfu_frac, format.percent) }, { title: "cost", number: true, cell: (r) => format.known(r.metrics.cost_usd, format.usd) },
   ];
   function draw() {
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -96,9 +95,9 @@ function draw(place, run) {
   fill(place,
     el("section", { class: "card" }, el("h2", {}, run.verdict),
       tiles([
-        ["task", run.task], ["model", run.model], ["machines", machines(run)], ["took", known(run.seconds, format.seconds)],
-        ["tokens/s", known(run.metrics.tokens_per_s, format.count)], ["MFU", known(run.metrics.mfu_frac, format.percent)],
-        ["energy", known(run.metrics.energy_joules, format.joules)], ["cost", known(run.metrics.cost_usd, format.usd), budget],
+        ["task", run.task], ["model", run.model], ["machines", machines(run)], ["took", format.known(run.seconds, format.seconds)],
+        ["tokens/s", format.known(run.metrics.tokens_per_s, format.count)], ["MFU", format.known(run.metrics.mfu_frac, format.percent)],
+        ["energy", format.known(run.metrics.energy_joules, format.joules)], ["cost", format.known(run.metrics.cost_usd, format.usd), budget],
       ].filter(([, value]) => value !== "-"))),
     el("div", { class: "cards" }, terms(run), ...Object.entries(run.series).map(([metric, points]) => line(run, metric, points))),
     figures(run), causes(run), events(run),
@@ -107,10 +106,8 @@ function draw(place, run) {
 
 const SIDES = [["expected", "expected_s", 7], ["measured", "measured_s", 0]];
 const APART = 100; // times: bars of terms that lie further apart show one of them alone
-const apart = (rows) => {
-  const known = rows.flatMap((term) => SIDES.map(([, key]) => term[key])).filter((value) => value > 0);
-  return known.length > 1 && Math.max(...known) > APART * Math.min(...known);
-};
+const timesOf = (rows) => rows.flatMap((term) => SIDES.map(([, key]) => term[key])).filter((value) => value > 0);
+const areApart = (times) => times.length > 1 && Math.max(...times) > APART * Math.min(...times);
 const LABEL = "Time of each term, expected and measured; the table holds the same figures";
 const names = (rows) => ({ type: "category", data: rows.map((term) => term.name), axisLabel: { interval: 0 } });
 
@@ -124,9 +121,8 @@ function bars(rows) {
 
 /** Terms that lie decades apart, as points: the length of a bar says nothing on a logarithmic axis. */
 function dots(rows) {
-  const known = rows.flatMap((term) => SIDES.map(([, key]) => term[key])).filter((value) => value > 0);
   return chart(LABEL, () => ({
-    legend: {}, tooltip: { formatter: (p) => `${rows[p.value[1]].name}, ${p.seriesName}: ${taken(p.value[0])}` }, xAxis: timesAxis(known), yAxis: { ...names(rows), splitLine: { show: true } },
+    legend: {}, tooltip: { formatter: (p) => `${rows[p.value[1]].name}, ${p.seriesName}: ${taken(p.value[0])}` }, xAxis: timesAxis(timesOf(rows)), yAxis: { ...names(rows), splitLine: { show: true } },
     series: SIDES.map(([name, key, hue]) => ({ name, type: "scatter", symbolSize: 11, data: rows.map((term, i) => [term[key], i]).filter(([value]) => value > 0), itemStyle: { color: palette()[hue] } })),
   }));
 }
@@ -135,11 +131,11 @@ function terms(run) {
   if (!run.terms.length) return null;
   const rows = [...run.terms].reverse();
   return el("section", { class: "card" }, el("h2", {}, "Where the time goes"),
-    apart(rows) ? dots(rows) : bars(rows),
+    areApart(timesOf(rows)) ? dots(rows) : bars(rows),
     table("Terms", [
       { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },
-      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "longer by", number: true, cell: (t) => taken(t.difference_s) },
-      { title: "how it is known", cell: (t) => t.basis },
+      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "difference", number: true, cell: (t) => taken(t.difference_s) },
+      { title: "basis", cell: (t) => t.basis },
     ], run.terms));
 }
 
@@ -158,13 +154,13 @@ function line(run, metric, points) {
 }
 
 function figures(run) {
-  const text = (figure, value) => known(value, (held) => format.figure(figure.metric, held));
+  const text = (figure, value) => format.known(value, (one) => format.figure(figure.metric, one));
   if (!run.figures.length) return null;
   return el("section", { class: "card" }, el("h2", {}, "Measured beside expected"), table("Figures with their 80 % interval", [
     { title: "figure", cell: (f) => called(f.metric) }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
     { title: "expected", number: true, cell: (f) => text(f, f.expected) },
     { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [`${text(f, f.low)} to ${text(f, f.high)}`, f.measured === null ? null : band(f.low, f.measured, f.high)]) },
-    { title: "off by", number: true, cell: (f) => known(f.difference, (held) => `${held > 0 ? "+" : ""}${format.percent(held)}`) },
+    { title: "difference", number: true, cell: (f) => format.known(f.difference, (one) => `${one > 0 ? "+" : ""}${format.percent(one)}`) },
     { title: "place", cell: (f) => f.place || "not measured" },
   ], run.figures));
 }
@@ -176,7 +172,7 @@ function causes(run) {
 
 function events(run) {
   if (!run.events.length) return null;
-  return el("section", { class: "card" }, el("h2", {}, "What happened"), table("Events, the last twenty", [
+  return el("section", { class: "card" }, el("h2", {}, "Events"), table("Events, the last twenty", [
     { title: "when", cell: (e) => at(e.at_s) }, { title: "step", number: true, cell: (e) => e.step ?? "-" }, { title: "what", cell: (e) => e.kind }, { title: "text", cell: (e) => e.text },
   ], run.events.slice(-20)));
 }

@@ -2,10 +2,10 @@
 
 import { ask, facts, job } from "./api.js";
 import { chart, numbersAxis, timeAxis, timesAxis } from "./charts.js";
-import { el, fill, table, tiles } from "./dom.js";
+import { dropZone, el, fill, table, tiles } from "./dom.js";
 import { counts, times } from "./form.js";
 import * as format from "./format.js";
-import { questionPage } from "./asked.js";
+import { questionPage } from "./question_page.js";
 import { figure, linkOrigins, ofEstimate } from "./origins.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
@@ -36,9 +36,9 @@ export function show(main) {
     empty: [el("h2", {}, "What do users see?"), el("p", {}, "Choose a model and a GPU; requests are played through every engine step.")],
     before: ({ state, change, files, drawForm }) => traceField(state, change, files, drawForm),
     run: async (noun, question, how) => {
-      const asked = { ...question };
-      for (const field of FIELDS) if (field.when && !field.when(asked)) delete asked[field.key];
-      const [run, curve] = await Promise.all([job(noun, { ...asked, explain: true }, how), latencyCurve(asked, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
+      const own = { ...question };
+      for (const field of FIELDS) if (field.when && !field.when(own)) delete own[field.key];
+      const [run, curve] = await Promise.all([job(noun, { ...own, explain: true }, how), latencyCurve(own, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
       return { run, curve };
     },
     draw: (found, place, question) => drawRun(found.run ?? found, found.curve ?? null, place, question),
@@ -46,21 +46,13 @@ export function show(main) {
 }
 
 function traceField(state, change, files, drawForm) {
-  function upload(file) {
-    if (!file) return;
-    file.text().then((text) => {
-      files["trace.csv"] = text;
-      for (const key of ["rate", "input", "output", "duration"]) delete state[key];
-      change("trace", "trace.csv");
-      drawForm();
-    });
-  }
-  const picker = el("input", { type: "file", accept: ".csv", "aria-label": "A trace of requests", onchange: () => upload(picker.files[0]) });
-  const drop = el("div", {
-    class: "drop field", ondragover: (e) => { e.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
-    ondrop: (e) => { e.preventDefault(); drop.classList.remove("over"); upload(e.dataTransfer.files[0]); },
-  }, "Or drop a trace (CSV: arrival_s, prompt_tokens, output_tokens): ", picker, state.trace ? el("p", { class: "note" }, files["trace.csv"] ? "In use; it is not part of the link." : "The link was made with a trace: choose it again.") : null);
-  return drop;
+  const note = files["trace.csv"] ? "In use; it is not part of the link." : "The link was made with a trace: choose it again.";
+  return dropZone("Or drop a trace (CSV: arrival_s, prompt_tokens, output_tokens):", { accept: ".csv", label: "A trace of requests", note: state.trace ? note : null }, (text) => {
+    files["trace.csv"] = text;
+    for (const key of ["rate", "input", "output", "duration"]) delete state[key];
+    change("trace", "trace.csv");
+    drawForm();
+  });
 }
 
 const OF_SERVE = ["model", "gpu", "tp", "pp", "ep", "dp", "weights", "kv_dtype", "engine", "input", "output"];
@@ -106,8 +98,8 @@ function timeline(run) {
   const several = line.replicas && new Set(line.replicas).size > 1;
   return [
     over("Requests that run and wait", `${format.plain(run.mean_running)} run and ${format.plain(run.mean_queue)} wait on average.`, [["running", "running"], ["queue", "waiting"]].filter(([key]) => line[key])),
-    line.blocks && over("KV cache: blocks in use", `At most ${format.percent(run.kv_peak_frac)} of the cache, ${format.percent(run.kv_mean_frac)} on average.`, [["blocks", "blocks"]]),
-    several && over("Replicas", `Between ${format.plain(Math.min(...line.replicas))} and ${format.plain(Math.max(...line.replicas))}; ${format.plain(run.replica_hours)} replica-hours${run.cost_usd === null ? "" : `, ${format.usd(run.cost_usd)}`}.`, [["replicas", "replicas", true]]),
+    line.blocks && over("KV cache: blocks in use", ["At most ", figure("cache at most", format.percent(run.kv_peak_frac)), ` of the cache, ${format.percent(run.kv_mean_frac)} on average.`], [["blocks", "blocks"]]),
+    several && over("Replicas", [`Between ${format.plain(Math.min(...line.replicas))} and ${format.plain(Math.max(...line.replicas))}; `, figure("replica-hours", format.plain(run.replica_hours)), " replica-hours", run.cost_usd === null ? "" : [", ", figure("cost of the run", format.usd(run.cost_usd))], "."], [["replicas", "replicas", true]]),
   ];
 }
 

@@ -7,7 +7,8 @@ import * as format from "./format.js";
 
 /**
  * A form beside its answer. `fields`: declarations; `start`: options where the address says none; `draw(answer, place)`;
- * `files`: texts by name, `needs(state)`: whether there is enough to ask; `job`: run as a job with progress; `kept`: what else the address says.
+ * `files`: texts by name, `needs(state)`: whether there is enough to ask; `run`: asks; `button`: asked when it is pressed and as the page
+ * opens, not after each change; `kept`: what else the address says, with what it is where the address is silent.
  */
 export async function questionPage(main, { title, noun, fields, start, draw, empty, needs, files = {}, before, run = ask, button = null, kept = {} }) {
   const declared = await options(noun).catch((problem) => ({ problem }));
@@ -16,10 +17,13 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
     return;
   }
   const lists = new Set(Object.keys(declared).filter((key) => declared[key].type === "array"));
-  const said = fromAddress(lists);
-  for (const key of Object.keys(kept)) delete said[key];
+  const given = fromAddress(lists);
+  for (const key of Object.keys(kept)) {
+    kept[key] = given[key] ?? kept[key];
+    delete given[key];
+  }
   if (typeof fields === "function") fields = fields(declared);
-  const state = Object.keys(said).length ? said : { ...start };
+  const state = Object.keys(given).length ? given : { ...start };
   const form = el("form", { class: "form card", "aria-label": title, onsubmit: (event) => { event.preventDefault(); answer(); } });
   const status = statusLine();
   const results = el("div", { id: "results" });
@@ -58,17 +62,17 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
       settle();
     };
     const begun = performance.now();
-    const told = (text, fraction) => status.told(text, fraction, stop);
-    told("Computing …");
+    const report = (text, fraction) => status.busy(text, fraction, stop);
+    report("Computing …");
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
     try {
       const used = Object.fromEntries(Object.entries(files).filter(([name]) => Object.values(state).includes(name) || name.endsWith(".yaml")));
-      const asked = { ...state, ...(Object.keys(used).length ? { files: used } : {}) };
-      const found = await run(noun, asked, { signal: mine.signal, progress: told });
+      const question = { ...state, ...(Object.keys(used).length ? { files: used } : {}) };
+      const found = await run(noun, question, { signal: mine.signal, progress: report });
       fill(results);
-      draw(found, results, asked);
+      draw(found, results, question);
       status.quiet(`Answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
       if (problem.name === "AbortError") return;
@@ -86,6 +90,5 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
   }
 
   drawForm();
-  if (button && !Object.keys(said).length) fill(results, el("div", { class: "empty" }, empty));
-  else answer();
+  answer();
 }

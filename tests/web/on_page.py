@@ -1,0 +1,93 @@
+"""What tests ask of a page in a real browser, and a server for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from flopwise.cli.app import app
+from flopwise.web.guard import Access
+from flopwise.web.server import create_app, listen, server_of
+
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+SLOWEST_MS = 90_000
+expect.set_options(timeout=SLOWEST_MS)
+
+
+@contextmanager
+def served(token: str | None = None) -> Iterator[str]:
+    """The address of a server of this process on a free port."""
+    with listen("127.0.0.1", 0) as bound:
+        server = server_of(create_app(app, Access.of("127.0.0.1", token)))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+def settled(page: Page) -> None:
+    """Wait for the whole answer."""
+    expect(page.locator("#results table").first).to_be_visible()
+    expect(page.locator("#results[aria-busy]")).to_have_count(0)
+
+
+def serious(page: Page) -> list[str]:
+    """What axe-core finds that hinders people, by rule."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("() => axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']})")
+    assert len(found["passes"]) > 10
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:150]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def chart_texts(page: Page, name: str) -> list[str]:
+    """What is written in the chart whose label begins with `name`, as it is drawn."""
+    chart = page.locator(f".chart[data-drawn][aria-label^='{name}']")
+    expect(chart).to_have_count(1)
+    found: list[str] = chart.evaluate(
+        "async (one) => { const { getInstanceByDom } = await import('/static/vendor/echarts.js');"
+        " return getInstanceByDom(one).getZr().storage.getDisplayList(true)"
+        ".filter((shape) => shape.type === 'tspan' && !shape.invisible && !shape.ignore)"
+        ".map((shape) => shape.style.text); }"
+    )
+    return found
+
+
+def click_datum(page: Page, name: str, series: int, place: int) -> None:
+    """Click one datum of the chart whose label begins with `name`, where it is drawn."""
+    chart = page.locator(f".chart[data-drawn][aria-label^='{name}']")
+    chart.scroll_into_view_if_needed()
+    x, y = chart.evaluate(
+        "async (one, [series, place]) => { const { getInstanceByDom } = await import('/static/vendor/echarts.js');"
+        " const made = getInstanceByDom(one);"
+        " const shape = made.getModel().getSeriesByIndex(series).getData().getItemGraphicEl(place);"
+        " const box = shape.getBoundingRect().clone(); box.applyTransform(shape.getComputedTransform());"
+        " return [box.x + box.width / 2, box.y + box.height / 2]; }",
+        [series, place],
+    )
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + x, box["y"] + y)
+
+
+def cut_on_paper(page: Page) -> list[str]:
+    """What paper of A4 would cut, and what is folded on it."""
+    page.set_viewport_size({"width": 718, "height": 1000})  # what A4 leaves between usual margins
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    found: list[str] = page.evaluate(
+        "() => [...document.querySelectorAll('.wide, .card, pre, summary, .tabs')]"
+        ".filter((one) => one.checkVisibility()"
+        " && (one.scrollWidth > one.clientWidth + 1 || one.matches('summary, .tabs')))"
+        ".map((one) => one.textContent.slice(0, 60))"
+    )
+    return found
