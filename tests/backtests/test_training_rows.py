@@ -9,6 +9,7 @@ import pytest
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
 from flopwise.backtests.training import row_job, row_layout, row_stack, usual_micro_batch
+from flopwise.errors import FlopwiseError
 from named import FACTS
 
 
@@ -193,3 +194,11 @@ def test_an_unstated_micro_batch_has_the_usual_tokens(
 ) -> None:
     """The power of two next to 12,288 tokens, 6,144 in a pipeline, that makes up a replica's sequences."""
     assert usual_micro_batch(seq_len, stages, sequences) == size
+
+
+def test_a_device_alone_needs_no_link() -> None:
+    """No link of an Apple M4 is known: one of them is timed, two are refused."""
+    row = {"model": "GPT-2", "gpu": "Apple M4", "seq_len": "512", "precision": "fp32", "micro_batch": "8"}
+    assert row_job(row | {"gpus": "1"}, FACTS).cluster.gpus_per_node == 1
+    with pytest.raises(FlopwiseError, match="no link"):
+        row_job(row | {"gpus": "2"}, FACTS)

@@ -54,6 +54,8 @@ FLASH_2_YEAR = 2024
 """The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
 OWN_CHOICE, OWN_CHOICE_YEAR = {"hf-trainer": "hf-trainer-2026", "fsdp-eager": "fsdp-eager-2026"}, 2026
 """Stacks whose attention is PyTorch's own choice of kernels, from the year of PyTorch 2.11 on, which takes cuDNN's."""
+CHECKPOINTING = ("torchtune", "unsloth")
+"""Stacks that recompute whole layers unless they are told not to: torchtune's recipes, Unsloth's get_peft_model."""
 MODES = ((0, 1), (1, 1), (2, 4), (2, 3), (2, 2), (2, 1))
 """Recompute from least to most: its mode, and of every how many blocks."""
 RUNS_WITH = 0.1
@@ -137,7 +139,7 @@ def row_layout(row: Row) -> Layout:
         dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero if dp * cp > 1 else 0, shard=whole(row, "shard", 0),
         micro_batch=whole(row, "micro_batch", usual),
         interleave=whole(row, "interleave", 1) if pp > 1 else 1,
-        recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith("torchtune") else 0),
+        recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith(CHECKPOINTING) else 0),
         sequence_parallel=flag(row, "sequence_parallel", default=tp > 1 and "2021" not in software),
     )  # fmt: skip
 
@@ -206,7 +208,7 @@ def row_stack(row: Row) -> str:
 
 
 def row_job(row: Row, facts: Facts) -> TrainJob:
-    """The job that a row ran, in nodes of eight where it says how they are joined.
+    """The job that a row ran, in nodes of eight where it says how they are joined; a device alone needs no link.
 
     Raises:
         FlopwiseError: the row names what is not known, or a layout that cannot be.
@@ -218,7 +220,10 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
         model=row_model(row, facts),
         recipe=recipe_on(row_recipe(row, layout, facts), chip)[0],
         layout=layout,
-        cluster=cluster(chip, ambiguous=gpu.note, network_bytes_per_s_per_gpu=network and network / NODE),
+        cluster=cluster(
+            chip, gpus_per_node=1 if layout.num_gpus == 1 else None, ambiguous=gpu.note,
+            network_bytes_per_s_per_gpu=network and network / NODE,
+        ),
     )
     return _as_it_fits(row, job)
 

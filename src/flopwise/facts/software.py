@@ -158,6 +158,7 @@ class TrainingStack(Software):
         "Bytes that norms and elementwise operations move, over reading and writing each tensor once."
     )
     tp_overlap: float = _by_fit("Share of tensor-parallel messages hidden behind compute.")
+    hides_sequences: bool = False  # it hides those of sequence parallelism alone
     ep_overlap: float = _by_fit("Share of expert all-to-alls hidden behind compute.")
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
     node_dispatch: bool  # a token crosses the network once for each node that wants it (DeepEP, HybridEP), not once for
@@ -210,6 +211,13 @@ class TrainingStack(Software):
     degrees: tuple[str, ...]  # those of PARALLELISM that it has
     degrees_source: str
     degrees_date: str
+
+    def tp_hidden(self, *, sequence_parallel: bool) -> float:
+        """Share of tensor-parallel messages that hides behind compute.
+
+        Source: `hides_sequences` of data/stacks.json. Assumes: its overlap is on wherever it can be.
+        """
+        return self.tp_overlap if sequence_parallel or not self.hides_sequences else 0.0
 
     @property
     def usual_attention(self) -> Literal["flash", "eager"]:

@@ -109,6 +109,7 @@ class BlockTimes:
     cp_back_s: Floats  # the same of the backward pass
     ep_s: Floats  # expert all-to-alls of the forward pass
     wire_s: Floats  # collectives of forward + backward at the datasheet's link rate
+    tp_overlap: float  # share of the tensor-parallel ones that hides behind compute
     backward: bool = True  # whether gradients pass
 
     @classmethod
@@ -120,7 +121,8 @@ class BlockTimes:
         cp_s, cp_back_s, cp_wire = _context_parallel_s(items, kernels, context)
         backward = context.block.backward
         wire_s = (2 if backward else 1) * (tp_wire + ep_wire + cp_wire) + zero
-        return cls(kernels, tp_s + zero, cp_s + zero, cp_back_s + zero, ep_s + zero, wire_s, backward)
+        overlap = context.software.tp_hidden(sequence_parallel=context.split.sequence_parallel)
+        return cls(kernels, tp_s + zero, cp_s + zero, cp_back_s + zero, ep_s + zero, wire_s, overlap, backward)
 
     def lines(self, mode: int, recipe: Recipe, contention: float) -> NDArray[np.float64]:
         """Seconds of the block's part of a step under one recompute mode, shape (6 + 3, n).
@@ -145,7 +147,7 @@ class BlockTimes:
         routed = sendings * _exposed_s(self.ep_s, software.ep_overlap, kernels.forward_s)
         hidden = np.minimum(sendings * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
         beside = sendings * self.ep_s - (1.0 - contention) * hidden
-        tensor_s = passes * _exposed_s(self.tp_s, software.tp_overlap, kernels.forward_s)
+        tensor_s = passes * _exposed_s(self.tp_s, self.tp_overlap, kernels.forward_s)
         ring_s = (2.0 if mode == 2 and self.backward else 1.0) * self.cp_s + self.backward * self.cp_back_s
         parts = kernels.forward_s, kernels.backward_s, again_s, tensor_s, ring_s, routed
         return np.stack([*parts, kernels.weight_s, np.maximum(routed - beside, 0.0), flops])

@@ -289,7 +289,8 @@ class StepFigures(Ledger):
         ranks = int(getattr(self.layout, degree))
         if ranks == 1:
             return self._sum_of(name, "0 x ranks", setting("ranks", 1), note=f"{degree} is 1: no message")
-        overlap = {"tp": self.software.tp_overlap, "ep": self.software.ep_overlap}.get(degree)
+        hidden_tp = self.software.tp_hidden(sequence_parallel=self.layout.sequence_parallel)
+        overlap = {"tp": hidden_tp, "ep": self.software.ep_overlap}.get(degree)
         share = () if overlap is None else (self._software(f"share hidden behind compute ({degree})", overlap),)
         nbytes = self._micro_batch_tokens() * self.table.width * ACT_BYTES
         each = f"{name.replace('_', ' ')} of a micro-batch"
