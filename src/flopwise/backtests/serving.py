@@ -22,7 +22,7 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.finite import crowded_estimate, finite_estimate
 from flopwise.serving.sim.source import Traffic
 
-Release = tuple[int, int]
+Release = tuple[int, ...]
 
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
 WHOLE = "latency_s"
@@ -54,6 +54,7 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
         ("vllm-2025", (0, 14), 2026),
     ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
+    "sglang": (("sglang-2025", (0, 5, 10), 2026),),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025),),
 }
 """Older generations of an engine, oldest first: row, first release after it, year of that release."""
@@ -107,9 +108,9 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     named = _known_engine(text, facts) or _known_engine(BRACKETS.sub("", text), facts)
     newest = named or (_known_engine(remark[1], facts) if remark else None) or facts.engine(text)
     older = GENERATIONS.get(newest.name, ())
-    version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", "")) if named else None
+    version = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", row.get("engine_version", "")) if named else None
     if version:
-        release = int(version[1]), int(version[2])
+        release = tuple(int(part or 0) for part in version.groups())
         return next((facts.engine(name) for name, first, _ in older if release < first), newest)
     dated = re.match(r"20\d\d\b", row.get("date", ""))
     family = next((year for start, year in MODEL_YEARS.items() if model_type.startswith(start)), 0)

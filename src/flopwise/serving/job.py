@@ -9,7 +9,7 @@ from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
 from flopwise.cost.rates import families, lent
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
-from flopwise.facts.software import Engine
+from flopwise.facts.software import Engine, platform
 from flopwise.serving.iteration import NATIVE, prompt
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates
 from flopwise.values import dataclass
@@ -108,6 +108,8 @@ class ServeJob:
         changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}
         if self.eager:
             changed["graphs"] = False
+        if row.eager_prompts & self._in_use:
+            changed["prompt_graphs"] = False
         interval = changed.get("stream_interval", row.stream_interval)
         if row.one_process:
             between = 0.0 if self.static else row.stream_s / interval
@@ -115,6 +117,16 @@ class ServeJob:
         elif interval > 1:
             changed["stream_s"] = row.stream_s / interval
         return replace(row, **changed) if changed else row
+
+    @property
+    def _in_use(self) -> set[str]:
+        """What an engine may be unable to capture prompts with: words of `Engine.eager_prompts`, but the layout's."""
+        extra = self.techniques
+        used = {
+            "pools": extra.prefill_gpus > 0, "drafts": extra.speculation is not None, "adapters": extra.adapters > 0,
+        }  # fmt: skip
+        words = {platform(self.cluster.accelerator) or "", self.model.kind, self.model.model_type}
+        return words | {word for word, is_used in used.items() if is_used}
 
     @property
     def num_gpus(self) -> int:
