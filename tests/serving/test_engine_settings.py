@@ -172,6 +172,30 @@ def test_sglang_captures_prompts_where_its_documentation_says(
     assert (few_s > 0) is not captured
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpu", "triton"), [("vllm", "MI300X", True), ("vllm", "MI355X", False), ("sglang", "MI300X", False)]
+)
+def test_only_experts_in_triton_kernels_take_the_time_of_amds_devices(engine: str, gpu: str, *, triton: bool) -> None:
+    """vLLM's without AITER; AITER's fused ones have kernels for CDNA 4, and SGLang's images switch them on."""
+    model = load_model("Qwen3-30B-A3B")
+    job = serve_job_with(model=model, engine=engine, cluster=cluster(FACTS.accelerator(gpu)))
+    machine, load = runner(job), StepLoad(decode_batch=1, decode_context=INPUT)
+    none = replace(machine, rates=replace(machine.rates, value=dict(machine.rates.value) | {"experts_s": 0.0}))
+    added_s = float(machine.step(load, ONE).seconds - none.step(load, ONE).seconds)
+    each_s = next(p.value for p in FACTS.calibration if (p.name, p.scope) == ("experts_s", "amd")) if triton else 0.0
+    assert added_s == pytest.approx(48 * each_s, abs=1e-6)
+
+
+def test_who_calls_the_engine_has_no_front_end() -> None:
+    """A list of requests: nobody's tokens pass through an API server, in the engine's process or in one of its own."""
+    row = replace(ENGINE, stream_s=240e-6, front_s=1e-3, front_token_s=1e-6)
+    for one_process in (True, False):
+        job = replace(plain_job(), engine=replace(row, one_process=one_process))
+        called = replace(job, called=True).software
+        assert (called.stream_s, called.front_s, called.front_token_s) == (0.0, 0.0, 0.0)
+        assert called.sequence_s == row.sequence_s
+
+
 def test_layouts_of_a_search_launch_their_prompts_each_by_its_own() -> None:
     layouts = ServingLayout(tp=np.array([1, 1, 2]), pp=np.array([1, 2, 1]))
     job = serve_job_with(model=LLAMA, engine="sglang", cluster=cluster(FACTS.accelerator("H100-SXM-80")))

@@ -228,8 +228,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "arrivals_per_s")
     outputs = 1 if mode in PROMPT_ONLY else outputs
-    called = software.on(gpu.accelerator, offline=True).prefill_tokens if mode in OFFLINE else None
-    called = _row_interval(row, "step_tokens") or called
+    step_tokens = _row_interval(row, "step_tokens")
     llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp") and not row.get("concurrency")
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
@@ -251,7 +250,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         eager=flag(row, "eager", default=False),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
-        prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else called,
+        called=mode in OFFLINE,
+        prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else step_tokens,
         techniques=Techniques(prefill_gpus=pool),
     )
     return _as_it_fits(job, facts), replicas

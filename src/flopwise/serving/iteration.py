@@ -202,7 +202,8 @@ class Runner:
                 layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
         total = total.plus(added) if (added := self.added_kernels(load, split)) is not None else total
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
-        layers_s = layers_s + (self.engine.experts_s + self.rates.value["experts_s"]) * expert_layers(stack)
+        experts_s = self.engine.experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
+        layers_s = layers_s + experts_s * expert_layers(stack)
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
         launched = self.launches_prompts(split) & ((np.asarray(load.prefill_tokens) > 0) | (not self.engine.graphs))
         if np.any(launched):

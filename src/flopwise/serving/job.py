@@ -84,6 +84,7 @@ class ServeJob:
     arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
     requests: int | None = None  # in all, of a run with an end; None: they go on for ever
     static: bool = False  # a fixed batch: all prompts first, then all answers
+    called: bool = False  # by a program that has all requests, without a server between
     memory_frac: float | None = None
     max_batch: int | None = None
     paid_gpus: float | None = None  # those that stand idle in its machines included; None: those that it uses
@@ -97,12 +98,12 @@ class ServeJob:
 
     @property
     def software(self) -> Engine:
-        """The engine as it is started, serving or called for a fixed batch.
+        """The engine as it is started, serving or called for a fixed batch or a list of requests.
 
         Tokens that are handed out together cost the front end one turn. A front end in the engine's own process takes
-        its turns between steps; who calls the engine for a fixed batch has none.
+        its turns between steps; who calls the engine has none.
         """
-        row = self.engine.on(self.cluster.accelerator)
+        row = self.engine.on(self.cluster.accelerator, offline=self.called)
         names = ("prefill_tokens", "recv_interval", "batch_wait", "stream_interval")
         set_here = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}
@@ -111,9 +112,10 @@ class ServeJob:
         if row.eager_prompts & self._in_use:
             changed["prompt_graphs"] = False
         interval = changed.get("stream_interval", row.stream_interval)
-        if row.one_process:
-            between = 0.0 if self.static else row.stream_s / interval
-            changed |= {"stream_s": 0.0, "sequence_s": row.sequence_s + between}
+        if self.static or self.called:
+            changed |= {"front_s": 0.0, "front_token_s": 0.0, "stream_s": 0.0}
+        elif row.one_process:
+            changed |= {"stream_s": 0.0, "sequence_s": row.sequence_s + row.stream_s / interval}
         elif interval > 1:
             changed["stream_s"] = row.stream_s / interval
         return replace(row, **changed) if changed else row
