@@ -128,7 +128,7 @@ def test_experts_and_recurrences_are_launched_as_several_kernels() -> None:
 
     def launches(name: str) -> float:
         model = load_model(name)
-        step = replace(plain_runner(), model=model).step(load, ONE)
+        step = replace(_machine(composed=True), model=model).step(load, ONE)
         return float(step.launches) / model.stacks[0].num_layers
 
     dense, mixture = launches("Qwen3-32B"), launches("Qwen3-30B-A3B")
@@ -136,11 +136,13 @@ def test_experts_and_recurrences_are_launched_as_several_kernels() -> None:
     hybrid = load_model("Qwen3-Next-80B-A3B").stacks[0]
     kinds = [kind for kind, count in layer_kinds(hybrid) for _ in range(count)]
     scans = sum(any(isinstance(item, Recurrence) for item in kind.items) for kind in kinds)
-    counted = replace(plain_runner(), model=load_model("Qwen3-Next-80B-A3B"))
+    counted = replace(_machine(composed=True), model=load_model("Qwen3-Next-80B-A3B"))
     works = [counted.kernels_of(kind.items, load, ONE, inside=True) for kind in kinds]
     single = sum(1 for kernels in works for kernel in kernels if kernel.work.kind != "recurrence")
     ends = float(counted.step(load, ONE).launches) - (single + 3 * len(kinds) + 8 * scans)
     assert 2 <= ends <= 4  # embedding, last norm, head
+    called = replace(_machine(composed=False), model=counted.model).step(load, ONE).launches
+    assert float(counted.step(load, ONE).launches - called) == 3 * len(kinds) + 7 * scans
 
 
 @pytest.mark.parametrize(

@@ -351,6 +351,7 @@ class Engine(Software):
     serial: bool  # one batch passes through all pipeline stages before the next starts
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine
+    composed: bool = False  # experts and recurrences are several operations, which the host launches one by one
     triton_experts: bool = False  # its experts run in Triton kernels where the device's maker has none for it
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     cpu_source: str = ""  # of what differs on processors
