@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 RACK = 32
 """Devices from which on a scale-up domain spans nodes."""
 LAUNCHES = {"grouped": 2.5, "recurrence": 8.0}
-"""Kernels that the host of an engine of `composed` ones launches for one operation, where these are several. Experts: between choosing and their
-two products tokens are sorted by expert, in three kernels (vLLM and SGLang, moe_align_block_size). A recurrence over
-chunks: norms of queries and keys, sums of decays, products inside a chunk, their triangular solution, weights, states
-from chunk to chunk, and outputs (flash-linear-attention, chunk_gated_delta_rule; Mamba-2's has five, and states that
-are read and written)."""
+"""Kernels that the host launches for one operation, where engines compose it of several. Experts: between choosing and
+their two products tokens are sorted by expert, in three kernels (vLLM and SGLang, moe_align_block_size). A recurrence
+over chunks: norms of queries and keys, sums of decays, products inside a chunk, their triangular solution, weights,
+states from chunk to chunk, and outputs (flash-linear-attention, chunk_gated_delta_rule; Mamba-2's has five, and states
+that are read and written)."""
 DISPATCH_CORES = 24
 """Cores that DeepEP's kernels for prompts keep busy (docs/legacy.md, Buffer.set_num_sms)."""
 
@@ -321,7 +321,8 @@ class Runner:
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
             floor_m, read = floor_m + nbytes / self.rates.hbm_bytes_per_s, read + nbytes
-            flops, launches = flops + work.causal_flops, launches + (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0)
+            flops = flops + work.causal_flops
+            launches = launches + (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0)
         launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
         communication = self.messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
