@@ -43,6 +43,10 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "vllm", "engine_version": "0.11.0"}, "vllm-2025"),  # experts in Triton kernels
         ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm"),
         ({"engine": "vllm", "date": "2025-08-14"}, "vllm-2025"),
+        ({"engine": "sglang", "engine_version": "0.5.9"}, "sglang-2025"),  # prompts without graphs
+        ({"engine": "sglang", "engine_version": "0.5.10.post1"}, "sglang"),
+        ({"engine": "sglang", "engine_version": "0.4"}, "sglang-2025"),
+        ({"engine": "sglang", "date": "2025-12"}, "sglang-2025"),
         ({"engine": "TensorRT-LLM (Triton backend)"}, "tensorrt-llm"),
         ({"engine": "NIM (TRT-LLM)", "engine_version": "1.8.0"}, "tensorrt-llm"),
         ({"engine": "TensorRT-LLM", "engine_version": "0.6.1"}, "tensorrt-llm-2023"),

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from plain_machine import ENGINE, LLAMA, plain_job, plain_runner
 
+from flopwise.cost.cluster import cluster
+from flopwise.facts.architecture import Recurrence
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.iteration import StepLoad
+from flopwise.serving.iteration import StepLoad, layer_kinds
+from flopwise.serving.job import PLAIN, Techniques
 from flopwise.serving.memory import ServingLayout, default_batch
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.steady import closed_loop
-from named import FACTS, serving_memory, weight_bytes
+from flopwise.serving.techniques import runner
+from named import FACTS, serve_job_with, serving_memory, weight_bytes
 
 ONE = ServingLayout()
 INPUT, OUTPUT, USERS = 1024, 256, 32
@@ -115,6 +119,89 @@ def test_an_engine_that_captures_decoding_alone_launches_prompts_one_by_one() ->
     assert cost.seconds(chunk=64) == pytest.approx(float(launched.step(reads, ONE).seconds))
     assert cost.seconds(chunk=64, batch=4, cached=4 * INPUT) == pytest.approx(float(launched.step(mixed, ONE).seconds))
     assert cost.seconds(batch=4, cached=4 * INPUT) == plain.seconds(batch=4, cached=4 * INPUT)
+
+
+def test_experts_and_recurrences_are_launched_as_several_kernels() -> None:
+    """A layer of experts has a router's product, its softmax, three kernels that sort, and a sum where a dense one adds
+    the residual, besides two products and the activation; a recurrence is eight kernels."""
+    load = StepLoad(prefill_tokens=64, prefill_context=64)
+
+    def launches(name: str) -> float:
+        model = load_model(name)
+        step = replace(_machine(composed=True), model=model).step(load, ONE)
+        return float(step.launches) / model.stacks[0].num_layers
+
+    dense, mixture = launches("Qwen3-32B"), launches("Qwen3-30B-A3B")
+    assert mixture - dense == pytest.approx(5.0, abs=0.1)
+    hybrid = load_model("Qwen3-Next-80B-A3B").stacks[0]
+    kinds = [kind for kind, count in layer_kinds(hybrid) for _ in range(count)]
+    scans = sum(any(isinstance(item, Recurrence) for item in kind.items) for kind in kinds)
+    counted = replace(_machine(composed=True), model=load_model("Qwen3-Next-80B-A3B"))
+    works = [counted.kernels_of(kind.items, load, ONE, inside=True) for kind in kinds]
+    single = sum(1 for kernels in works for kernel in kernels if kernel.work.kind != "recurrence")
+    ends = float(counted.step(load, ONE).launches) - (single + 3 * len(kinds) + 8 * scans)
+    assert 2 <= ends <= 4  # embedding, last norm, head
+    called = replace(_machine(composed=False), model=counted.model).step(load, ONE).launches
+    assert float(counted.step(load, ONE).launches - called) == 3 * len(kinds) + 7 * scans
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "layout", "adapters", "captured"),
+    [
+        ("H100-SXM-80", "Llama-3.1-8B", ServingLayout(), 0, True),
+        ("H100-SXM-80", "Llama-3.1-8B", ServingLayout(tp=8), 0, True),
+        ("MI300X", "Llama-3.1-8B", ServingLayout(), 0, False),
+        ("H100-SXM-80", "Llama-3.1-8B", ServingLayout(pp=2), 0, False),
+        ("B200", "DeepSeek-V3", ServingLayout(tp=1, dp=8, ep=8), 0, False),
+        ("H100-SXM-80", "Qwen3-VL-8B", ServingLayout(), 0, False),
+        ("B200", "DeepSeek-V3.2", ServingLayout(tp=8), 0, False),
+        ("H100-SXM-80", "Llama-3.1-8B", ServingLayout(), 4, False),
+    ],
+)
+def test_sglang_captures_prompts_where_its_documentation_says(
+    gpu: str, model: str, layout: ServingLayout, adapters: int, *, captured: bool
+) -> None:
+    """SGLang documentation, piecewise CUDA graph, compatibility: where it is switched off."""
+    techniques = Techniques(adapters=adapters, adapter_rank=16) if adapters else PLAIN
+    machines = cluster(FACTS.accelerator(gpu), gpus_per_node=8)
+    job = serve_job_with(
+        model=load_model(model), engine="sglang", cluster=machines, layout=layout, techniques=techniques, weights="fp8"
+    )
+    assert bool(runner(job).launches_prompts(layout)) is not captured
+    assert runner(replace(job, engine=FACTS.engine("sglang-2025"))).launches_prompts(layout)
+    assert not runner(replace(job, engine=FACTS.engine("vllm"))).launches_prompts(layout)
+    few_s, _ = replica(job).cost.launch_ps
+    assert (few_s > 0) is not captured
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "triton"), [("vllm", "MI300X", True), ("vllm", "MI355X", False), ("sglang", "MI300X", False)]
+)
+def test_only_experts_in_triton_kernels_take_the_time_of_amds_devices(engine: str, gpu: str, *, triton: bool) -> None:
+    """vLLM's without AITER; AITER's fused ones have kernels for CDNA 4, and SGLang's images switch them on."""
+    model = load_model("Qwen3-30B-A3B")
+    job = serve_job_with(model=model, engine=engine, cluster=cluster(FACTS.accelerator(gpu)))
+    machine, load = runner(job), StepLoad(decode_batch=1, decode_context=INPUT)
+    none = replace(machine, rates=replace(machine.rates, value=dict(machine.rates.value) | {"experts_s": 0.0}))
+    added_s = float(machine.step(load, ONE).seconds - none.step(load, ONE).seconds)
+    assert added_s == pytest.approx(48 * machine.rates.value["experts_s"] if triton else 0.0, abs=1e-6)
+    assert (machine.rates.value["experts_s"] > 1e-6) is gpu.startswith("MI300")
+
+
+def test_who_calls_the_engine_has_no_front_end() -> None:
+    """A list of requests: nobody's tokens pass through an API server, in the engine's process or in one of its own."""
+    row = replace(ENGINE, stream_s=240e-6, front_s=1e-3, front_token_s=1e-6)
+    for one_process in (True, False):
+        job = replace(plain_job(), engine=replace(row, one_process=one_process))
+        called = replace(job, called=True).software
+        assert (called.stream_s, called.front_s, called.front_token_s) == (0.0, 0.0, 0.0)
+        assert called.sequence_s == row.sequence_s
+
+
+def test_layouts_of_a_search_launch_their_prompts_each_by_its_own() -> None:
+    layouts = ServingLayout(tp=np.array([1, 1, 2]), pp=np.array([1, 2, 1]))
+    job = serve_job_with(model=LLAMA, engine="sglang", cluster=cluster(FACTS.accelerator("H100-SXM-80")))
+    assert runner(job).launches_prompts(layouts).tolist() == [False, True, False]
 
 
 def test_an_all_reduce_is_launched_too() -> None:

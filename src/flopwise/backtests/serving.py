@@ -22,7 +22,7 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.finite import crowded_estimate, finite_estimate
 from flopwise.serving.sim.source import Traffic
 
-Release = tuple[int, int]
+Release = tuple[int, ...]
 
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
 WHOLE = "latency_s"
@@ -54,6 +54,7 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
         ("vllm-2025", (0, 14), 2026),
     ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
+    "sglang": (("sglang-2025", (0, 5, 10), 2026),),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025),),
 }
 """Older generations of an engine, oldest first: row, first release after it, year of that release."""
@@ -107,9 +108,9 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     named = _known_engine(text, facts) or _known_engine(BRACKETS.sub("", text), facts)
     newest = named or (_known_engine(remark[1], facts) if remark else None) or facts.engine(text)
     older = GENERATIONS.get(newest.name, ())
-    version = re.match(r"v?(\d+)\.(\d+)", row.get("engine_version", "")) if named else None
+    version = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", row.get("engine_version", "")) if named else None
     if version:
-        release = int(version[1]), int(version[2])
+        release = tuple(int(part or 0) for part in version.groups())
         return next((facts.engine(name) for name, first, _ in older if release < first), newest)
     dated = re.match(r"20\d\d\b", row.get("date", ""))
     family = next((year for start, year in MODEL_YEARS.items() if model_type.startswith(start)), 0)
@@ -227,8 +228,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "arrivals_per_s")
     outputs = 1 if mode in PROMPT_ONLY else outputs
-    called = software.on(gpu.accelerator, offline=True).prefill_tokens if mode in OFFLINE else None
-    called = _row_interval(row, "step_tokens") or called
+    step_tokens = _row_interval(row, "step_tokens")
     llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp") and not row.get("concurrency")
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
@@ -250,7 +250,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         eager=flag(row, "eager", default=False),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
-        prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else called,
+        called=mode in OFFLINE,
+        prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else step_tokens,
         techniques=Techniques(prefill_gpus=pool),
     )
     return _as_it_fits(job, facts), replicas

@@ -345,6 +345,9 @@ class Engine(Software):
     one_process: bool = False  # the front end hands out tokens while no step runs
     graphs: bool = True  # steps are captured, and launched whole; else the host launches each operation
     prompt_graphs: bool = True  # so are those that read prompts; else only those that decode alone
+    eager_prompts: frozenset[str] = (
+        frozenset()
+    )  # yet not on these platforms, of these models (kind or type), or with: pp, dp, pools, drafts, adapters
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
     batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
@@ -355,6 +358,8 @@ class Engine(Software):
     serial: bool  # one batch passes through all pipeline stages before the next starts
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine
+    composed: bool = False  # experts and recurrences are several operations, which the host launches one by one
+    triton_experts: bool = False  # its experts run in Triton kernels where the device's maker has none for it
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""

@@ -35,12 +35,12 @@ BUSY = 0.8
 """Share of what a replica sustains from which a queue without end is near, and its length is anyone's guess."""
 TTFT_WEIGHT = 0.5
 """Of a time to the first token against another figure: two runs of the same point differ by as much again."""
-COLD = ("sglang",)
+COLD = ("sglang", "sglang-2025")
 """Engines whose published times to a first token hold the compilation of kernels by the first requests, seconds in some
 runs and none in others: these times judge the fit and are no part of it."""
 LABELS = {"output_tokens_per_s": "throughput", "tpot_s": "TPOT", "ttft_s": "TTFT"}
 
-GRAPHS = ("vllm", "vllm-2025", "sglang", "lmdeploy", "tgi", "tensorrt-llm")
+GRAPHS = ("vllm", "vllm-2025", "sglang", "sglang-2025", "lmdeploy", "tgi", "tensorrt-llm")
 """Servers of today: steps captured in graphs, the host at work on the next step while the device is on this one."""
 OLD_VLLM = ("vllm-v0", "vllm-2024", "vllm-2023")
 BATCH = (*OLD_VLLM, "deepspeed-mii")

@@ -223,10 +223,12 @@ class _Tree:
         inputs = [layer, term("layers", count, "", f"{COUNTED}: of the model"), step]
         formula = f"{layer.name} x layers + {step.name}"
         if routed:
-            engine, device = _engine(self.row, "time per layer of experts"), self.device.parameter("experts_s")
-            value += (self.row.experts_s + number(device.value)) * routed
-            formula += f" + ({engine.name} + {device.name}) x layers with experts"
-            inputs += [engine, device, term("layers with experts", routed, "", f"{COUNTED}: of the model")]
+            each = [_engine(self.row, "time per layer of experts")]
+            if self.row.triton_experts:
+                each.append(self.device.parameter("experts_s"))
+            value += sum(number(one.value) for one in each) * routed
+            formula += f" + ({' + '.join(one.name for one in each)}) x layers with experts"
+            inputs += [*each, term("layers with experts", routed, "", f"{COUNTED}: of the model")]
         return term("host", value, "s", formula, *inputs)
 
     def timing(self) -> list[Figure]:

@@ -11,6 +11,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.cost.collectives import (
     all_gather_s,
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
 
 RACK = 32
 """Devices from which on a scale-up domain spans nodes."""
+LAUNCHES = {"grouped": 2.5, "recurrence": 8.0}
+"""Kernels that the host launches for one operation, where engines compose it of several. Experts: between choosing and
+their two products tokens are sorted by expert, in three kernels (vLLM and SGLang, moe_align_block_size). A recurrence
+over chunks: norms of queries and keys, sums of decays, products inside a chunk, their triangular solution, weights,
+states from chunk to chunk, and outputs (flash-linear-attention, chunk_gated_delta_rule; Mamba-2's has five, and states
+that are read and written)."""
 DISPATCH_CORES = 24
 """Cores that DeepEP's kernels for prompts keep busy (docs/legacy.md, Buffer.set_num_sms)."""
 
@@ -195,18 +202,29 @@ class Runner:
                 layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
         total = total.plus(added) if (added := self.added_kernels(load, split)) is not None else total
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
-        layers_s = layers_s + (self.engine.experts_s + self.rates.value["experts_s"]) * expert_layers(stack)
+        experts_s = self.engine.experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
+        layers_s = layers_s + experts_s * expert_layers(stack)
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
-        captured = self.engine.graphs
-        if not (captured and self.engine.prompt_graphs):
+        launched = self.launches_prompts(split) & ((np.asarray(load.prefill_tokens) > 0) | (not self.engine.graphs))
+        if np.any(launched):
             waits_s = np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
-            layers_s = layers_s + (waits_s * (np.asarray(load.prefill_tokens) > 0) if captured else waits_s)
+            layers_s = layers_s + waits_s * launched
         overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
             seconds=total.seconds + hops + overhead,
             communication_s=total.communication_s + hops,
             overhead_s=total.overhead_s + overhead,
         )
+
+    def launches_prompts(self, split: ServingLayout) -> NDArray[np.bool_]:
+        """Whether the host launches steps with prompts operation by operation.
+
+        Source: `graphs`, `prompt_graphs` and `eager_prompts` of data/engines.json. Assumes: of the last, only what
+        belongs to the layout is not decided yet.
+        """
+        engine, (pp, dp) = self.engine, (np.asarray(split.pp) > 1, np.asarray(split.dp) > 1)
+        eager = not (engine.graphs and engine.prompt_graphs)
+        return eager | (pp & ("pp" in engine.eager_prompts)) | (dp & ("dp" in engine.eager_prompts))
 
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
         """What a technique adds to the layers' kernels, launched and read with them; None where nothing.
@@ -303,7 +321,8 @@ class Runner:
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
             floor_m, read = floor_m + nbytes / self.rates.hbm_bytes_per_s, read + nbytes
-            flops, launches = flops + work.causal_flops, launches + 1.0
+            flops = flops + work.causal_flops
+            launches = launches + (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0)
         launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
         communication = self.messages_s(items, load, split, width) if inside else 0.0
         return StepTime(

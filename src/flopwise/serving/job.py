@@ -9,7 +9,7 @@ from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
 from flopwise.cost.rates import families, lent
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
-from flopwise.facts.software import Engine
+from flopwise.facts.software import Engine, platform
 from flopwise.serving.iteration import NATIVE, prompt
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates
 from flopwise.values import dataclass
@@ -84,6 +84,7 @@ class ServeJob:
     arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
     requests: int | None = None  # in all, of a run with an end; None: they go on for ever
     static: bool = False  # a fixed batch: all prompts first, then all answers
+    called: bool = False  # by a program that has all requests, without a server between
     memory_frac: float | None = None
     max_batch: int | None = None
     paid_gpus: float | None = None  # those that stand idle in its machines included; None: those that it uses
@@ -97,24 +98,37 @@ class ServeJob:
 
     @property
     def software(self) -> Engine:
-        """The engine as it is started, serving or called for a fixed batch.
+        """The engine as it is started, serving or called for a fixed batch or a list of requests.
 
         Tokens that are handed out together cost the front end one turn. A front end in the engine's own process takes
-        its turns between steps; who calls the engine for a fixed batch has none.
+        its turns between steps; who calls the engine has none.
         """
-        row = self.engine.on(self.cluster.accelerator)
+        row = self.engine.on(self.cluster.accelerator, offline=self.called)
         names = ("prefill_tokens", "recv_interval", "batch_wait", "stream_interval")
         set_here = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}
         if self.eager:
             changed["graphs"] = False
+        if row.eager_prompts & self._in_use:
+            changed["prompt_graphs"] = False
         interval = changed.get("stream_interval", row.stream_interval)
-        if row.one_process:
-            between = 0.0 if self.static else row.stream_s / interval
-            changed |= {"stream_s": 0.0, "sequence_s": row.sequence_s + between}
+        if self.static or self.called:
+            changed |= {"front_s": 0.0, "front_token_s": 0.0, "stream_s": 0.0}
+        elif row.one_process:
+            changed |= {"stream_s": 0.0, "sequence_s": row.sequence_s + row.stream_s / interval}
         elif interval > 1:
             changed["stream_s"] = row.stream_s / interval
         return replace(row, **changed) if changed else row
+
+    @property
+    def _in_use(self) -> set[str]:
+        """What an engine may be unable to capture prompts with: words of `Engine.eager_prompts`, but the layout's."""
+        extra = self.techniques
+        used = {
+            "pools": extra.prefill_gpus > 0, "drafts": extra.speculation is not None, "adapters": extra.adapters > 0,
+        }  # fmt: skip
+        words = {platform(self.cluster.accelerator) or "", self.model.kind, self.model.model_type}
+        return words | {word for word, is_used in used.items() if is_used}
 
     @property
     def num_gpus(self) -> int:

@@ -230,8 +230,10 @@ class _Timed:
 
     def __init__(self, runner: Runner, layout: ServingLayout) -> None:
         self.layout, self.each, self.whole, self.engine = layout, 1, None, runner.engine
+        self.launches = runner.engine.graphs and bool(runner.launches_prompts(layout))
         if runner.engine.graphs:  # launching is counted apart
-            runner = replace(runner, engine=replace(runner.engine, prompt_graphs=True))
+            captured = replace(runner.engine, prompt_graphs=True, eager_prompts=frozenset())
+            runner = replace(runner, engine=captured)
         if isinstance(runner, TechniqueRunner):
             self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
             runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
@@ -275,7 +277,7 @@ class _Timed:
     def launch_ps(self) -> tuple[int, int]:
         """Least time of a step with prompts, as `StepCost.launch_ps`: what the host takes to launch its operations."""
         engine, alone = self.engine, StepLoad(prefill_tokens=1, prefill_context=1)
-        if engine.prompt_graphs or not engine.graphs:
+        if not self.launches:
             return 0, 0
         mixed = replace(alone, decode_batch=1, decode_context=1)
         counts = (float(np.ravel(self.runner.step(load, self.layout).launches)[0]) for load in (alone, mixed))
