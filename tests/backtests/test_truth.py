@@ -71,17 +71,17 @@ ANCHORS = [
     ("kernels", "k0249_D", "", -24.1),  # decoding of one sequence on B200
     ("kernels", "k0147_C", "", 13.3),  # an all-reduce of 1 MiB on eight H100
     ("kernels", "k1044_M", "", -5.9),  # experts in fp8
-    ("training", "llm-foundry-mpt-7b-h100-sxm-80gb-n512-s2048-bf16", "", 13.6),
-    ("training", "megatron-sc21-t1-gpt-1008b-a100-sxm-80gb-n3072-s2048-fp16", "", -10.5),
-    ("training", "mbridge-26.04.01-deepseek-v3-671b-b200-n256-s4096-mxfp8", "", -25.4),
-    ("training", "nemo-2412-ft-llama2-13b-h100-sxm-80gb-n8-s4096-fp8-2", "", -7.1),  # LoRA
-    ("gpu-hours", "llama-65b", "", 14.6),
-    ("serving", "s0514", "output_tokens_per_s", -6.3),  # offline, TensorRT-LLM, 70B on two H100
+    ("training", "llm-foundry-mpt-7b-h100-sxm-80gb-n512-s2048-bf16", "", 10.7),
+    ("training", "megatron-sc21-t1-gpt-1008b-a100-sxm-80gb-n3072-s2048-fp16", "", -12.6),
+    ("training", "mbridge-26.04.01-deepseek-v3-671b-b200-n256-s4096-mxfp8", "", -31.9),
+    ("training", "nemo-2412-ft-llama2-13b-h100-sxm-80gb-n8-s4096-fp8-2", "", -12.4),  # LoRA
+    ("gpu-hours", "llama-65b", "", 16.9),
+    ("serving", "s0514", "output_tokens_per_s", -8.5),  # offline, TensorRT-LLM, 70B on two H100
     ("serving", "s1361", "output_tokens_per_s", -1.4),  # a fixed batch, vLLM of 2024, 70B on four A100
     ("serving", "s1074", "output_tokens_per_s", -4.4),  # one stream, llama.cpp
-    ("serving", "s2047", "tpot_s", 0.3),  # a closed loop, vLLM, a mixture on four H100
-    ("serving", "s2047", "ttft_s", -25.0),
-    ("serving", "s0818", "tpot_s", -10.0),  # arrivals at a rate
+    ("serving", "s2047", "tpot_s", 3.4),  # a closed loop, vLLM, a mixture on four H100
+    ("serving", "s2047", "ttft_s", -22.0),
+    ("serving", "s0818", "tpot_s", -11.1),  # arrivals at a rate
     ("io", "resnet50 a100", "", 5.1),
 ]
 """Kind, row, quantity, and the signed error of its prediction in per cent."""

@@ -221,7 +221,9 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
         recipe=recipe_on(row_recipe(row, layout, facts), chip)[0],
         layout=layout,
         cluster=cluster(
-            chip, gpus_per_node=1 if layout.num_gpus == 1 else None, ambiguous=gpu.note,
+            chip,
+            gpus_per_node=1 if layout.num_gpus == 1 else None,
+            ambiguous=gpu.note,
             network_bytes_per_s_per_gpu=network and network / NODE,
         ),
     )

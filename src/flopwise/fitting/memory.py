@@ -36,7 +36,7 @@ GRID = ((10.0, 12.0, 14.0, 16.0), (8.0, 10.0, 12.0, 14.0), (0.03, 0.05, 0.08, 0.
 DOCUMENTED = (
     ("weights_dtype", "master_weights", "grad_dtype", "states_dtype"),
     ("pipeline_gathered",),
-    ("activations",),
+    ("activations", "loss_chunks"),
     ("hf_modules", "lasting_gradients", "fp32_loss", "selective", "zero", "grad_sync", "degrees"),
 )
 """Columns that anyone can read in a stack's documentation, those that decide most bytes first: how wide states are,
