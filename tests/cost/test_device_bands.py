@@ -59,7 +59,7 @@ def test_the_rows_that_are_named_are_those_of_the_architecture() -> None:
     assert h100.family_rows == families["hopper"].classes["training.dense"] < h100.rows
     assert h100.family_rows < families["hopper"].rows  # its mixtures are of another class
     assert (h100.spread, tpu.evidence[:2]) == (1.0, str(tpu.family_rows))
-    assert device("Gaudi3").spread >= FACTS.calibration.measured["training"].maker_out  # rows of one publisher
+    assert device("Gaudi3").spread >= FACTS.calibration.measured["training"].maker_out  # rows of one publisher alone
 
 
 def family(rows: int, sources: int, spread: float, maker: str = "A gpu") -> FamilyRows:

@@ -665,8 +665,10 @@ def test_paper_shows_what_was_asked_and_cuts_nothing(page: Page) -> None:
     assert wide
     assert wide == pytest.approx([1.0] * len(wide), abs=0.02)
     page.wait_for_function(  # a picture that was folded is drawn once it has a place
-        "() => [...document.querySelectorAll('.chart canvas')].every((one) => one.clientHeight > 40)"
+        "() => [...document.querySelectorAll('.chart canvas')].every((one) => one.clientHeight > 0)"
     )
+    high = page.locator(".chart canvas").evaluate_all("(all) => all.map((one) => one.clientHeight)")
+    assert min(high) > 40
     page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     expect(page.locator("html")).not_to_have_attribute("data-theme", "light")
     page.emulate_media(media="screen")

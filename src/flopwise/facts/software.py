@@ -347,7 +347,8 @@ class Engine(Software):
     prompt_graphs: bool = True  # so are those that read prompts; else only those that decode alone
     eager_prompts: frozenset[str] = (
         frozenset()
-    )  # yet not on these platforms, of these models (kind or type), or with: pp, dp, pools, drafts, adapters
+    )  # but not for these platforms, kinds and types of models, or with these:
+    # pp, dp, pools, drafts, adapters
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
     batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
