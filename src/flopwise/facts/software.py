@@ -345,10 +345,8 @@ class Engine(Software):
     one_process: bool = False  # the front end hands out tokens while no step runs
     graphs: bool = True  # steps are captured, and launched whole; else the host launches each operation
     prompt_graphs: bool = True  # so are those that read prompts; else only those that decode alone
-    eager_prompts: frozenset[str] = (
-        frozenset()
-    )  # but not for these platforms, kinds and types of models, or with these:
-    # pp, dp, pools, drafts, adapters
+    eager_prompts: frozenset[str] = frozenset()  # exceptions: platforms, kinds and types of models, and the words
+    # pp, dp, pools, drafts and adapters
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
     batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
