@@ -16,6 +16,16 @@ from flopwise.web.server import create_app, listen, server_of
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 SLOWEST_MS = 90_000
 expect.set_options(timeout=SLOWEST_MS)
+FLEET = """name: small
+workloads:
+  - name: chat
+    task: serve
+    model: Llama-3.1-8B
+    traffic: {requests_per_s: 2}
+    targets: {ttft: {p95: 1s}}
+    constraints: {gpus: [l4], providers: [aws]}
+"""
+"""A fleet of one service."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 from journeys import JOURNEYS, LONGEST_S
-from on_page import chart_texts, click_datum, cut_on_paper, serious, served, settled
+from on_page import FLEET, chart_texts, click_datum, cut_on_paper, serious, served, settled
 from playwright.sync_api import Browser, Page, expect
 
 import flopwise
@@ -36,15 +36,6 @@ FINETUNE = "workload=Llama-3.1-8B&task=finetune&lora=16&tokens=20M&provider=aws&
 LINE = "plan Llama-3.1-8B --task finetune --lora 16 --provider aws --gpu l40s --gpu l4 --max-gpus 4"
 SERVICE = "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s --no-simulate --provider aws --gpu l40s --gpu l4"
 SERVE = "workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
-FLEET = """name: small
-workloads:
-  - name: chat
-    task: serve
-    model: Llama-3.1-8B
-    traffic: {requests_per_s: 2}
-    targets: {ttft: {p95: 1s}}
-    constraints: {gpus: [l4], providers: [aws]}
-"""
 NOUN = nouns(app)["plan"]
 CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,

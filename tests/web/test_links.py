@@ -9,20 +9,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from on_page import FLEET
 from playwright.sync_api import Page, expect
 
 from flopwise import cli, units
 
 pytestmark = pytest.mark.browser
-FLEET = """name: small
-workloads:
-  - name: chat
-    task: serve
-    model: Llama-3.1-8B
-    traffic: {requests_per_s: 2}
-    targets: {ttft: {p95: 1s}}
-    constraints: {gpus: [l4], providers: [aws]}
-"""
 
 
 def _times(found: Any, *names: str) -> list[str]:

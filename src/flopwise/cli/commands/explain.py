@@ -123,8 +123,7 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
         found = explanation(module.question(**given))
     answering = {"The answer itself": shlex.join(["flopwise", question, *arguments])}
-    text = lambda one, paper: lines(one, depth, paper)  # noqa: E731 - of this depth
-    options.answer(found, text, further=answering)
+    options.answer(found, lambda one, paper: lines(one, depth, paper), further=answering)
 
 
 def lines(found: Explanation, depth: int | None, paper: Screen) -> Iterator[str]:
