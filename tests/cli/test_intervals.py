@@ -85,6 +85,15 @@ def test_every_plan_has_intervals(run: Run, line: str) -> None:
     assert all(any(text in row for text in ends) for row in shown)
 
 
+def test_latencies_without_a_target_have_the_percentile_of_the_others(run: Run) -> None:
+    line = "plan Llama-3.1-8B --task serve --rate 2 --input 512 --output 128 --gpu l40s --max-gpus 4 --ttft p99=2s"
+    _, out, _ = run(line)
+    assert "whole request p99 " in out
+    assert "TPOT p99" in out
+    assert "whole request p95" not in out
+    assert "TPOT p95" not in out
+
+
 def test_whole_requests_have_an_interval_that_says_it_is_composed(run: Run) -> None:
     line = "serve Llama-3.1-8B --gpu h100-sxm --concurrency 16"
     _, out, _ = run(line)

@@ -35,7 +35,7 @@ def test_runs_are_watched_by_the_run_and_services_by_the_day() -> None:
     assert not [a for a in answer().assessment.monitoring if a.metric == "spend per day" and a.workload == "tune"]
 
 
-def test_the_fleet_is_watched_by_its_dearest_planned_day() -> None:
+def test_the_fleet_is_estimated_by_its_dearest_planned_day() -> None:
     """A working day of the small fleet: a run of each, the desks, and what is paid all month, by hand."""
     found = answer().assessment
     rows = {r.workload: r for r in found.allocation}
@@ -130,6 +130,15 @@ def test_each_alert_says_how_long_how_grave_and_what_to_do() -> None:
     } <= keys  # fmt: skip
     (load,) = [a for a in answer().assessment.monitoring if (a.key, a.workload) == ("replica_load_frac", "chat")]
     assert (load.threshold, load.for_s) == (0.9, 600.0)
+
+
+def test_each_latency_of_a_service_is_estimated_at_its_own_percentile() -> None:
+    """TTFT at the median that its target names, TPOT at the strictest percentile of the other targets."""
+    targets = {"ttft": {"p50": "900ms"}, "latency": {"p99": "3s"}}
+    found = assess(fleet_from({"name": "f", "workloads": [CHAT | {"targets": targets}]}), catalog())
+    figures = found.workloads[0].best["figures"]
+    named = {name: figures[name]["percentile"] for name in ("ttft_s", "tpot_s", "latency_s")}
+    assert named == {"ttft_s": "p50", "tpot_s": "p99", "latency_s": "p99"}
 
 
 def test_waiting_requests_are_what_the_rest_of_the_target_works_off() -> None:

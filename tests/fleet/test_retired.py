@@ -32,7 +32,7 @@ def test_a_policy_lets_them_in_and_the_risk_has_their_day() -> None:
     (risk,) = [risk for risk in found.risks if risk.kind == "retirement"]
     assert risk.evidence == "gcp stops 2 x n1-standard-4+1xT4 on 2027-08-01"
     assert (risk.probability, risk.impact) == (1.0, 1.0)
-    assert "gcp n1-standard-4+1xT4 in us-central1: retirement date 2027-08-01" in found.price_notes
+    assert found.price_notes.count("gcp n1-standard-4+1xT4 in us-central1: retirement date 2027-08-01") == 1
     assert "retirement date 2027-08-01" in markdown(document(found))
 
 

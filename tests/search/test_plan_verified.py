@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,6 +218,27 @@ def test_a_relaxed_target_never_costs_more() -> None:
     assert {("ttft", "p95"), ("ttft", "p99"), ("tpot", "p95")} == {
         (r.target, r.to_percentile) for r in answer.target_costs
     }
+
+
+@pytest.mark.parametrize(
+    ("targets", "percentiles"),
+    [
+        ({}, ("p95", "p95", "p95")),
+        ({"ttft": {"p99": "2s"}}, ("p99", "p99", "p99")),
+        ({"ttft": {"p50": "2s"}, "latency": {"p90": "9s"}}, ("p50", "p90", "p90")),
+        ({"tpot": {"mean": "90ms"}}, ("mean", "mean", "mean")),
+    ],
+)
+def test_a_plan_names_the_percentile_of_each_latency(targets: dict[str, Any], percentiles: tuple[str, ...]) -> None:
+    """That of its own target, or the strictest of the others; the figure is the one of a target that names it."""
+    answer = answered(simulate=False, targets=targets)
+    assert answer.percentiles == dict(zip(("ttft", "tpot", "latency"), percentiles, strict=True))
+    loose = {"ttft": "9s", "tpot": "900ms", "latency": "90s"}
+    same = answered(simulate=False, targets={k: {p: loose[k]} for k, p in answer.percentiles.items()} | targets)
+    best = answer.plans[0]
+    alike = next(c for c in same.plans if (c.instance, c.layout) == (best.instance, best.layout))
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert alike.figures[name] == best.figures[name]
 
 
 @pytest.mark.parametrize(("value", "up", "to"), [(0.03, 1, 0.05), (0.05, -1, 0.03), (1.0, 1, 1.5), (1.0, -1, 0.75)])

@@ -66,6 +66,14 @@ def memory(at_s: float, frac: float) -> WatchReading:
     return WatchReading(at_s=at_s, devices=device(memory_used_bytes=frac * 80 * GIB))
 
 
+def test_latencies_of_a_plan_are_expected_at_its_percentiles() -> None:
+    plan = sample_deployment("serve").plan
+    measures = Expected.of(WatchSpec(), None, plan).figures
+    assert plan.percentiles
+    for latency, percentile in plan.percentiles.items():
+        assert f"{latency}_{percentile}_s" in measures
+
+
 @pytest.mark.parametrize("sample", ["serve", "lora", "pretrain", "batch"])
 def test_a_plan_has_the_thresholds_of_its_exported_rules(sample: str) -> None:
     deployment = sample_deployment(sample)

@@ -253,8 +253,6 @@ def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
             yield f"{row.provider} {row.instance} in {row.region}, {row.purchase.replace('_', ' ')}: {row.price_note}"
         if row.retires_on:
             yield f"{row.provider} {row.instance} in {row.region}: {retirement_note(row.retires_on)}"
-        if row.retires_on:
-            yield f"{row.provider} {row.instance} in {row.region}: retirement date {row.retires_on}"
     for option in [taken.option for chosen in fleet.chosen for taken in chosen.parts]:
         offer, usd, rate = option.offer, option.usd_per_hour, option.offer.on_demand_usd_per_hour
         if option.purchase == "spot" and rate is not None and usd is not None and usd <= SUSPICIOUS * rate:

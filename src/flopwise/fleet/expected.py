@@ -9,6 +9,7 @@ from flopwise.errors import FlopwiseError
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
+from flopwise.search.deployments import latency_percentiles
 from flopwise.search.replica import answers_in_one_pass
 from flopwise.search.replica import candidate_job as serving_job
 from flopwise.search.run_job import candidate_job as training_job
@@ -104,14 +105,14 @@ def _serving_figures(workload: Resolved, candidate: Candidate, offer: Offer, fac
         pattern, breakdown, weights, engine_bytes = "not estimated alone", {}, candidate.memory_bytes, None
     through, known = bands["throughput"], candidate.figures
     figures: dict[str, Any] = {"requests_per_s": _with_band(float(known["requests_per_s_capacity"] or 0.0), through)}
+    percentiles = latency_percentiles(workload)
     for name in ("ttft", "tpot"):
         value = known.get(f"{name}_s")
         if value is not None and name in bands:
-            figures[f"{name}_s"] = _with_band(value, bands[name])
+            figures[f"{name}_s"] = _with_band(value, bands[name]) | {"percentile": percentiles[name]}
     whole_s = float(known["e2e_s"] or 0.0)
-    figures["latency_s"] = _ends(whole_s, *latency_band(job).interval(float(known["ttft_s"] or whole_s), whole_s))
-    targets = (workload.latency, workload.ttft, workload.tpot)
-    figures["percentile"] = next((t.percentile for t in targets if t is not None), "p95")
+    ends = latency_band(job).interval(float(known["ttft_s"] or whole_s), whole_s)
+    figures["latency_s"] = _ends(whole_s, *ends) | {"percentile": percentiles["latency"]}
     tokens = known.get("output_tokens_per_s")
     if tokens is not None:
         figures["output_tokens_per_s"] = _with_band(tokens, through)
@@ -152,10 +153,10 @@ def _run_s(candidate: Candidate, band: ErrorBand) -> dict[str, float]:
     return _ends(candidate.seconds, candidate.seconds / band.high, candidate.seconds / band.low)
 
 
-def _with_band(value: float, band: ErrorBand) -> dict[str, float]:
+def _with_band(value: float, band: ErrorBand) -> dict[str, Any]:
     low, high = band.interval(value)
     return _ends(value, float(low), float(high))
 
 
-def _ends(value: float, low: float, high: float) -> dict[str, float]:
+def _ends(value: float, low: float, high: float) -> dict[str, Any]:
     return {"value": value, "low": low, "high": high}

@@ -38,8 +38,10 @@ def _shown_figures(w: WorkloadResult) -> Iterator[tuple[str, Any]]:
 
 def _name(w: WorkloadResult, name: str) -> str:
     """`p95 latency`."""
-    percentile = w.targets.get(name, {}).get("percentile") or _figures(w).get("percentile", "")
-    return f"{percentile} {FIGURES[name]}".strip() if name in OF_REQUESTS else FIGURES[name]
+    for one in (w.targets.get(name), _figures(w).get(name)):
+        if name in OF_REQUESTS and isinstance(one, Mapping) and "percentile" in one:
+            return f"{one['percentile']} {FIGURES[name]}"
+    return FIGURES[name]
 
 
 def _middle(value: Any) -> float:

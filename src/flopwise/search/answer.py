@@ -294,6 +294,8 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     """Of how many allowed offers the spot price is known, by provider; empty where spot is not asked for."""
     fronts: dict[str, list[Candidate]] = {}
     """Services: cost against `ttft` and against `tpot`, each among what holds the other targets, as estimated."""
+    percentiles: dict[str, str] = {}
+    """Services and batches: the percentile of `ttft`, `tpot` and `latency` of requests that arrive."""
     demoted: list[Candidate] = []
     """What was estimated to meet the targets and misses them in the simulator."""
     target_costs: list[TargetCost] = []
@@ -335,9 +337,8 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         return f"{machines}: {cost}{f', done in {format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
 
     def percentile(self, target: str) -> str:
-        """The percentile at which a latency target is held: that of the target, or p95."""
-        bound = self.workload.get("targets", {}).get(target)
-        return next(iter(bound)) if isinstance(bound, dict) else "p95"
+        """The percentile of a latency by its target; p95 in a plan of a file that has none."""
+        return self.percentiles.get(target, "p95")
 
     def document(self) -> dict[str, Any]:
         """The plan by key."""
@@ -425,6 +426,7 @@ class PlanDraft:
     front: list[Candidate] = field(default_factory=list)
     misses: list[Candidate] = field(default_factory=list)
     fronts: dict[str, list[Candidate]] = field(default_factory=dict)
+    percentiles: dict[str, str] = field(default_factory=dict)
     demoted: list[Candidate] = field(default_factory=list)
     target_costs: list[TargetCost] = field(default_factory=list)
     floors: list[Floor] = field(default_factory=list)

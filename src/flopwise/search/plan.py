@@ -147,7 +147,7 @@ def _ranking(draft: PlanDraft, workload: Resolved, seconds: float) -> Plan:
     return Plan(
         workload=dict(workload.document), task=workload.task, objective=workload.objective, plans=draft.plans, front=[],
         misses=[], ruled_out=[], levers=[], assumptions=[], evaluated=draft.evaluated, timed=draft.timed,
-        simulated=draft.simulated, elapsed_s=seconds,
+        simulated=draft.simulated, percentiles=draft.percentiles, elapsed_s=seconds,
     )  # fmt: skip
 
 

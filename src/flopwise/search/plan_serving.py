@@ -18,7 +18,14 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
-from flopwise.search.deployments import Answer, ReplicaQuestion, deployments_together, size_together, sized_replicas
+from flopwise.search.deployments import (
+    Answer,
+    ReplicaQuestion,
+    deployments_together,
+    latency_percentiles,
+    size_together,
+    sized_replicas,
+)
 from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
 from flopwise.search.option_table import OptionTable, Place
 from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, likeliest
@@ -117,7 +124,7 @@ def plan_serving(
         InfeasibleError: the constraints leave no offer.
         SpecError, UnknownNameError: something in the workload is wrong.
     """
-    draft = PlanDraft()
+    draft = PlanDraft(percentiles=latency_percentiles(workload))
     draft.assumptions += check_serving(workload, model, facts)
     if not alone and workload.sessions is not None and workload.sessions.kv_stores is not None:
         raise SpecError("traffic.kv_stores: a fleet's bill has no stores of caches; plan this service by itself")

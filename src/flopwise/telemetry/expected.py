@@ -205,10 +205,10 @@ def _of_plan(plan: Plan, rank: int) -> Expected:
 
 
 def _plan_figures(watched: WatchedWorkload) -> Iterator[tuple[str, Interval]]:
-    percentile = str(watched.figures.get("percentile", "p95"))
     names = {"tokens_per_s": "tokens_per_s", "step_s": "step_s", "mfu_frac": "mfu_frac"}
     if not watched.trains:
-        names = {name: f"{name.removesuffix('_s')}_{percentile}_s" for name in ("ttft_s", "tpot_s", "latency_s")}
+        latencies = ("ttft_s", "tpot_s", "latency_s")
+        names = {name: f"{name.removesuffix('_s')}_{watched.percentile(name)}_s" for name in latencies}
         names["output_tokens_per_s"] = "output_tokens_per_s"
     for figure, measure in names.items():
         value = watched.value(figure)

@@ -255,7 +255,7 @@ def _latency(watched: WatchedWorkload) -> Iterator[WatchRule]:
     for meaning, record in LATENCIES.items():
         key = next((key for key in latency_alerts if key.startswith(f"{meaning}_seconds_")), None)
         row = None if key is None else watched.alerts[key]
-        percentile = key.rsplit("_", 1)[1] if key else str(watched.figures.get("percentile", "p95"))
+        percentile = key.rsplit("_", 1)[1] if key else watched.percentile(f"{meaning}_s")
         signal = signals.get((record, percentile))
         target = row.threshold if row is not None else watched.value(f"{meaning}_s", "high")
         if signal is None or target is None or (latency_alerts and row is None):

@@ -88,6 +88,11 @@ class WatchedWorkload:
         found = self.figures.get(figure)
         return found.get(end) if isinstance(found, Mapping) else found if end == "value" else None
 
+    def percentile(self, latency: str) -> str:
+        """The percentile at which the plan has a latency; p95 in an assessment of a file that has none."""
+        found = self.figures.get(latency)
+        return str(found.get("percentile", "p95")) if isinstance(found, Mapping) else "p95"
+
     @cached_property
     def estimate(self) -> TrainEstimate | None:
         """The estimate of a training run; None for others."""

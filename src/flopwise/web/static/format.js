@@ -112,15 +112,11 @@ export function withUnit(value, unit = "") {
   return `${whole ? fixed(value, 0) : Math.abs(value) >= 1e7 ? count(value) : plain(value)} ${unit}`.trimEnd();
 }
 
-const PERCENTILES = ["mean", "p50", "p90", "p95", "p99"];
-
-/** Of which requests a plan tells a latency: at the percentile of its own target, or the strictest of the others, or p95; "" for users in step. */
+/** Of which requests a plan tells a latency; "" for users in step. */
 export function percentileOf(plan, name) {
-  if (plan.workload.traffic?.requests_per_s === undefined) return "";
-  const targets = plan.workload.targets ?? {};
-  const named = Object.values(targets).flatMap((target) => (typeof target === "object" ? Object.keys(target) : [])).filter((key) => PERCENTILES.includes(key));
-  const own = typeof targets[name] === "object" ? Object.keys(targets[name])[0] : undefined;
-  const percentile = own ?? named.sort((a, b) => PERCENTILES.indexOf(b) - PERCENTILES.indexOf(a))[0] ?? "p95";
+  const { requests_per_s: rate, trace } = plan.workload.traffic ?? {};
+  const percentile = plan.percentiles[name];
+  if (!percentile || (rate === undefined && trace === undefined)) return "";
   return percentile === "mean" ? "on average" : `at ${percentile} of requests`;
 }
 
