@@ -160,6 +160,11 @@ def test_the_cache_is_as_stated_or_as_the_engine_keeps_it() -> None:
     assert row_cache_format(_printed(precision_kv="auto"), vllm, fp8, FACTS).name == "bf16"
     assert row_cache_format({}, trt, fp8, FACTS).name == "fp8"
     assert row_cache_format({}, trt, BF16, FACTS).name == "bf16"
+    nvfp4, before = FACTS.weight_format("nvfp4"), FACTS.engine("vllm-2025")
+    assert row_cache_format({}, vllm, nvfp4, FACTS).name == "fp8"
+    assert row_cache_format({}, before, nvfp4, FACTS).name == "bf16", "vLLM follows ModelOpt's checkpoints from 0.14"
+    assert row_cache_format({}, vllm, nvfp4, FACTS, "mxfp4").name == "bf16", "no checkpoint of ModelOpt"
+    assert row_cache_format({"kv_dtype": "bf16"}, vllm, nvfp4, FACTS).name == "bf16"
 
 
 def _layout(cells: Mapping[str, str], model: str, software: str = "vllm") -> tuple[int, ...]:

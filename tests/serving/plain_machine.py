@@ -30,7 +30,8 @@ _ONE = ("dram_frac", "pointwise_frac", "decode_frac", "unpack_frac", "grouped_un
         "attention_frac", "latent_prefill_frac", "latent_decode_frac", "misaligned_frac", "l2_speedup")  # fmt: skip
 _NOTHING = ("kernel_s", "attention_s", "decode_s", "grouped_s", "tile_knee", "tile_fill_s", "wave_tail",
             "wave_tail.scaled", "overlap_loss", "overlap_loss.attention", "attention_tail", "attention_block_s",
-            "decode_block_s", "latent_tail", "latent_block_s", "quantise_kernels", "grouped_passes")  # fmt: skip
+            "decode_block_s", "latent_tail", "latent_block_s", "quantise_kernels", "grouped_passes",
+            "chained_frac")  # fmt: skip
 
 
 def _level(kind: str, size: int, bytes_per_s: float) -> Level:

@@ -347,6 +347,31 @@ def test_kernels_hide_part_of_their_start() -> None:
     assert added == pytest.approx(kernels * 4e-6 * (1 - ENGINE.hidden_frac), rel=1e-6)
 
 
+def test_chained_kernels_win_back_part_of_all_starts_in_captured_steps() -> None:
+    """Three tenths of each fixed time, whichever kernel's; a step that is not captured has none back."""
+    load = StepLoad(decode_batch=64, decode_context=2000)
+    fixed = {"kernel_s": 4e-6, "decode_s": 9e-6, "pointwise_frac": 1e12}
+    total_s = LAYERS * (4 + 4) * 4e-6 + LAYERS * 9e-6 + 3 * 4e-6
+    hidden_s = ENGINE.hidden_frac * 4e-6 * (LAYERS * (4 + 4 + 1) + 3)
+    for graphs, kept in ((True, 0.7), (False, 1.0)):
+        engine = replace(ENGINE, graphs=graphs, launch_s=0.0)
+        placed = plain_cluster(**fixed, chained_frac=0.3)
+        added = seconds(load, cluster=placed, engine=engine) - seconds(load, engine=engine)
+        assert added == pytest.approx(kept * (total_s - hidden_s), rel=1e-6)
+
+
+@pytest.mark.parametrize(("chained", "slower"), [(0.0, 4.0), (0.5, 2.0)])
+def test_idle_cores_of_a_narrow_product_fetch_what_the_next_kernel_reads(chained: float, slower: float) -> None:
+    """128 cores, one for each tile of 128 columns: 4,096 columns keep 32 busy, 6,144 keep 48, which read alone."""
+    load = StepLoad(decode_batch=1, decode_context=1000)
+    placed = plain_cluster(chained_frac=chained, core_bytes_per_s=BYTES_PER_S / 128, wave_tail=1.0)
+    narrow = replace(placed.rates, num_sms=128.0)
+    wide = replace(narrow, value={**narrow.value, "core_bytes_per_s": 1e15})
+    added_s = seconds(load, cluster=replace(placed, rates=narrow)) - seconds(load, cluster=replace(placed, rates=wide))
+    lost = 4096 * (6144 * (slower * 32 / 48 - 1) + (4096 + FFN) * (slower - 1))
+    assert added_s == pytest.approx(LAYERS * 2 * lost / BYTES_PER_S, rel=1e-6)
+
+
 def test_an_emulated_cache_format_is_converted_by_each_query_head() -> None:
     """A100: no fp8 units; `cache_convert_flops` vector operations for each cached element and query head."""
     peak = {"bf16": FLOPS_PER_S, "fp16": FLOPS_PER_S, "fp32": 19.5e12}

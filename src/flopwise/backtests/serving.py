@@ -44,6 +44,8 @@ CHAT_SPREAD = (0.96, 0.77)
 """Standard deviation over mean of the tokens of chat prompts and answers: Azure's public trace of conversations
 (AzurePublicDataset, LLM inference trace 2023)."""
 EIGHT_BIT_CACHE = ("fp8", "nvfp4")
+FOLLOWS_MODELOPT = "vllm"
+"""The generation of vLLM that keeps its cache as ModelOpt's checkpoints ask for."""
 DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
 """Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
 GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
@@ -147,12 +149,20 @@ def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
     return facts.weight_format(row.get("weights") or usual)
 
 
-def row_cache_format(row: Row, software: Engine, weights: WeightFormat, facts: Facts) -> CacheFormat:
-    """The format of the cache; TensorRT-LLM's own quantised checkpoints bring an fp8 cache."""
+def row_cache_format(
+    row: Row, software: Engine, weights: WeightFormat, facts: Facts, checkpoint_format: str | None = None
+) -> CacheFormat:
+    """The format of the cache: as stated, else what a quantised checkpoint asks for, where the engine follows it.
+
+    Source: TensorRT-LLM, whose own checkpoints in fp8 and nvfp4 bring an fp8 cache; vLLM pull request 30785 (2025-12,
+    in 0.14): `kv_cache_quant_algo` of ModelOpt's checkpoints, FP8 in those in nvfp4, is what `auto` means.
+    Assumes: nvfp4 weights are ModelOpt's, unless the model is published in 4 bits itself (`checkpoint_format`).
+    """
     if stated := row.get("kv_dtype", ""):
         return facts.cache_format({"fp16": "bf16"}.get(stated, stated))
+    follows = weights.name.startswith("nvfp4") and software.name == FOLLOWS_MODELOPT and checkpoint_format != "mxfp4"
     eight = software.name.startswith("tensorrt-llm") and weights.name.startswith(EIGHT_BIT_CACHE)
-    return facts.cache_format("fp8" if eight else "bf16")
+    return facts.cache_format("fp8" if eight or follows else "bf16")
 
 
 def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout, int]:
@@ -216,7 +226,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         raise SpecError("input_tokens is missing")
     requests = _run_requests(row, mode)
     inputs, outputs = row_lengths(row)
-    kv_dtype = row_cache_format(row, software, weights, facts)
+    kv_dtype = row_cache_format(row, software, weights, facts, model.checkpoint_format)
     burst = burst_requests(row, software)
     limits = None
     if burst and software.name.startswith(trtllm_bench.ENGINE):

@@ -74,6 +74,8 @@ CONSTANTS = (
     Constant("cache_convert_flops", ("any",), 40.0, 5.0, 200.0),
     Constant("experts_s", ("amd",), 50e-6, 1e-6, 4e-4, 1.0),
     Constant("kernel_s", ("amd",), 7e-6, 1e-6, 2e-5),
+    Constant("chained_frac", ("blackwell",), 0.2, 0.01, 0.7),
+    Constant("chained_frac", ("hopper",), 0.2, 0.01, 0.7),
     Constant("dram_frac", ("ponte-vecchio",), 0.8, 0.05, 0.95),
 )
 
