@@ -233,7 +233,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         limits = trtllm_bench.BenchLimits.of(
             model, layout, weights, kv_dtype, gpu.accelerator.hbm_bytes or 0.0, (inputs, outputs), burst
         )
-    at_once = requests if mode in OFFLINE else _in_flight(row, mode, requests)
+    at_once = _in_flight(row, mode, requests)
     rate = None
     if mode == "serving_qps" and row.get("arrivals_per_s", "").strip().lower() not in {"", "inf"}:
         rate = number(row, "arrivals_per_s")
@@ -366,7 +366,10 @@ def _lengths_text(row: Row, job: ServeJob) -> tuple[int | str, int | str]:
 
 
 def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
-    """Requests at once; None where the rate decides. No more than `requests`: all of them where none waits."""
+    """Requests at once; None where the rate or the memory decides. No more than `requests`: all where none waits."""
+    if mode in OFFLINE:
+        stated = number(row, "requests")
+        return None if stated is None else max(1, int(stated))
     if mode == "serving_qps":
         at_once = row.get("arrivals_per_s", "").strip().lower() == "inf"
         return int(requests) if at_once and requests else None
