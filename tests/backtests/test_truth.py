@@ -76,12 +76,12 @@ ANCHORS = [
     ("training", "mbridge-26.04.01-deepseek-v3-671b-b200-n256-s4096-mxfp8", "", -31.9),
     ("training", "nemo-2412-ft-llama2-13b-h100-sxm-80gb-n8-s4096-fp8-2", "", -12.4),  # LoRA
     ("gpu-hours", "llama-65b", "", 16.9),
-    ("serving", "s0514", "output_tokens_per_s", -8.5),  # offline, TensorRT-LLM, 70B on two H100
-    ("serving", "s1361", "output_tokens_per_s", -1.4),  # a fixed batch, vLLM of 2024, 70B on four A100
-    ("serving", "s1074", "output_tokens_per_s", -4.4),  # one stream, llama.cpp
-    ("serving", "s2047", "tpot_s", 3.4),  # a closed loop, vLLM, a mixture on four H100
-    ("serving", "s2047", "ttft_s", -22.0),
-    ("serving", "s0818", "tpot_s", -11.1),  # arrivals at a rate
+    ("serving", "s0514", "output_tokens_per_s", -8.7),  # offline, TensorRT-LLM, 70B on two H100
+    ("serving", "s1361", "output_tokens_per_s", -2.5),  # a fixed batch, vLLM of 2024, 70B on four A100
+    ("serving", "s1074", "output_tokens_per_s", -6.2),  # one stream, llama.cpp
+    ("serving", "s2047", "tpot_s", 2.3),  # a closed loop, vLLM, a mixture on four H100
+    ("serving", "s2047", "ttft_s", -21.4),
+    ("serving", "s0818", "tpot_s", -11.7),  # arrivals at a rate
     ("io", "resnet50 a100", "", 5.1),
 ]
 """Kind, row, quantity, and the signed error of its prediction in per cent."""
