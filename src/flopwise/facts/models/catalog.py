@@ -34,7 +34,7 @@ PUBLISHERS_FILE = "model_publishers.json"
 FILES = (MODELS_FILE, ALIASES_FILE, DEFAULTS_FILE)
 Record = Mapping[str, Any]
 _VARIANTS = re.compile(
-    r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|sft|dpo|latest|v1\.0)$",
+    r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|preview|sft|dpo|latest|v1\.0)$",
     re.IGNORECASE,
 )
 _TUNED = re.compile(r"[-_](instruct|chat|it|thinking)(?=[-_])", re.IGNORECASE)
