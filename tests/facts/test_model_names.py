@@ -340,3 +340,30 @@ def test_publishers_are_listed_once_in_order() -> None:
     publishers: list[str] = json.loads(text)
     assert publishers == sorted(set(publishers), key=str.lower)
     assert all("/" not in name and name.strip() == name for name in publishers)
+
+
+@pytest.mark.parametrize(
+    ("given", "network", "says"),
+    [
+        ("smollm3", "SmolLM3-3B", True),
+        ("Nemotron 3 Super", "Nemotron-3-Super-120B-A12B", True),
+        ("ERNIE-4.5-300B", "ERNIE-4.5-300B-A47B", True),
+        ("qwen3.5-397b", "Qwen3.5-397B-A17B (text)", True),
+        ("Qwen2_5-7B", "Qwen2.5-7B", False),
+        ("InternVL3_5-8B", "InternVL3.5-8B", False),
+    ],
+)
+def test_a_name_that_leaves_out_a_size_means_the_only_model_of_that_name(
+    given: str,
+    network: str,
+    says: bool,
+) -> None:
+    found = FACTS.model(given, offline=True)
+    assert found.name == network
+    assert any("is read as" in note for note in found.notes) is says
+
+
+@pytest.mark.parametrize("given", ["Llama", "Pythia", "Granite-4.0-H", "Cerebras-GPT", "Hermes-9"])
+def test_a_name_without_a_size_of_which_there_are_several_is_not_guessed(given: str) -> None:
+    with pytest.raises(UnknownNameError):
+        FACTS.model(given, offline=True)

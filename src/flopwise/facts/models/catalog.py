@@ -39,6 +39,10 @@ _VARIANTS = re.compile(
 )
 _TUNED = re.compile(r"[-_](instruct|chat|it|thinking)(?=[-_])", re.IGNORECASE)
 """What a tuned model has within its name: Mixtral-8x22B-Instruct-v0.1."""
+_POINTS = re.compile(r"(?<=\d)_(?=\d)")
+"""A point as file names have it: InternVL3_5."""
+_ACTIVE = re.compile(r"-A\d+(\.\d+)?[BM]$", re.IGNORECASE)
+_SIZES = re.compile(r"[- ]\d+(\.\d+)?[BMT](-A\d+(\.\d+)?[BM])?$", re.IGNORECASE)
 _FORMATS = re.compile(
     r"[-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|gptqmodel|mtp|qat|bnb|fp8|fp4|nvfp4|nvfp4a16|mxfp4|int4|int8|bf16|f16"
     r"|fp16|\d([.]\d+)?bit|dwq|dynamic|block|kv|quantized|unsloth|auto-?round|exl[23]|\d([.]\d+)?bpw|w\d+a\d+|g\d+|\d+g"
@@ -111,15 +115,30 @@ class _Index:
             for pattern, base in self.series.items()
         ]
 
+    @cached_property
+    def unsized(self) -> dict[str, Record]:
+        """Records by their names without sizes, or without the active one, of which there is one each."""
+        found: dict[str, list[Record]] = {}
+        for record in self.records:
+            name = stem(record["name"])
+            shorter = {_key(_ACTIVE.sub("", name)), _key(_SIZES.sub("", name))} - {_key(name), ""}
+            for key in shorter:
+                found.setdefault(key, []).append(record)
+        return {key: records[0] for key, records in found.items() if len(records) == 1}
+
     def find(self, name: str) -> Record | None:
-        """The record of that name, of that name without its endings, or whose own name without endings is that."""
+        """The record of that name, of that name without its endings, or whose own name without endings is that.
+
+        Or the only one that differs by what the name leaves out: a size (SmolLM3), the active one (Qwen3-30B).
+        """
         plain = stem(name)
-        for spelling in dict.fromkeys((name, plain, _TUNED.sub("", plain))):
+        for spelling in dict.fromkeys((name, plain, _TUNED.sub("", plain), _POINTS.sub(".", plain))):
             key = _key(spelling)
             found = self.exact.get(key) or (self.short.get(key) if spelling != name or plain == name else None)
             if found is not None and key:
                 return found
-        return None
+        only = self.unsized.get(_key(plain))
+        return None if only is None else _with_choice(name, only)
 
     def same_architecture(self, name: str) -> Record | None:
         """The record of the network that a model of that name was tuned from, with a note that says so.
