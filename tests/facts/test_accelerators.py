@@ -54,8 +54,57 @@ def test_row_states_what_the_datasheet_states(row: tuple[str, str, int, float, f
         assert chip.peak_flops_per_s(dtype) == pytest.approx(rate * 1e12), f"{sheet}: {dtype}"
 
 
+# name, dtype, and the rate that the maker states on the card's page or datasheet, as it is printed and made dense
+STATED_RATES = [
+    ("RTX 5080", "fp4", 1801 / 2), ("RTX 5060 Ti 8GB", "fp4", 759 / 2), ("RTX 5050", "fp4", 421 / 2),
+    ("RTX 4070 Ti SUPER", "int8", 706 / 2), ("RTX 4070 SUPER", "int8", 568 / 2), ("RTX 4060 Ti 16GB", "int8", 353 / 2),
+    ("RTX 4060", "int8", 242 / 2), ("RTX 2080 Ti", "fp16", 53.8), ("TITAN RTX", "fp16", 130.5), ("P40", "int8", 47),
+    ("Quadro RTX 8000", "fp16", 130.5), ("RTX A2000", "fp16", 63.9 / 2), ("RTX A4500", "fp16", 189.2 / 2),
+    ("RTX A5500", "fp16", 272.8 / 2), ("RTX 2000 Ada", "fp8", 191.9 / 2), ("RTX 4000 SFF Ada", "fp8", 306.8 / 2),
+    ("RTX 4500 Ada", "fp8", 634 / 2), ("L20", "fp16", 119.5), ("RTX PRO 2000 Blackwell", "fp4", 545 / 2),
+    ("RTX PRO 5000 Blackwell 72GB", "fp4", 2142 / 2), ("RTX PRO 6000 Blackwell Max-Q", "fp4", 3511 / 2),
+    ("Jetson AGX Orin 64GB", "int8", 170 / 2), ("Jetson Orin NX 16GB", "int8", 60 / 2),
+    ("Jetson Orin Nano Super", "int8", 67 / 2), ("Jetson AGX Thor", "fp4", 2070 / 2),
+    ("RX 7800 XT", "fp16", 74.6), ("RX 9060 XT", "int8", 205), ("RX 9070", "int8", 289), ("RX 6900 XT", "fp16", 46.08),
+    ("Radeon AI PRO R9700", "fp8", 383), ("MI60", "fp16", 29.5), ("Intel Max 1100", "bf16", 352),
+    ("Ascend 910C", "bf16", 752),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "rate"), STATED_RATES, ids=str)
+def test_multiprocessors_times_clock_give_the_rate_that_the_maker_states(name: str, dtype: str, rate: float) -> None:
+    assert CHIPS[name].peak_flops_per_s(dtype) == pytest.approx(rate * 1e12, rel=0.012)
+
+
+# as people write them: shops, listings, system tools, forums
+OWNED = [
+    ("5080", "RTX 5080"), ("rtx 5060ti 16gb", "RTX 5060 Ti"), ("RTX 5060 Ti 8GB", "RTX 5060 Ti 8GB"),
+    ("4060 Ti 16GB", "RTX 4060 Ti 16GB"), ("RTX 4060 Ti 8GB", "RTX 4060 Ti"), ("RTX4080 Super", "RTX 4080 SUPER"),
+    ("4070ti super", "RTX 4070 Ti SUPER"), ("RTX 3060 12 GB", "RTX 3060"), ("3090 Ti", "RTX 3090 Ti"),
+    ("NVIDIA GeForce RTX 4070 Laptop GPU", "RTX 4070 Laptop"), ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+    ("Tesla P40", "P40"), ("RTX 8000", "Quadro RTX 8000"), ("NVIDIA RTX 2000 Ada Generation", "RTX 2000 Ada"),
+    ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Blackwell Max-Q"),
+    ("RTX PRO 5000 72GB", "RTX PRO 5000 Blackwell 72GB"), ("RTX PRO 4000", "RTX PRO 4000 Blackwell"),
+    ("Jetson Thor", "Jetson AGX Thor"), ("Jetson AGX Orin 32GB", "Jetson AGX Orin 32GB"), ("DGX Spark", "GB10"),
+    ("Radeon AI PRO R9700", "Radeon AI PRO R9700"), ("9070xt", "RX 9070 XT"), ("AMD Radeon RX 7900 XTX", "RX 7900 XTX"),
+    ("AMD Ryzen AI Max+ 395", "Radeon 8060S"), ("Strix Halo", "Radeon 8060S"), ("M1 Ultra", "Apple M1 Ultra"),
+    ("M2 Pro", "Apple M2 Pro"), ("Mac mini M4", "Apple M4"), ("Mac Studio M3 Ultra", "Apple M3 Ultra"),
+    ("Intel Arc B580", "Arc B580"), ("Arc A770 16GB", "Arc A770"), ("Ascend 910B", "Ascend 910B3"),
+    ("Ascend 910C", "Ascend 910C"), ("H20 141GB", "H20-141"), ("NVIDIA L20", "L20"), ("HGX H100", "H100-SXM-80"),
+    ("v5litepod-8", "TPU v5e"), ("EPYC 9654", "EPYC 9654"), ("MI50 32GB", "MI50-32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "name"), OWNED)
+def test_devices_that_people_own_are_known_as_they_are_called(given: str, name: str) -> None:
+    assert load_facts().accelerator(given).name == name
+
+
 # CUDA C programming guide, "technical specifications per compute capability": shared memory of a multiprocessor in KiB
-SHARED_KIB = {"3.7": 112, "6.0": 64, "6.1": 96, "7.0": 96, "7.5": 64, "8.0": 164, "8.6": 100, "8.9": 100, "9.0": 228}
+SHARED_KIB = {
+    "3.7": 112, "6.0": 64, "6.1": 96, "7.0": 96, "7.5": 64, "8.0": 164, "8.6": 100, "8.7": 164, "8.9": 100, "9.0": 228,
+    "11.0": 228,
+}  # fmt: skip
 
 
 @EVERY

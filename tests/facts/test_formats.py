@@ -170,3 +170,79 @@ def test_experts_published_in_mxfp4_stay_so_under_every_mixture() -> None:
         sizes = [size for path, size in groups.items() if path.endswith(("experts/gate_up_proj", "experts/down_proj"))]
         biases = [24 * 32 * 5760 * 4, 24 * 32 * 2880 * 4]
         assert sorted(sizes) == pytest.approx(sorted(n * 17 / 32 + b for n, b in zip(experts, biases, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("Q4_K_XL", "UD-Q4_K_XL"), ("UD-Q4_K_XL", "UD-Q4_K_XL"), ("UD-Q5_K_XL", "UD-Q5_K_XL"),
+        ("UD-IQ2_XXS", "UD-IQ2_XXS"),
+        ("Q3_K_XL", "Q3_K_XL"), ("UD-Q3_K_XL", "UD-Q3_K_XL"), ("Q4_K", "Q4_K_M"), ("q4_k_m", "Q4_K_M"), ("q8", "Q8_0"),
+        ("W4A16", "awq"), ("w8a8-int8", "int8"), ("w8a8-fp8", "fp8"), ("w8a16", "int8-weight-only"), ("w4a8", "w4a8"),
+        ("awq_marlin", "awq"), ("gptq_marlin", "gptq"), ("int4-autoround", "gptq"), ("fp8_e4m3", "fp8"),
+        ("fp8_per_tensor", "fp8-tensor"), ("fp8-blockwise", "fp8-block"), ("modelopt_fp4", "nvfp4"),
+        ("nvfp4a16", "nvfp4a16"), ("bnb-4bit", "nf4"), ("load_in_8bit", "llm-int8"), ("hqq", "hqq"),
+        ("hqq-4bit", "hqq"),
+        ("mlx-4bit", "mlx-4bit"), ("q4f16_1", "q4f16_1"), ("exl2", "exl2-4.0"), ("exl3", "exl3-4.0"),
+    ],
+)  # fmt: skip
+def test_formats_are_known_as_people_write_them(given: str, name: str) -> None:
+    assert FACTS.weight_format(given).name == name
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "bits"),
+    [("exl2-4.65", "exl2-4.65", 4.65), ("4.25bpw", "exl2-4.25", 4.25), ("exl3-2.25", "exl3-2.25", 2.25),
+     ("3.5bpw-exl3", "exl3-3.5", 3.5), ("6bpw", "exl2-6", 6.0)],
+)  # fmt: skip
+def test_exllama_formats_have_the_bits_of_their_names(given: str, name: str, bits: float) -> None:
+    form = FACTS.weight_format(given)
+    assert form.name == name
+    ends = 2 * 128_256 * 4096 * 2.0  # embedding and head stay in 16 bits
+    linear = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
+    assert weight_bytes(LLAMA_8B, name) == pytest.approx(linear * bits / 8 + ends, rel=1e-3)
+
+
+@pytest.mark.parametrize("given", ["4.25", "exl4-4.0", "exl2-9", "0.5bpw", "4.25bits"])
+def test_other_rates_are_no_formats(given: str) -> None:
+    with pytest.raises(UnknownNameError):
+        FACTS.weight_format(given)
+
+
+def test_mlx_and_mlc_quantise_embedding_and_head_too() -> None:
+    weights = 2 * 128_256 * 4096 + 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
+    norms = (2 * 32 + 1) * 4096
+    for name, bits in (("mlx-4bit", 4 + 2 * 16 / 64), ("mlx-8bit", 8 + 2 * 16 / 64), ("q4f16_1", 4 + 16 / 32)):
+        assert weight_bytes(LLAMA_8B, name) == pytest.approx(weights * bits / 8 + norms * 2.0)
+
+
+def test_hqq_has_a_scale_and_a_zero_for_64_weights() -> None:
+    linear = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
+    rest = 2 * 128_256 * 4096 * 2.0 + (2 * 32 + 1) * 4096 * 2.0
+    assert weight_bytes(LLAMA_8B, "hqq") == pytest.approx(linear * (4 + 2 * 16 / 64) / 8 + rest)
+
+
+# Unsloth Dynamic 2.0 documentation: Gemma 3 27B in GiB, files of the plain mixture and of the dynamic one
+GEMMA_27B = [
+    ("IQ1_S", 5.83, "UD-IQ1_S", 6.06), ("IQ1_M", 6.33, "UD-IQ1_M", 6.51), ("IQ2_XXS", 7.16, "UD-IQ2_XXS", 7.31),
+    ("IQ2_M", 8.84, "UD-IQ2_M", 8.96), ("Q2_K", 9.78, "UD-Q2_K_XL", 9.95), ("Q3_K_M", 12.51, "UD-Q3_K_XL", 12.76),
+    ("Q4_K_M", 15.41, "UD-Q4_K_XL", 15.64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plain", "plain_gib", "dynamic", "gib"), GEMMA_27B, ids=str)
+def test_dynamic_mixtures_are_the_nearest_plain_ones_within_their_error(
+    plain: str, plain_gib: float, dynamic: str, gib: float
+) -> None:
+    gemma = load_model("Gemma-3-27B")
+    form = FACTS.weight_format(dynamic)
+    assert weight_bytes(gemma, plain) / 2**30 == pytest.approx(plain_gib, abs=0.015)
+    assert weight_bytes(gemma, dynamic) == weight_bytes(gemma, plain)
+    assert abs(gib / plain_gib - 1) < form.size_error
+    assert plain in form.assumption
+
+
+def test_formats_with_a_published_rule_assume_nothing() -> None:
+    doubtful = {form.name for form in FACTS.weight_formats.values() if form.size_error or form.assumption}
+    assert doubtful
+    assert all(name.startswith("UD-") for name in doubtful)

@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from flopwise.errors import UnknownNameError
+from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.models.catalog import load_model
 from named import FACTS
 
@@ -283,3 +283,87 @@ def test_every_series_leads_to_models_of_the_catalog() -> None:
 def test_a_name_that_leaves_the_version_open_says_what_was_taken(given: str, note: str | None) -> None:
     assert [text for text in load_model(given).notes if "is read as" in text] == ([note] if note else [])
     assert load_model(given).stacks == load_model(load_model(given).name).stacks
+
+
+HUB_IDS = [
+    ("HuggingFaceH4/zephyr-7b-beta", "Mistral-7B-v0.1"),
+    ("NousResearch/Hermes-4-70B", "Llama-3.1-70B"),
+    ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "Qwen2.5-32B"),
+    ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "Qwen3-30B-A3B"),
+    ("bartowski/google_gemma-3-27b-it-GGUF", "Gemma-3-27B (text tower)"),
+    ("unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF", "Qwen3-30B-A3B"),
+    ("cpatonn/Qwen3-Coder-30B-A3B-Instruct-AWQ-4bit", "Qwen3-30B-A3B"),
+    ("mistralai/Mixtral-8x22B-Instruct-v0.1", "Mixtral-8x22B"),
+    ("swiss-ai/Apertus-8B-Instruct-2509", "Apertus-8B"),
+    ("ibm-granite/granite-4.0-h-small", "Granite-4.0-H-Small"),
+    ("tiiuae/Falcon-H1-7B-Instruct", "Falcon-H1-7B"),
+    ("inclusionAI/Ring-mini-2.0", "Ling-mini-2.0"),
+    ("google/gemma-4-12B-it", "Gemma-4-12B"),
+    ("sentence-transformers/all-MiniLM-L12-v2", "BGE-small-en v1.5"),
+    ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "Llama-3.3-70B-Instruct"),
+]
+"""Ids of the hub of other organisations than that of the architecture, or with what tuning and formats add."""
+
+
+@pytest.mark.parametrize(("given", "network"), HUB_IDS)
+def test_ids_of_the_hub_lead_to_their_architecture(given: str, network: str) -> None:
+    assert FACTS.model(given, offline=True).name == network
+
+
+def test_a_publisher_that_nobody_knows_is_asked_for_on_the_hub() -> None:
+    for given in ("someone/zephyr-7b-beta", "someone/Mixtral-8x22B-Instruct-v0.1", "someone/Llama-3.1-8B"):
+        with pytest.raises(SpecError, match="offline"):
+            FACTS.model(given, offline=True)
+    assert FACTS.model("someone/Llama-3.1-8B-Instruct-GGUF", offline=True).name == "Llama-3.1-8B"
+
+
+TAGS = [
+    ("llama3", "Llama-3-8B"), ("llama3.3", "Llama-3.3-70B-Instruct"), ("mistral", "Mistral-7B-v0.3"),
+    ("gemma3", "Gemma-3-4B (text tower)"), ("qwen3", "Qwen3-8B"), ("qwen3:30b", "Qwen3-30B-A3B"),
+    ("qwen3-coder", "Qwen3-30B-A3B"), ("gpt-oss", "gpt-oss-20b"), ("deepseek-r1:32b", "Qwen2.5-32B"),
+    ("granite4:small-h", "Granite-4.0-H-Small"), ("phi3:14b", "Phi-3-medium-4k"),
+    ("llama3.2-vision", "Llama-3.2-11B-Vision"),
+]  # fmt: skip
+"""Tags of Ollama's library; one without a size is its default."""
+
+
+@pytest.mark.parametrize(("tag", "network"), TAGS)
+def test_tags_of_ollama_are_known(tag: str, network: str) -> None:
+    found = FACTS.model(tag, offline=True)
+    assert found.name == network
+    size = any(c.isdigit() for c in tag.partition(":")[2])
+    assert size or tag.startswith("granite") or any(f"{tag} is read as {network}" in note for note in found.notes)
+
+
+def test_publishers_are_listed_once_in_order() -> None:
+    text = resources.files("flopwise").joinpath("data/model_publishers.json").read_text(encoding="utf-8")
+    publishers: list[str] = json.loads(text)
+    assert publishers == sorted(set(publishers), key=str.lower)
+    assert all("/" not in name and name.strip() == name for name in publishers)
+
+
+@pytest.mark.parametrize(
+    ("given", "network", "says"),
+    [
+        ("smollm3", "SmolLM3-3B", True),
+        ("Nemotron 3 Super", "Nemotron-3-Super-120B-A12B", True),
+        ("ERNIE-4.5-300B", "ERNIE-4.5-300B-A47B", True),
+        ("qwen3.5-397b", "Qwen3.5-397B-A17B (text)", True),
+        ("Qwen2_5-7B", "Qwen2.5-7B", False),
+        ("InternVL3_5-8B", "InternVL3.5-8B", False),
+    ],
+)
+def test_a_name_that_leaves_out_a_size_means_the_only_model_of_that_name(
+    given: str,
+    network: str,
+    says: bool,
+) -> None:
+    found = FACTS.model(given, offline=True)
+    assert found.name == network
+    assert any("is read as" in note for note in found.notes) is says
+
+
+@pytest.mark.parametrize("given", ["Llama", "Pythia", "Granite-4.0-H", "Cerebras-GPT", "Hermes-9"])
+def test_a_name_without_a_size_of_which_there_are_several_is_not_guessed(given: str) -> None:
+    with pytest.raises(UnknownNameError):
+        FACTS.model(given, offline=True)

@@ -44,6 +44,10 @@ def test_all_software_says_what_it_runs_on(name: str) -> None:
         ("tensorrt-llm-v0", "A100-SXM-80", True),
         ("tensorrt-llm", "MI300X", False),
         ("mlx", "H100-SXM-80", False),
+        ("vllm", "Ascend 910B3", True),
+        ("sglang", "Ascend 910C", True),
+        ("tensorrt-llm", "Ascend 910B3", False),
+        ("megatron-te", "Ascend 910B3", False),
         ("in-house", "TPU v4", True),
     ],
 )

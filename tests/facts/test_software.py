@@ -78,3 +78,21 @@ def test_limits_by_device_are_read_strictly(tmp_path: Path) -> None:
     (tmp_path / "engines.json").write_text(json.dumps({"vllm": {"limits": limits}}), encoding="utf-8")
     with pytest.raises(SpecError, match="N sequences, N tokens"):
         load_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [("LM Studio", "llama.cpp"), ("koboldcpp", "llama.cpp"), ("llama-server", "llama.cpp"), ("vllm-ascend", "vllm"),
+     ("huggingface", "hf"), ("optimum-neuron", "neuron"), ("ollama", "llama.cpp"), ("trtllm", "tensorrt-llm")],
+)  # fmt: skip
+def test_programs_built_on_an_engine_are_that_engine(given: str, engine: str) -> None:
+    assert load_facts().engine(given).name == engine
+
+
+@pytest.mark.parametrize(
+    ("given", "stack"),
+    [("Megatron-LM", "megatron-te"), ("LLaMA-Factory", "hf-trainer"), ("FSDP2", "fsdp-compile"), ("t5x", "xla"),
+     ("neuronx-distributed", "xla"), ("nanoGPT", "fsdp-compile"), ("mosaicml", "fsdp-fused")],
+)  # fmt: skip
+def test_programs_built_on_a_stack_are_that_stack(given: str, stack: str) -> None:
+    assert load_facts().stack(given).name == stack

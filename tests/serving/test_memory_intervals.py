@@ -33,6 +33,21 @@ def test_the_low_end_holds_weights_and_cache_and_half_of_the_rest(capsys: pytest
     assert found["high_bytes"] == pytest.approx(exact + 1.5 * own)
 
 
+def test_weights_without_a_published_rule_widen_both_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """Dynamic mixtures of GGUF: a tenth of the weights is open, below what is exact and above it."""
+    question = ("memory", "Qwen3-8B", "--gpu", "4090", "--context", "4096", "--weights")
+    plain, dynamic = (answer(capsys, *question, form) for form in ("Q4_K_M", "UD-Q4_K_XL"))
+    weights = next(item["bytes"] for item in plain["items"] if item["name"] == "weights")
+    assert dynamic["per_gpu_bytes"] == plain["per_gpu_bytes"]
+    assert plain["low_bytes"] - dynamic["low_bytes"] == pytest.approx(0.1 * weights)
+    assert dynamic["high_bytes"] - plain["high_bytes"] == pytest.approx(0.1 * weights)
+    assert dynamic["kv_capacity_tokens_low"] < plain["kv_capacity_tokens_low"]
+    assert any("Q4_K_M are assumed" in text for text in dynamic["assumptions"])
+    assert not any("are assumed" in text for text in plain["assumptions"])
+    served = answer(capsys, "serve", "Qwen3-8B", "--gpu", "4090", "--weights", "UD-Q4_K_XL")
+    assert any("Q4_K_M are assumed" in text for text in served["assumptions"])
+
+
 def test_the_cache_has_what_the_engine_leaves() -> None:
     """Llama-3-8B in vLLM on an H100: 1.5 times what the engine takes is half of that less for the cache."""
     model, vllm = load_model("Llama-3-8B"), FACTS.engine("vllm")

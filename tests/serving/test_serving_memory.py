@@ -176,7 +176,8 @@ def test_engines_run_the_formats_that_their_pages_name_for_a_device() -> None:
         load_facts().accelerator(name) for name in ("V100-SXM2-32", "A100-SXM-80", "H100-SXM-80", "MI300X")
     )
     for name, device, without in (
-        ("tensorrt-llm", ampere, {"fp8", "nvfp4", "mxfp4", "mxfp8"}), ("lmdeploy", volta, {"fp8", "int8", "mxfp4"}),
+        ("tensorrt-llm", ampere, {"fp8", "nvfp4", "mxfp4", "mxfp8", "w4a8"}),
+        ("lmdeploy", volta, {"fp8", "int8", "mxfp4"}),
         ("tgi", amd, {"awq"}),
     ):  # fmt: skip
         engine = load_facts().engine(name)

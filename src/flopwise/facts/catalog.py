@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -152,6 +153,31 @@ def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[
         return row
 
     return find
+
+
+_BIT_RATE = re.compile(
+    r"(?:exl(?P<kind>[23])[-_. ]?)?(?P<bits>\d(?:\.\d+)?)(?:[-_ ]?bpw)?(?:[-_ ]exl(?P<after>[23]))?", re.IGNORECASE
+)
+FEWEST_BITS, MOST_BITS = 1.0, 8.0
+"""Bits a weight that ExLlama's quantisers make. Source: README of ExLlamaV2 (2 to 8) and of ExLlamaV3 (from 1)."""
+
+
+def _of_bit_rate(name: str, known: Mapping[str, WeightFormat]) -> WeightFormat | None:
+    """The EXL2 or EXL3 format of a stated rate (`exl2-4.65`, `4.25bpw`, `3.5bpw-exl3`), or None.
+
+    EXL2 where the name says neither; `known`: formats by their folded names.
+    """
+    from flopwise.facts.formats import CheckpointFormat  # noqa: PLC0415 - few formats are named by a rate
+
+    found = _BIT_RATE.fullmatch(name.strip())
+    if found is None or not (found["kind"] or found["after"] or "bpw" in name.lower()):
+        return None
+    kind, bits = found["kind"] or found["after"] or "2", float(found["bits"])
+    row = known.get(f"exl{kind}")
+    if not isinstance(row, CheckpointFormat) or not FEWEST_BITS <= bits <= MOST_BITS:
+        return None
+    meaning = row.meaning.replace(f"{row.bits:.1f} bits", f"{bits:g} bits")
+    return replace(row, name=f"exl{kind}-{bits:g}", aliases=(), bits=bits, meaning=meaning)
 
 
 class Facts:
@@ -531,7 +557,7 @@ class Facts:
         """Weight formats by every folded spelling: checkpoints', then llama.cpp's."""
         blocks = _by_name(self.rows("formats.GGUF_BLOCKS"))
         gguf = [replace(row, blocks=blocks) for row in self.rows("formats.GGUF_FORMATS").values()]
-        found: dict[str, WeightFormat] = {fold(row.name): row for row in gguf}
+        found: dict[str, WeightFormat] = {**spellings(gguf)}
         found |= spellings(self.rows("formats.CHECKPOINT_FORMATS").values())  # F16 and MXFP4 are such, too
         return found | {fold(f"gguf {row.name}"): row for row in gguf}
 
@@ -547,6 +573,7 @@ class Facts:
             UnknownNameError: no such format; names the nearest.
         """
         found = self.weight_formats.get(fold(name))
+        found = found or _of_bit_rate(name, self.weight_formats)
         if found is None:
             raise UnknownNameError("weight format", name, self.weight_format_names)
         return found

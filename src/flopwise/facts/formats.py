@@ -91,6 +91,8 @@ class WeightFormat(ABC):
     aliases: tuple[str, ...] = ()
     computes: str = ""  # precision of products, a key of `cost.precisions.PRECISIONS`; none: unpacked to 16 bits
     newer: bool = False  # its kernels, weight-only ones among them, need devices with bf16 units
+    size_error: float = 0.0  # by which share files may differ from this rule, where it is not the published one
+    assumption: str = ""  # what is assumed of it, then
 
     @property
     @abstractmethod
@@ -123,7 +125,7 @@ class CheckpointFormat(WeightFormat):
 
     kind: ClassVar[Literal["weights", "gguf"]] = "weights"
     bits: float  # of a quantised weight
-    roles: Literal["all", "linear", "mlp", "experts_or_mlp"]  # the tensors that are quantised
+    roles: Literal["all", "matrices", "linear", "mlp", "experts_or_mlp"]  # the tensors that are quantised
     block_rows: int | None = None  # of a block with a scale of its own; 0: all rows; None: there are no scales
     block_columns: int | None = None
     scale_bytes: float  # of one block
@@ -160,6 +162,8 @@ class CheckpointFormat(WeightFormat):
             return self.roles == "all"
         if self.roles == "mlp":
             return role in _FEED
+        if self.roles == "matrices":
+            return role not in ("router", "norm", "other")
         if self.roles == "experts_or_mlp":
             return isinstance(item, Experts) if place.experts else role in _FEED
         return role in _ATTENTION or role in _FEED or role == "linear_other"
@@ -361,7 +365,7 @@ CHECKPOINT_FORMATS = FactTable(
 )  # fmt: skip
 GGUF_FORMATS = FactTable(
     file="gguf_formats.csv", meaning="a mixture of llama.cpp's block types", row=GgufFormat, key=("name",),
-    readers={"rules": _rules},
+    readers={"rules": _rules, "size_error": number(units.parse_count, "a share of 0 to 1", low=0, high=1)},
 )  # fmt: skip
 GGUF_BLOCKS = FactTable(
     file="gguf_blocks.csv", meaning="a block type of llama.cpp", row=GgufBlock, key=("name",),

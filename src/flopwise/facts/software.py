@@ -26,6 +26,7 @@ OF_VENDORS = {
     "aws": "neuron",
     "google": "tpu",
     "sambanova": "rdu",
+    "huawei": "cann",
 }
 PARALLELISM = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 """Kinds of parallelism besides that of data, by the degree of each."""

@@ -78,11 +78,11 @@ def on_its_engine(
     """
     engine = usual_engine(facts.engines, model, accelerator) if spec.engine is None else facts.engine(spec.engine)
     spec = replace(spec, engine=engine.name)
-    if spec.weights is not None:
-        return spec, ()
-    own = model.checkpoint_format
-    note = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
-    return replace(spec, weights=own or engine.plain_format(accelerator)), note
+    own = None if spec.weights is not None else model.checkpoint_format
+    published = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
+    spec = replace(spec, weights=spec.weights or own or engine.plain_format(accelerator))
+    assumed = facts.weight_format(spec.weights or "").assumption
+    return spec, (*published, *((assumed,) if assumed else ()))
 
 
 def usual_engine(engines: Mapping[str, Engine], model: Model, accelerator: Accelerator | None) -> Engine:

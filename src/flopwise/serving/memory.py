@@ -64,23 +64,33 @@ class ServingMemory:
     max_concurrency: Floats  # sequences that run while their answers grow, capped likewise
     fits: Array | bool
     max_states: Floats = np.inf  # sequences whose recurrent states have a place in a pool of their own
+    doubtful_bytes: Floats = 0.0  # by which the weights may differ: see `WeightFormat.size_error`
     assumptions: tuple[str, ...] = ()
 
     @property
     def exact_bytes(self) -> float:
         """Of a single deployment, weights and cache: bytes that are counted, not estimated."""
-        return float(sum(np.ravel(self.items.get(name, 0.0))[0] for name in EXACT))
+        counted = float(sum(np.ravel(self.items.get(name, 0.0))[0] for name in EXACT))
+        return counted - float(np.ravel(self.doubtful_bytes)[0])
+
+    def difference_ends(self) -> tuple[float, float]:
+        """By how many bytes a single deployment takes less and more than estimated.
+
+        Source: `OWN_ENDS`, and the size error of the format. Assumes: the ends are percentiles 10 and 90.
+        """
+        doubtful = float(np.ravel(self.doubtful_bytes)[0])
+        own = float(np.ravel(self.total_bytes)[0]) - self.exact_bytes - doubtful
+        return (OWN_ENDS[0] - 1.0) * own - doubtful, (OWN_ENDS[1] - 1.0) * own + doubtful
 
     def capacity_ends(self) -> tuple[float, float]:
         """The least and the most that a single deployment's cache holds, over the estimate: what the engine leaves.
 
-        Source: `OWN_ENDS`. Assumes: the ends are percentiles 10 and 90.
+        Source: `difference_ends`. Assumes: as there.
         """
         budget = float(np.ravel(self.kv_budget_bytes)[0])
         if budget <= 0.0:
             return 0.0, 1.0
-        own = float(np.ravel(self.total_bytes)[0]) - self.exact_bytes
-        least, most = (1.0 - (end - 1.0) * own / budget for end in reversed(OWN_ENDS))
+        least, most = (1.0 - difference / budget for difference in reversed(self.difference_ends()))
         return max(least, 0.0), most
 
 
@@ -265,6 +275,7 @@ def serving_memory(
         max_concurrency=_plain(most),
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
         max_states=_plain(states),
+        doubtful_bytes=_plain(weights.size_error * loaded),
         assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
     )
 

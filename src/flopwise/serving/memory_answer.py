@@ -18,7 +18,7 @@ from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.job import ServeJob
-from flopwise.serving.memory import OWN_ENDS, ServingLayout, ServingMemory, generates, serving_memory
+from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.spec import ServingSpec
 from flopwise.values import dataclass
 
@@ -109,12 +109,12 @@ OWN_SOURCE = (
 
 
 def _total_band(memory: ServingMemory) -> ErrorBand:
-    """The interval of a deployment's bytes: exact parts, and `OWN_ENDS` of what the engine adds.
+    """The interval of a deployment's bytes: exact parts, what the format leaves open, and what the engine adds.
 
-    Source: `OWN_SOURCE`. Assumes: the ends are percentiles 10 and 90.
+    Source: `OWN_SOURCE`. Assumes: as `ServingMemory.difference_ends`.
     """
     total = float(memory.total_bytes)
-    low, high = (1.0 + (end - 1.0) * (total - memory.exact_bytes) / total for end in OWN_ENDS)
+    low, high = (1.0 + difference / total for difference in memory.difference_ends())
     return ErrorBand(
         name="memory.serving", low=low, median=1.0, high=high, rows=OWN_ROWS, source=OWN_SOURCE, date="2026-11-26"
     )

@@ -3,7 +3,9 @@
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
 `checkpoint_format` where the weights are not published in 16 bits, and either `config`, in Hugging Face's layout with
 the fields that matter, or `kind` and `published`, for networks known by published figures. `FOLDER/models.jsonl` of
-your own adds and overrides lines.
+your own adds and overrides lines. `model_aliases.json` has other names of them, `model_series.json` models that were
+tuned from them, by name or series, and `model_publishers.json` organisations of the hub whose models have the
+architecture that their names say.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -28,14 +30,23 @@ from flopwise.facts.models.sizes import VOCAB, size_of, typical_config
 from flopwise.facts.tables import read_json_object
 
 MODELS_FILE, ALIASES_FILE, SERIES_FILE = "models.jsonl", "model_aliases.json", "model_series.json"
+PUBLISHERS_FILE = "model_publishers.json"
 FILES = (MODELS_FILE, ALIASES_FILE, DEFAULTS_FILE)
 Record = Mapping[str, Any]
 _VARIANTS = re.compile(
-    r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|v1\.0)$", re.IGNORECASE
+    r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|preview|sft|dpo|latest|v1\.0)$",
+    re.IGNORECASE,
 )
+_TUNED = re.compile(r"[-_](instruct|chat|it|thinking)(?=[-_])", re.IGNORECASE)
+"""What a tuned model has within its name: Mixtral-8x22B-Instruct-v0.1."""
+_POINTS = re.compile(r"(?<=\d)_(?=\d)")
+"""A point as file names have it: InternVL3_5."""
+_ACTIVE = re.compile(r"-A\d+(\.\d+)?[BM]$", re.IGNORECASE)
+_SIZES = re.compile(r"[- ]\d+(\.\d+)?[BMT](-A\d+(\.\d+)?[BM])?$", re.IGNORECASE)
 _FORMATS = re.compile(
-    r"[-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|mtp|qat|bnb|fp8|nvfp4|mxfp4|int4|int8|bf16|f16|[48]bit"
-    r"|(ud[-_])?i?q\d+(_[a-z0-9]+)*)$",
+    r"[-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|gptqmodel|mtp|qat|bnb|fp8|fp4|nvfp4|nvfp4a16|mxfp4|int4|int8|bf16|f16"
+    r"|fp16|\d([.]\d+)?bit|dwq|dynamic|block|kv|quantized|unsloth|auto-?round|exl[23]|\d([.]\d+)?bpw|w\d+a\d+|g\d+|\d+g"
+    r"|(ud[-_])?i?q\d+(_[a-z0-9]+)*|tq\d_0)$",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"(?<=\d)[\W_]+(?=\d)")
@@ -66,8 +77,15 @@ def _local_config(spec: str) -> Path | None:
 class _Index:
     """The records of a catalog, found by folded names."""
 
-    def __init__(self, records: list[Record], aliases: Mapping[str, str], series: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        records: list[Record],
+        aliases: Mapping[str, str],
+        series: Mapping[str, str],
+        publishers: Iterable[str] = (),
+    ) -> None:
         self.records, self.series = records, series
+        self.publishers = frozenset(map(_key, publishers))  # organisations whose models are what their names say
         self.exact: dict[str, Record] = {}
         for record in records:
             hf_id = record.get("hf_id")
@@ -97,10 +115,30 @@ class _Index:
             for pattern, base in self.series.items()
         ]
 
+    @cached_property
+    def unsized(self) -> dict[str, Record]:
+        """Records by their names without sizes, or without the active one, of which there is one each."""
+        found: dict[str, list[Record]] = {}
+        for record in self.records:
+            name = stem(record["name"])
+            shorter = {_key(_ACTIVE.sub("", name)), _key(_SIZES.sub("", name))} - {_key(name), ""}
+            for key in shorter:
+                found.setdefault(key, []).append(record)
+        return {key: records[0] for key, records in found.items() if len(records) == 1}
+
     def find(self, name: str) -> Record | None:
-        """The record of that name, of that name without its endings, or whose own name without endings is that."""
-        bare = _key(stem(name))
-        return self.exact.get(_key(name)) or (self.exact.get(bare) or self.short.get(bare) if bare else None)
+        """The record of that name, of that name without its endings, or whose own name without endings is that.
+
+        Or the only one that differs by what the name leaves out: a size (SmolLM3), the active one (Qwen3-30B).
+        """
+        plain = stem(name)
+        for spelling in dict.fromkeys((name, plain, _TUNED.sub("", plain), _POINTS.sub(".", plain))):
+            key = _key(spelling)
+            found = self.exact.get(key) or (self.short.get(key) if spelling != name or plain == name else None)
+            if found is not None and key:
+                return found
+        only = self.unsized.get(_key(plain))
+        return None if only is None else _with_choice(name, only)
 
     def same_architecture(self, name: str) -> Record | None:
         """The record of the network that a model of that name was tuned from, with a note that says so.
@@ -144,19 +182,21 @@ def stem(name: str) -> str:
 
 
 def _find(spec: str, index: _Index) -> Record | None:
-    """The record that `spec` names; a hub id only within its organisation, but for re-packed weights."""
+    """The record that `spec` names; a hub id within its organisation, of known publishers, or of re-packed weights."""
     if "/" not in spec:
-        return index.find(spec) or index.same_architecture(spec)
+        organisation, _, tail = spec.partition("_")  # google_gemma-3-27b-it
+        known = index.find(spec) or index.same_architecture(spec)
+        return known or (_find(f"{organisation}/{tail}", index) if _key(organisation) in index.publishers else None)
     found = index.exact.get(_key(spec))
     organisation, _, tail = spec.rpartition("/")
     if found is not None or not _key(tail):
         return found
+    plain = tail == _FORMATS.sub("", tail)
+    if _key(organisation) in index.publishers or not (plain or Path(spec).exists()):
+        return _find(tail, index)
     near = index.find(tail)
-    if near is None or (tail == _FORMATS.sub("", tail) and "/" in organisation):
-        return None
-    repacked = tail != _FORMATS.sub("", tail) and not Path(spec).exists()
-    same = bool(near.get("hf_id")) and _key(near["hf_id"].split("/")[0]) == _key(organisation)
-    return near if same or repacked else None
+    same = near is not None and bool(near.get("hf_id")) and _key(near["hf_id"].split("/")[0]) == _key(organisation)
+    return near if same and "/" not in organisation else None
 
 
 def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -> Model:
@@ -172,6 +212,12 @@ def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -
         checkpoint_format=record.get("checkpoint_format") or model.checkpoint_format,
         notes=(*model.notes, *notes),
     )
+
+
+def _stored_as(spec: str, model: Model) -> str | None:
+    """The format that the name tells, else the published one; llama.cpp's files of an MXFP4 model keep its experts."""
+    named, own = named_format(spec), model.checkpoint_format
+    return own if named is None or (own == "mxfp4" and re.match(r"(UD-)?I?Q\d_", named)) else named
 
 
 def _figures_only(record: Record) -> Model:
@@ -249,7 +295,8 @@ class ModelCatalog:
                     raise SpecError(f"{self._aliases}, {alias}: got {str(name)[:60]!r}; the name of a model is needed")
             aliases = own | {alias: name for alias, name in aliases.items() if alias not in own}
         series: dict[str, str] = json.loads((DATA / SERIES_FILE).read_text(encoding="utf-8"))
-        return _Index(records, aliases, series)
+        publishers: list[str] = json.loads((DATA / PUBLISHERS_FILE).read_text(encoding="utf-8"))
+        return _Index(records, aliases, series, publishers)
 
     def check(self) -> None:
         """Read the files of your own, if there are any. Raises SpecError naming file and line."""
@@ -290,7 +337,7 @@ class ModelCatalog:
         record = self._record(spec)
         if record is not None:
             model = model_of_record(record, self._classes)
-            model = replace(model, checkpoint_format=named_format(spec) or model.checkpoint_format)
+            model = replace(model, checkpoint_format=_stored_as(spec, model))
             self._known[spec] = model
             return model
         local = _local_config(spec)

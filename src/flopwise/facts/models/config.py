@@ -14,7 +14,33 @@ from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import SHIPPED_DEFAULTS, ClassDefaults, Fields
 from flopwise.facts.models.heads import labels, sequence_classifier, task
 
-_NAMED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|awq|gptq)([-_.](int[48]|w?4bit|dynamic|block))*$", re.IGNORECASE)
+_MODIFIERS = r"\d+(?:\.\d+)?bit|g?\d+g?|int[48]|w4bit|dynamic|static|block|kv|preview|autoround|unsloth|marlin|gemm|hf"
+_END = rf"(?:[-_.](?:{_MODIFIERS}))*$"
+_NAMED: tuple[tuple[re.Pattern[str], str | None], ...] = tuple(
+    (re.compile(rf"[-_./:](?:{start}){_END}", re.IGNORECASE), stored_as)
+    for start, stored_as in (
+        (r"gptq[-_.]?(?:int8|8bit|w8a16)", "gptq-int8"),
+        (r"(?:w4a16|int4)[-_.]gptq|gptq", "gptq"),
+        (r"(?:int4[-_.])?auto[-_]?round(?:[-_.]gptq)?", "gptq"),
+        (r"awq", "awq"),
+        (r"(?:quantized[-_.])?w4a16", "awq"),
+        (r"(?:quantized[-_.])?w8a16", "int8-weight-only"),
+        (r"w8a8[-_.]fp8|fp8[-_.]w8a8", "fp8"),
+        (r"(?:quantized[-_.])?w8a8", "int8"),
+        (r"fp8[-_.]block", "fp8-block"),
+        (r"fp8", "fp8"),
+        (r"nvfp4(?:a16)?|fp4", "nvfp4"),
+        (r"mxfp4", "mxfp4"),
+        (r"(?:bnb|bitsandbytes)[-_.](?:nf4|4bit)", "nf4"),
+        (r"(?:bnb|bitsandbytes)[-_.](?:int8|8bit)", "llm-int8"),
+        (r"((?:ud[-_])?(?:i?q\d_\w+?|q8_0|tq[12]_0|mxfp4_moe))(?:\.gguf)?", None),
+    )
+)
+_MLX = re.compile(r"mlx.*[-_](?P<bits>\d)[-_]?bit(?:[-_]dwq)?$", re.IGNORECASE)
+_RATE = re.compile(
+    r"(?:exl(?P<kind>[23])[-_.])?(?P<before>\d+(?:\.\d+)?)[-_.]?bpw|exl(?P<late>[23])[-_.](?P<after>\d+(?:\.\d+)?)$",
+    re.IGNORECASE,
+)
 _METHODS = {"mxfp4": "mxfp4", "fbgemm_fp8": "fp8-meta", "awq": "awq", "quark": "fp8-quark", "nvfp4": "nvfp4"}
 _COMPRESSED = {
     "float-quantized": "fp8", "naive-quantized": "fp8", "nvfp4-pack-quantized": "nvfp4", "int-quantized": "int8",
@@ -64,11 +90,13 @@ def published_format(config: Mapping[str, Any]) -> str | None:
     if not isinstance(settings, Mapping):
         return None
     method = str(settings.get("quant_method") or settings.get("quant_algo") or "").lower().replace("-", "_")
+    four_bit = "nf4-dq" if settings.get("bnb_4bit_use_double_quant") else "nf4"
+    eight_bit = "llm-int8" if settings.get("load_in_8bit") else None
     known: dict[str, str | None] = {
         **_METHODS,
         "fp8": "fp8-block" if settings.get("weight_block_size") else "fp8",
         "gptq": "gptq-int8" if settings.get("bits") == 8 else "gptq",
-        "bitsandbytes": "nf4" if settings.get("load_in_4bit") else "llm-int8" if settings.get("load_in_8bit") else None,
+        "bitsandbytes": four_bit if settings.get("load_in_4bit") else eight_bit,
         "compressed_tensors": _COMPRESSED.get(str(settings.get("format") or "").lower()),
         "modelopt": {"FP8": "fp8-tensor", "NVFP4": "nvfp4"}.get(str(settings.get("quant_algo") or "").upper()),
     }
@@ -76,9 +104,22 @@ def published_format(config: Mapping[str, Any]) -> str | None:
 
 
 def named_format(name: str) -> str | None:
-    """The format that the end of a checkpoint's name tells (`...-FP8`, `...-NVFP4`, `...-AWQ`), or None."""
-    found = _NAMED.search(name)
-    return None if found is None else found.group(1).lower()
+    """The format that a checkpoint's name tells (`...-FP8`, `...-AWQ`, `...-bnb-4bit`, `...-Q4_K_M.gguf`), or None.
+
+    Source: how the tools and publishers name what they write: AutoAWQ, GPTQModel, llm-compressor (`w4a16`), ModelOpt,
+    bitsandbytes, MLX, ExLlama (`4.0bpw`), llama.cpp.
+    """
+    found = _MLX.search(name)
+    if found is not None:
+        return f"mlx-{found['bits']}bit"
+    for pattern, stored_as in _NAMED:
+        found = pattern.search(name)
+        if found is not None:
+            return stored_as or found.group(1).upper()
+    found = _RATE.search(name)
+    if found is None:
+        return None
+    return f"exl{found['kind'] or found['late'] or 2}-{float(found['before'] or found['after']):g}"
 
 
 _WITH_HEADS = ("LMHead", "DoubleHeads", "MTModel")
