@@ -7,7 +7,7 @@ import { el, table, tiles } from "./dom.js";
 import { OPERATIONS, intervals, memory, roofSource, roofline, time } from "./estimated.js";
 import { counts, declared, times } from "./form.js";
 import * as format from "./format.js";
-import { linkOrigins, ofEstimate, provenance } from "./origins.js";
+import { figure, linkOrigins, ofEstimate, provenance } from "./origins.js";
 import { schedule } from "./pipeline.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
@@ -29,12 +29,13 @@ const FIGURES = [
   ["step_s", "A step", "step time"], ["tokens_per_s", "tokens/s", "throughput"], ["tokens_per_s_per_gpu", "tokens/s per GPU", "throughput per GPU"], ["mfu_frac", "MFU", "MFU"], ["hfu_frac", "HFU", "HFU"],
   ["run.seconds", "The run takes", "run time"], ["run.cost_usd", "The run costs", "cost"], ["run.energy_joules", "Energy", "energy"], ["run.gpu_hours", "GPU-hours", "GPU-hours"], ["run.goodput_frac", "Goodput", "goodput"],
   ["ttft_s", "TTFT, on average", "TTFT"], ["tpot_s", "TPOT, on average", "TPOT"], ["e2e_s", "Whole request", "whole request"], ["output_tokens_per_s", "output tokens/s", "throughput"], ["requests_per_s", "requests/s", "requests per second"],
-  ["utilisation_frac", "Used"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
-  ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Left of it", "margin"], ["fits_probability", "Chance to fit"], ["max_concurrency", "Sequences at most"], ["kv_capacity_tokens", "Tokens in the cache at most"],
+  ["utilisation_frac", "Of datasheet rates", "share of datasheet rates"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
+  ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Left of it", "margin"], ["fits_probability", "Chance to fit", "chance to fit"], ["max_concurrency", "Sequences at most", "maximum concurrency"], ["kv_capacity_tokens", "Tokens in the cache at most", "cache capacity"],
   ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "At datasheet rates"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
   ["bandwidth_frac", "Of the bandwidth"], ["samples_per_s", "Samples/s"], ["cost_usd", "Cost"], ["energy_joules", "Energy"],
 ];
-const EXPLAINED = ["train", "serve", "memory"]; // questions whose answers say where their figures come from
+const OF_ALL = ["throughput", "requests per second", "maximum concurrency", "cache capacity"]; // figures of all replicas together
+const EXPLAINED = ["train", "serve", "memory", "fit"]; // questions whose answers say where their figures come from
 let drawing = new AbortController();
 
 export function show(main) {
@@ -74,7 +75,7 @@ async function drawEstimate(noun, found, place, question) {
   const { signal } = (drawing = new AbortController());
   if (!found) return;
   const whole = noun === "memory" ? { memory: found, ...found } : found;
-  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) ? origin : null]);
+  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) && origin ? origin + (noun === "serve" && found.replicas > 1 && OF_ALL.includes(origin) ? " of all replicas" : "") : null]);
   const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole), found.breakdown?.length ? time(found) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, underLoad(found.under_load));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
@@ -107,20 +108,28 @@ function settings(chosen, laidOut) {
 
 function underLoad(load) {
   if (!load) return null;
-  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), table(`${format.percent(load.utilisation_frac)} of what it sustains`, [
-    { title: "of requests", cell: (p) => p }, { title: "TTFT", number: true, cell: (p) => format.seconds(load.ttft_s[p]) },
-    ...(load.tpot_s ? [{ title: "TPOT", number: true, cell: (p) => format.seconds(load.tpot_s[p]) }] : []),
+  const isKept = Object.keys(load.ttft_s_low).length > 0; // can be kept up with
+  const latency = (title, key) => [
+    { title, number: true, cell: (p) => (isKept ? figure(`${title} at ${p}`, format.seconds(load[key][p])) : "unbounded") },
+    ...(isKept ? [{ title: "80 % interval", number: true, minor: true, cell: (p) => `${format.seconds(load[`${key}_low`][p])} to ${format.seconds(load[`${key}_high`][p])}` }] : []),
+  ];
+  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), el("p", {}, figure("share of what it sustains", format.percent(load.utilisation_frac)), " of what it sustains."), table("What requests see that arrive at random", [
+    { title: "of requests", cell: (p) => p }, ...latency("TTFT", "ttft_s"), ...(Object.values(load.tpot_s).some(Boolean) ? latency("TPOT", "tpot_s") : []),
   ], Object.keys(load.ttft_s)));
 }
 
 
 function formats(rows) {
+  const of = (name, key, text) => (r) => (r[key] === null || r[key] === undefined ? "-" : figure(`${name} in ${r.weights}`, text(r[key])));
+  const whole = (n) => format.fixed(n, 0);
   return el("section", { class: "card" }, el("h2", {}, "Which format fits"), table("With as many requests as memory holds", [
-    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => (r.fits ? format.percent(r.fits_probability, 0) : "does not fit") }, { title: "memory", number: true, minor: true, cell: (r) => format.known(r.total_bytes, format.gib) },
-    { title: "longest context", number: true, minor: true, cell: (r) => format.known(r.longest_context, (n) => format.fixed(n, 0)) }, { title: "requests", number: true, cell: (r) => format.known(r.most_requests, (n) => format.fixed(n, 0)) },
-    { title: "tokens/s", number: true, cell: (r) => format.known(r.tokens_per_s, format.plain) }, { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
-    { title: "TTFT", number: true, minor: true, cell: (r) => format.known(r.ttft_s, format.seconds) }, { title: "TPOT", number: true, minor: true, cell: (r) => format.known(r.tpot_s, format.seconds) },
-    { title: "USD/M output tokens", number: true, cell: (r) => format.known(r.usd_per_million_output_tokens, format.usd) }, { title: "quality", minor: true, cell: (r) => format.known(r.quality, (text) => (typeof text === "string" ? text : Object.values(text).join(", "))) },
+    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => [of("chance to fit", "fits_probability", (p) => format.percent(p, 0))(r), r.fits ? null : el("small", {}, "does not fit")] },
+    { title: "memory", number: true, minor: true, cell: of("memory", "total_bytes", format.gib) }, { title: "longest context", number: true, minor: true, cell: of("longest context", "longest_context", whole) },
+    { title: "requests", number: true, cell: (r) => (r.most_requests ? of("requests at once", "most_requests", whole)(r) : "none") }, { title: "tokens/s", number: true, cell: of("tokens/s", "tokens_per_s", format.plain) },
+    { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
+    { title: "TTFT", number: true, minor: true, cell: of("TTFT", "ttft_s", format.seconds) }, { title: "TPOT", number: true, minor: true, cell: of("TPOT", "tpot_s", format.seconds) },
+    { title: "USD/M output tokens", number: true, cell: of("cost per million output tokens", "usd_per_million_output_tokens", format.usd) },
+    { title: "scores kept", minor: true, cell: of("scores kept", "quality", (ends) => [...new Set(ends.map((one) => format.percent(one)))].join(" to ")) },
   ], rows));
 }
 
