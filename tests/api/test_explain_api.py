@@ -237,6 +237,7 @@ def test_percentiles_of_a_load_and_sums_over_replicas_say_where_they_come_from()
         "cache capacity": "kv_capacity_tokens",
     }.items():  # fmt: skip
         assert named[f"{name} of all replicas"].value == shown[key] == 4 * float(named[name].value or 0.0)
+    assert named["requests per second of all replicas"].value == pytest.approx(6.0)
     assert named["share of datasheet rates"].value == pytest.approx(shown["utilisation_frac"])
     one = {figure.name for figure in figure_of(flopwise.serve("Llama-3.1-8B", gpu="l40s", rate=6000.0)).inputs}
     assert "TTFT at p50" not in one, "nothing waits for ever"

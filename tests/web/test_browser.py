@@ -375,6 +375,18 @@ def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: py
     longest = max(still, key=lambda one: one["share_frac"])
     expect(section).to_contain_text(f"{longest['name']} {units.format_seconds(longest['seconds'])}")
     section.locator("summary").click()
+    for one in (longest, max(found["operations"], key=lambda one: one["flops"])):  # what only moves, and what computes
+        name = one["name"]
+        for origin in (name, f"share of {name}", *([f"rate of {name}"] if one["flops"] else [])):
+            section.locator(f"[data-origin='{origin}'] button").click()
+            first = page.get_by_role("dialog").locator("summary").first
+            expect(first).to_contain_text(re.compile(rf"^{re.escape(origin)}: .* = "))
+            expect(page.get_by_role("dialog")).to_contain_text("bytes moved" if origin == name else name)
+            page.keyboard.press("Escape")
+    section.locator(".chart[data-drawn]").scroll_into_view_if_needed()
+    click_datum(page, "Rate of each operation", 1, 0)
+    expect(page.get_by_role("dialog").locator("summary").first).to_contain_text("kernel model")
+    page.keyboard.press("Escape")
     expect(section.get_by_role("row")).to_have_count(1 + sum(one["seconds"] > 0 for one in found["operations"]))
 
 
@@ -447,7 +459,9 @@ def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys:
         "/plan?workload=gpt2&task=batch&requests=50k&provider=aws&gpu=l4&max_gpus=4",
         "/estimate?question=train&model=Llama-3.1-8B&gpu=h100&gpus=8&tokens=1B",
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&rate=2",
+        "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6",
         "/estimate?question=memory&model=Llama-3.1-8B&gpu=h100&task=serve",
+        "/estimate?question=fit&model=Llama-3.1-8B&gpu=rtx4090&formats=bf16,awq",
         "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s",
     ],
 )  # fmt: skip
@@ -988,7 +1002,9 @@ def test_the_drawn_pipeline_is_as_long_as_theory_says(
         assert max(flying) <= stages - stage
 
 
-def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(page: Page) -> None:
+def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
     page.goto("/catalog")
     drawn = page.evaluate("""async () => {
       const [{ schedule }, { ask }] = await Promise.all([import('/static/pipeline.js'), import('/static/api.js')]);
@@ -999,7 +1015,12 @@ def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(page: P
     }""")
     assert drawn == 4
     expect(page.get_by_role("heading", name="Pipeline of 4 stages")).to_be_visible()
-    expect(page.get_by_text("The first 12 of 16 micro-batches")).to_contain_text("idle 15.8 % of the time")
+    layout = "--gpus 32 --tp 2 --pp 4 --dp 4 --zero 1 --seq 4096 --global-batch 64 --micro-batch 1"
+    found = _printed(f"train Llama-3.1-8B --gpu h100 {layout}", capsys)
+    idle = next(one["seconds"] for one in found["breakdown"] if one["name"] == "pipeline_bubble")
+    said = f"idle for {units.format_seconds(idle)} of a step, {units.format_percent(idle / found['step_s'])} of it"
+    expect(page.get_by_text("The first 12 of 16 micro-batches")).to_contain_text(said)
+    expect(page.locator("[data-origin='pipeline bubble']")).to_have_count(1)
     expect(page.locator('[data-drawn="true"]')).to_have_count(1)
     page.goto(f"/plan?{SERVE}")
     expect(page.get_by_role("heading", name="Cost by month")).to_be_visible()

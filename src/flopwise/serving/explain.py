@@ -12,7 +12,7 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
-from flopwise.provenance import Figure, fact, setting, term
+from flopwise.provenance import Figure, fact, setting, term, walk
 from flopwise.serving.estimate import steady_state, step_lines
 from flopwise.serving.iteration import StepLoad, StepTime, TimedKernel, expert_layers, layer_kinds, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
@@ -50,11 +50,11 @@ def serve_figure(
 
 def _of_all(replicas: int, figures: Iterable[Figure]) -> Iterator[Figure]:
     """What several replicas have together."""
-    count = setting("replicas", replicas)
-    for one in figures:
-        if replicas > 1 and one.name in ("throughput", "requests per second", "maximum concurrency", "cache capacity"):
-            name = f"{one.name} of all replicas"
-            yield term(name, replicas * number(one.value), one.unit, f"{one.name} x replicas", one, count)
+    count, known = setting("replicas", replicas), {below.name: below for one in figures for below in walk(one)}
+    for name in ("throughput", "requests per second", "maximum concurrency", "cache capacity"):
+        if replicas > 1 and name in known:
+            one, formula = known[name], f"{name} x replicas"
+            yield term(f"{name} of all replicas", replicas * number(one.value), one.unit, formula, one, count)
 
 
 def _load_figures(estimate: ServeEstimate, load: UnderLoad, timing: Iterable[Figure]) -> Iterator[Figure]:

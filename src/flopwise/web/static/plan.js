@@ -54,7 +54,7 @@ const FIELDS = {
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
 
-/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer. */
+/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer, as soon as they are ranked. */
 const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
 /** How far the first look is ahead: where there are few processors, both at once would be slower than one after the other. */
 const AHEAD_MS = 600;
@@ -157,8 +157,8 @@ export async function show(main) {
     let isRanked = false;
     const subject = `${state.workload} ${state.task}`;
     if (answered !== subject && !PLACES.some((key) => key in question)) {
-      const look = ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!isRanked && !mine.signal.aborted) draw(plan, question, null, true); }, () => {});
-      await Promise.race([look, new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
+      await Promise.race([firstLook(question, mine.signal, (plan) => { if (!isRanked) draw(plan, question, null, true); }), new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
+      await painted(); // the search takes all processors
       if (mine.signal.aborted) return;
     }
     let rest = null; // draws what stands below the ranking
@@ -188,6 +188,16 @@ export async function show(main) {
     settle();
   }
 
+  /** Resolves once `show` got the ranking of `FIRST_LOOK`, or there is none; what would follow the ranking is stopped. */
+  async function firstLook(question, signal, show) {
+    const enough = new AbortController();
+    const ranked = (plan) => {
+      if (!signal.aborted) show(plan);
+      enough.abort();
+    };
+    await job("plan", { ...question, ...FIRST_LOOK }, { signal: AbortSignal.any([signal, enough.signal]), progress: () => {}, ranked }).then((plan) => { if (!enough.signal.aborted) ranked(plan); }, () => {});
+  }
+
   function settle() {
     results.querySelector(".skeleton")?.remove();
     results.classList.remove("stale");
@@ -209,7 +219,7 @@ export async function show(main) {
     results.classList.toggle("stale", false);
     if (first) {
       fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
-        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}), front(plan, () => {}));
+        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}));
       return () => {};
     }
     const before = results.querySelector(":scope > .below"); // stays until the rest is drawn: nothing jumps
