@@ -152,7 +152,8 @@ def afternoon(address: str, count: int) -> dict[str, int]:
         try:
             return ended(number)
         except (httpx.HTTPError, OSError) as failure:
-            return f"{HANGS if isinstance(failure, httpx.TimeoutException | TimeoutError) else FAILS} ({type(failure).__name__})"
+            hangs = isinstance(failure, httpx.TimeoutException | TimeoutError)
+            return f"{HANGS if hangs else FAILS} ({type(failure).__name__})"
 
     def ended(number: int) -> str:
         draw = random.Random(number)  # noqa: S311 - which request, not a secret

@@ -172,8 +172,66 @@ def test_a_dropped_configuration_is_planned(page: Page) -> None:
         {"name": "config.json", "mimeType": "application/json", "buffer": json.dumps(CONFIG).encode()}
     )
     settled(page)
-    expect(page.locator("form").first).to_contain_text("it is not part of the link")
+    expect(page.locator("form").first).to_contain_text("In use; the link holds it.")
     assert "workload=config.json" in page.url
+    heading = page.get_by_role("region", name="The answer").locator("h2").inner_text()
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)  # as somebody else opens it
+    settled(page)
+    expect(page.get_by_role("region", name="The answer").locator("h2")).to_have_text(heading)
+    page.get_by_role("link", name="by itself, to change it").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("config.json")
+    settled(page)
+    expect(page.get_by_role("heading", name=re.compile("^Roofline of"))).to_be_visible()
+    expect(page.locator("#results .chart[data-drawn]")).not_to_have_count(0)
+    page.goto(link.partition("#")[0])  # cut on its way
+    expect(page.get_by_role("heading", name="Which config.json?")).to_be_visible()
+    expect(page.locator("form").first).to_contain_text("The link was made with a config.json that it does not hold")
+    page.goto(link)
+    settled(page)
+    page.get_by_role("link", name="Skip to the page").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    assert page.url == link
+    page.get_by_label("Model", exact=True).fill("gpt2")
+    expect(page).to_have_url(re.compile("workload=gpt2[^#]*$"))
+
+
+def test_a_file_that_is_too_large_for_a_link_is_said_to_be(page: Page) -> None:
+    rows = (f"{n / 7:.3f},{(n * 7919) % 4001 + 1},{(n * 104729) % 997 + 1}" for n in range(20_000))
+    text = "\n".join(["arrival_s,prompt_tokens,output_tokens", *rows])
+    page.goto("/serve?model=gpt2&gpu=l4&rate=2&duration=1min")
+    settled(page)
+    page.get_by_label("A trace of requests").set_input_files(
+        {"name": "long.csv", "mimeType": "text/csv", "buffer": text.encode()}
+    )
+    expect(page.locator("form")).to_contain_text("too large for the link: who opens the link has to choose the file")
+    assert "trace=trace.csv" in page.url
+    assert "#" not in page.url
+    page.reload()
+    expect(page.get_by_role("heading", name="Which trace.csv?")).to_be_visible()
+    page.get_by_role("button", name="Without the trace").click()
+    settled(page)
+    assert "trace" not in page.url
+
+
+def test_a_link_holds_the_target_of_the_files_and_what_was_asked_for(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}")
+    settled(page)
+    page.get_by_label("Export target").select_option("kubernetes")
+    expect(page.get_by_role("button", name="Download as zip")).to_be_visible()
+    page.get_by_label("Instance or GPU").fill("t4")
+    page.get_by_role("button", name="Ask").click()
+    answer = page.locator("section", has_text="Why not").get_by_role("status")
+    expect(answer).to_contain_text(re.compile(r"meets the targets|no plan meets every target"))
+    said = answer.inner_text()
+    page.reload()
+    settled(page)
+    expect(page.get_by_label("Export target")).to_have_value("kubernetes")
+    expect(page.get_by_role("button", name="Download as zip")).to_be_visible()
+    expect(page.locator("summary", has_text=".yaml").first).to_be_visible()
+    expect(answer).to_have_text(re.compile(re.escape(said.split("\n")[0])))
 
 
 def test_a_pasted_configuration_is_planned(page: Page) -> None:
@@ -796,9 +854,13 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
         expect(page.get_by_role("dialog").locator("summary, p").first).to_contain_text(re.compile(f"^{name}: .* = "))
         page.keyboard.press("Escape")
     page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
-    expect(page.locator("form")).to_contain_text("it is not part of the link")
+    expect(page.locator("form")).to_contain_text("In use; the link holds it.")
     expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
     settled(page)
+    verdict = page.get_by_role("region", name="The run").locator("h2").inner_text()
+    page.reload()
+    settled(page)
+    expect(page.get_by_role("region", name="The run").locator("h2")).to_have_text(verdict)
     assert not serious(page)
 
 

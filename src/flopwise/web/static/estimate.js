@@ -49,7 +49,7 @@ export function show(main) {
     fields: (schemas) => first.split(" ").filter((key) => schemas[key]).map((key) => ({
       ...declared(key, schemas[key], LABELS[key]), ...(key === "model" && { hint: "A name of the catalog, a hub id, or a size such as 7B." }), ...(["n", "flop", "bytes", "dtype"].includes(schemas[key]["x-takes"]) && { placeholder: "" }), ...(RANGES[key] && { range: RANGES[key] }), ...(key === "model" && { suggestions: () => names("models") }), ...(key === "gpu" && { suggestions: () => names("gpus") }),
     })),
-    needs: (state) => state.model || (noun === "roofline" && state.flops),
+    needs: (state, files) => (state.model ? state.model !== "config.json" || files["config.json"] : noun === "roofline" && state.flops),
     empty: [el("h2", {}, "What is estimated?"), el("p", {}, "Name a model, and the machines that it runs on: nothing is searched, the layout is yours, or the fastest that fits.")],
     draw: (found, place, question) => drawEstimate(noun, found, place, question),
   });
@@ -90,7 +90,7 @@ async function drawEstimate(noun, found, place, question) {
   if (signal.aborted) return;
   if (!gpu || !found.gpu) roof.remove();
   else if (noun === "roofline") onePoint(roof, found, gpu);
-  else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
+  else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, question.files ? { files: question.files } : {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
 }
 
 /** What the answer chose where the question is silent, as far as a pass depends on it. */
