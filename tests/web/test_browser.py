@@ -25,6 +25,7 @@ import flopwise
 from flopwise import cli, units
 from flopwise.callbacks import record
 from flopwise.cli.app import app
+from flopwise.provenance import format_value, setting
 from flopwise.web.questions import nouns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "exports"))
@@ -1030,6 +1031,37 @@ def test_numbers_are_written_as_the_command_line_writes_them(page: Page) -> None
         units.format_joules, units.format_percent, units.format_seconds, units.format_usd,
     )  # fmt: skip
     assert written == [[kind(n) for kind in kinds] for n in NUMBERS]
+
+
+UNITS = [(1, "GPUs"), (2, "GPUs"), (1.0, "s"), (1, "tokens/s"), (1, "USD/h"), (0, "tokens"), (3.2e12, "FLOP"), (1, "B")]
+
+
+def test_figures_of_the_provenance_are_written_as_the_command_line_writes_them(page: Page) -> None:
+    page.goto("/catalog")
+    written = page.evaluate(
+        "async (all) => { const f = await import('/static/format.js'); return all.map((one) => f.withUnit(...one)); }",
+        UNITS,
+    )
+    assert written == [format_value(setting("x", value, unit)) for value, unit in UNITS]
+
+
+def test_several_replicas_are_told_by_their_engine_and_their_percentiles(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.goto("/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6")
+    settled(page)
+    found = _printed("serve Llama-3.1-8B --gpu l40s --gpus 4 --rate 6", capsys)
+    assert found["memory"]["settings"]["engine"] == "vllm"
+    expect(page.get_by_role("region", name="The answer")).to_contain_text("engine: vllm")
+    load = page.locator("section", has=page.get_by_role("heading", name="At 6 requests/s"))
+    for name in ("ttft_s", "ttft_s_low", "tpot_s", "tpot_s_high"):
+        for seconds in found["under_load"][name].values():
+            expect(load).to_contain_text(units.format_seconds(seconds))
+    for path, name in (("output_tokens_per_s", "throughput"), ("max_concurrency", "maximum concurrency")):
+        place = page.locator(f"[data-origin='{name} of all replicas'] button").first
+        expect(place).to_have_text(f"{found[path]:,.0f}")
+    page.locator("[data-origin='throughput of all replicas'] button").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("throughput x replicas")
 
 
 def test_a_printed_link_holds_the_token(chromium: Browser) -> None:

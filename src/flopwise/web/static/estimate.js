@@ -21,7 +21,8 @@ const QUESTIONS = {
 };
 const LABELS = {
   model: "Model", gpu: "GPU", gpus: "GPUs", tokens: "Tokens of the run", seq: "Tokens of a sequence", global_batch: "Sequences of a step", micro_batch: "Sequences of a micro-batch", rate: "Requests a second", concurrency: "Sequences at once",
-  input: "Tokens of a prompt", output: "Tokens of an answer", weights: "Weights", context: "Tokens of a request", formats: "Formats of weights", flops: "FLOP", bytes: "Bytes moved", dtype: "Number format", batch: "Samples of a pass",
+  input: "Tokens of a prompt", output: "Tokens of an answer", weights: "Weights", context: "Tokens of a request", formats: "Formats of weights", kv_dtype: "Format of the cache", tp: "Tensor-parallel degree", pp: "Pipeline stages", dp: "Data-parallel replicas", zero: "ZeRO stage",
+  recompute: "Recomputed", lora: "Rank of adapters", qlora: "On a 4-bit base (QLoRA)", max_batch: "Sequences at once, at most", task: "For", training: "Backward, too", flops: "FLOP", bytes: "Bytes moved", dtype: "Number format", batch: "Samples of a pass",
 };
 const RANGES = { gpus: counts(1, 16384), tokens: counts(1e6, 2e13), seq: counts(256, 131072), global_batch: counts(8, 16384), rate: counts(0.1, 1000), concurrency: counts(1, 4096), input: counts(32, 131072), output: counts(16, 16384), context: counts(1024, 1048576), deadline: times(600, 86400 * 365) };
 /** Figures of an answer in the order in which they are read: the key, what it is called, and its name in the provenance. */
@@ -31,7 +32,7 @@ const FIGURES = [
   ["ttft_s", "TTFT, on average", "TTFT"], ["tpot_s", "TPOT, on average", "TPOT"], ["e2e_s", "Whole request", "whole request"], ["output_tokens_per_s", "output tokens/s", "throughput"], ["requests_per_s", "requests/s", "requests per second"],
   ["utilisation_frac", "Of datasheet rates", "share of datasheet rates"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
   ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Left of it", "margin"], ["fits_probability", "Chance to fit", "chance to fit"], ["max_concurrency", "Sequences at most", "maximum concurrency"], ["kv_capacity_tokens", "Tokens in the cache at most", "cache capacity"],
-  ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "At datasheet rates"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
+  ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "A step at datasheet rates", "lower bound of a step"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
   ["bandwidth_frac", "Of the bandwidth"], ["samples_per_s", "Samples/s"], ["cost_usd", "Cost"], ["energy_joules", "Energy"],
 ];
 const OF_ALL = ["throughput", "requests per second", "maximum concurrency", "cache capacity"]; // figures of all replicas together
@@ -68,6 +69,12 @@ function line(noun, { files, ...question }) {
   return ["flopwise", noun, ...(question.model ? [quoted(question.model)] : []), ...words].join(" ");
 }
 
+/** What a figure is called in the provenance: of all replicas where the answer is of several; training has one step. */
+function originOf(noun, found, name) {
+  if (noun === "train") return name.replace("of a step", "of the step");
+  return noun === "serve" && found.replicas > 1 && OF_ALL.includes(name) ? `${name} of all replicas` : name;
+}
+
 const at = (found, path) => path.split(".").reduce((value, key) => value?.[key], found);
 
 async function drawEstimate(noun, found, place, question) {
@@ -75,12 +82,12 @@ async function drawEstimate(noun, found, place, question) {
   const { signal } = (drawing = new AbortController());
   if (!found) return;
   const whole = noun === "memory" ? { memory: found, ...found } : found;
-  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) && origin ? origin + (noun === "serve" && found.replicas > 1 && OF_ALL.includes(origin) ? " of all replicas" : "") : null]);
+  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) && origin ? originOf(noun, found, origin) : null]);
   const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole), found.breakdown?.length ? time(found) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, underLoad(found.under_load));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
   place.append(
-    el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), tiles(shown), settings({ ...found.settings, ...found.memory?.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
+    el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), shown.length ? tiles(shown) : null, settings({ ...found.memory?.settings, ...found.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
     noun === "fit" ? formats(found.formats) : "", cards, remedies(whole.memory?.remedies), quick(found.quick ?? found.memory?.quick),
     listed("Assumed", [...new Set([...(found.assumptions ?? []), ...(noun === "memory" ? [] : found.memory?.assumptions ?? []), ...(found.run?.notes ?? [])])]),
     EXPLAINED.includes(noun) ? provenance(() => ofEstimate(noun, question)) : "");
@@ -109,11 +116,8 @@ function settings(chosen, laidOut) {
 function underLoad(load) {
   if (!load) return null;
   const isKept = Object.keys(load.ttft_s_low).length > 0; // can be kept up with
-  const latency = (title, key) => [
-    { title, number: true, cell: (p) => (isKept ? figure(`${title} at ${p}`, format.seconds(load[key][p])) : "unbounded") },
-    ...(isKept ? [{ title: "80 % interval", number: true, minor: true, cell: (p) => `${format.seconds(load[`${key}_low`][p])} to ${format.seconds(load[`${key}_high`][p])}` }] : []),
-  ];
-  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), el("p", {}, figure("share of what it sustains", format.percent(load.utilisation_frac)), " of what it sustains."), table("What requests see that arrive at random", [
+  const latency = (title, key) => [{ title, number: true, cell: (p) => (isKept ? [figure(`${title} at ${p}`, format.seconds(load[key][p])), el("small", {}, `${format.seconds(load[`${key}_low`][p])} to ${format.seconds(load[`${key}_high`][p])}`)] : "unbounded") }];
+  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), el("p", {}, figure("share of what it sustains", format.percent(load.utilisation_frac)), " of what it sustains."), table("What requests see that arrive at random, with 80 % intervals", [
     { title: "of requests", cell: (p) => p }, ...latency("TTFT", "ttft_s"), ...(Object.values(load.tpot_s).some(Boolean) ? latency("TPOT", "tpot_s") : []),
   ], Object.keys(load.ttft_s)));
 }

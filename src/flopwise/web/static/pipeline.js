@@ -78,7 +78,7 @@ export function schedule(found) {
         },
       }],
     })),
-    el("p", { class: "note" }, el("i", { class: "swatch s0", "aria-hidden": "true" }), "forward ", el("i", { class: "swatch s1", "aria-hidden": "true" }), "backward. ", drawn < count ? `The first ${drawn} of ${count} micro-batches of a step; the others are alike. ` : `${count} micro-batches of a step. `, idle, notes.filter(Boolean).join(" ")),
+    el("p", { class: "note" }, el("i", { class: "swatch s0", "aria-hidden": "true" }), "forward ", el("i", { class: "swatch s1", "aria-hidden": "true" }), "backward. ", drawn < count ? `The first ${drawn} of ${format.fixed(count, 0)} micro-batches of a step; the others are alike. ` : `${format.fixed(count, 0)} micro-batches of a step. `, idle, notes.filter(Boolean).join(" ")),
     el("details", {}, el("summary", {}, "When each stage works"), table("Stages", [
       { title: "stage", cell: (stage) => stage }, { title: "begins", number: true, cell: (stage) => start(all, stage) },
       { title: "ends", number: true, cell: (stage) => format.seconds(Math.max(...all.filter((pass) => pass.stage === stage).map((pass) => pass.end))) },
