@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -902,14 +902,8 @@ class JoinedReplicas:
 
 def _rows(value: Any, rows: slice) -> Any:
     """A load or a layout of only these rows."""
-    columns = ((name, getattr(value, name)) for name in _names(type(value)))
+    columns = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
     return replace(value, **{name: column[rows] for name, column in columns if getattr(column, "ndim", 0)})
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a class of columns."""
-    return tuple(field.name for field in fields(kind))
 
 
 def _rows_of(columns: Any, rows: slice) -> Any:
