@@ -73,6 +73,7 @@ def headline(kind: str, answer: Any) -> dict[str, tuple[Any, bool]]:
             "memory per GPU, low": (answer.low_bytes, True),
             "memory per GPU, high": (answer.high_bytes, True),
             "margin": (answer.margin_bytes, answer.capacity_bytes is not None),
+            "chance to fit": (answer.fits_probability, answer.fits_probability is not None),
         }
     found = answer.estimate
     if kind == "train":
@@ -167,6 +168,79 @@ def test_kernels_take_no_less_than_their_work_at_datasheet_rates() -> None:
         assert float(kernel.value or 0) >= max(flops / peak, 0.6 * moved / hbm), kernel.name
         assert rate <= peak
         assert bandwidth <= hbm
+
+
+PASSES: list[dict[str, Any]] = [
+    {"model": "gpt2", "gpu": "l4", "batch": 2, "seq": 512},
+    {"model": "Mixtral-8x7B", "gpu": "h100", "task": "serve", "batch": 16, "seq": 2048, "tp": 2},
+    {"model": "DeepSeek-V2-Lite", "gpu": "h100", "seq": 1024},
+]
+
+
+@pytest.mark.parametrize("asked", PASSES, ids=str)
+def test_each_operation_of_a_pass_says_where_it_comes_from(asked: dict[str, Any]) -> None:
+    answer = flopwise.advise(**asked)
+    tree = figure_of(answer)
+    for figure in filter(is_arithmetic, walk(tree)):
+        assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
+    named = {one.name: one for one in tree.inputs}
+    assert len(named) == len(tree.inputs), "two operations of one name"
+    assert named["pass"].value == answer.pass_s
+    for one in answer.operations:
+        label = one.name if one.forward else f"{one.name}, backward"
+        each = named[label]
+        assert each.value == one.seconds
+        assert named[f"share of {label}"].value == one.share_frac
+        values = {below.name: float(below.value or 0.0) for below in each.inputs}
+        assert values["bytes moved"] == one.bytes
+        if one.kind == "matmul":
+            assert one.m is not None
+            assert one.n is not None
+            assert one.k is not None
+            assert values["FLOP"] == pytest.approx(2 * one.m * one.n * one.k)
+        peaks = [float(leaf.value or 0) for leaf in walk(each) if leaf.unit == "FLOP/s" and leaf.kind == "fact"]
+        assert bool(peaks) == (one.kind in ("matmul", "grouped", "attention"))
+        assert one.seconds >= max([one.flops / peak for peak in peaks], default=0.0)
+
+
+def test_each_figure_of_a_format_says_where_it_comes_from() -> None:
+    answer = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context=4096, formats="bf16,awq,fp8")
+    tree = figure_of(answer)
+    for figure in filter(is_arithmetic, walk(tree)):
+        assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
+    named = {one.name: one.value for one in tree.inputs}
+    for row in answer.formats:
+        shown = row.document()
+        for name, key in {
+            "memory": "total_bytes", "chance to fit": "fits_probability", "longest context": "longest_context",
+            "requests at once": "most_requests", "tokens/s": "tokens_per_s", "TTFT": "ttft_s", "TPOT": "tpot_s",
+            "cost per million output tokens": "usd_per_million_output_tokens",
+        }.items():  # fmt: skip
+            assert named[f"{name} in {row.weights}"] == pytest.approx(shown[key]), name
+        if row.quality is not None:
+            assert named[f"scores kept in {row.weights}"] == row.quality[0]
+    assert any(name.startswith("scores kept") for name in named)
+
+
+def test_percentiles_of_a_load_and_sums_over_replicas_say_where_they_come_from() -> None:
+    answer = flopwise.serve("Llama-3.1-8B", gpu="l40s", gpus=4, rate=6.0)
+    named = {one.name: one for one in figure_of(answer).inputs}
+    shown, load = answer.document(), answer.under_load
+    assert load is not None
+    for percentile in ("p50", "p99"):
+        assert named[f"TTFT at {percentile}"].value == load.ttft_s[percentile]
+        ends = [named[f"TPOT at {percentile}, {word}"].value for word in ("low", "high")]
+        assert ends == pytest.approx(load.ends("tpot_s", percentile))
+    assert named["share of what it sustains"].value == load.utilisation_frac
+    for name, key in {
+        "throughput": "output_tokens_per_s", "maximum concurrency": "max_concurrency",
+        "cache capacity": "kv_capacity_tokens",
+    }.items():  # fmt: skip
+        assert named[f"{name} of all replicas"].value == shown[key] == 4 * float(named[name].value or 0.0)
+    assert named["requests per second of all replicas"].value == pytest.approx(6.0)
+    assert named["share of datasheet rates"].value == pytest.approx(shown["utilisation_frac"])
+    one = {figure.name for figure in figure_of(flopwise.serve("Llama-3.1-8B", gpu="l40s", rate=6000.0)).inputs}
+    assert "TTFT at p50" not in one, "nothing waits for ever"
 
 
 def _effects(found: Explanation) -> dict[str, dict[str, float]]:

@@ -25,6 +25,7 @@ import flopwise
 from flopwise import cli, units
 from flopwise.callbacks import record
 from flopwise.cli.app import app
+from flopwise.provenance import format_value, setting
 from flopwise.web.questions import nouns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "exports"))
@@ -172,8 +173,66 @@ def test_a_dropped_configuration_is_planned(page: Page) -> None:
         {"name": "config.json", "mimeType": "application/json", "buffer": json.dumps(CONFIG).encode()}
     )
     settled(page)
-    expect(page.locator("form").first).to_contain_text("it is not part of the link")
+    expect(page.locator("form").first).to_contain_text("In use; the link holds it.")
     assert "workload=config.json" in page.url
+    heading = page.get_by_role("region", name="The answer").locator("h2").inner_text()
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)  # as somebody else opens it
+    settled(page)
+    expect(page.get_by_role("region", name="The answer").locator("h2")).to_have_text(heading)
+    page.get_by_role("link", name="by itself, to change it").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("config.json")
+    settled(page)
+    expect(page.get_by_role("heading", name=re.compile("^Roofline of"))).to_be_visible()
+    expect(page.locator("#results .chart[data-drawn]")).not_to_have_count(0)
+    page.goto(link.partition("#")[0])  # cut on its way
+    expect(page.get_by_role("heading", name="Which config.json?")).to_be_visible()
+    expect(page.locator("form").first).to_contain_text("The link was made with a config.json that it does not hold")
+    page.goto(link)
+    settled(page)
+    page.get_by_role("link", name="Skip to the page").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    assert page.url == link
+    page.get_by_label("Model", exact=True).fill("gpt2")
+    expect(page).to_have_url(re.compile("workload=gpt2[^#]*$"))
+
+
+def test_a_file_that_is_too_large_for_a_link_is_said_to_be(page: Page) -> None:
+    rows = (f"{n / 7:.3f},{(n * 7919) % 4001 + 1},{(n * 104729) % 997 + 1}" for n in range(20_000))
+    text = "\n".join(["arrival_s,prompt_tokens,output_tokens", *rows])
+    page.goto("/serve?model=gpt2&gpu=l4&rate=2&duration=1min")
+    settled(page)
+    page.get_by_label("A trace of requests").set_input_files(
+        {"name": "long.csv", "mimeType": "text/csv", "buffer": text.encode()}
+    )
+    expect(page.locator("form")).to_contain_text("too large for the link: who opens the link has to choose the file")
+    assert "trace=trace.csv" in page.url
+    assert "#" not in page.url
+    page.reload()
+    expect(page.get_by_role("heading", name="Which trace.csv?")).to_be_visible()
+    page.get_by_role("button", name="Without the trace").click()
+    settled(page)
+    assert "trace" not in page.url
+
+
+def test_a_link_holds_the_target_of_the_files_and_what_was_asked_for(page: Page) -> None:
+    page.goto(f"/plan?{SERVE}")
+    settled(page)
+    page.get_by_label("Export target").select_option("kubernetes")
+    expect(page.get_by_role("button", name="Download as zip")).to_be_visible()
+    page.get_by_label("Instance or GPU").fill("t4")
+    page.get_by_role("button", name="Ask").click()
+    answer = page.locator("section", has_text="Why not").get_by_role("status")
+    expect(answer).to_contain_text(re.compile(r"meets the targets|no plan meets every target"))
+    said = answer.inner_text()
+    page.reload()
+    settled(page)
+    expect(page.get_by_label("Export target")).to_have_value("kubernetes")
+    expect(page.get_by_role("button", name="Download as zip")).to_be_visible()
+    expect(page.locator("summary", has_text=".yaml").first).to_be_visible()
+    expect(answer).to_have_text(re.compile(re.escape(said.split("\n")[0])))
 
 
 def test_a_pasted_configuration_is_planned(page: Page) -> None:
@@ -375,6 +434,18 @@ def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: py
     longest = max(still, key=lambda one: one["share_frac"])
     expect(section).to_contain_text(f"{longest['name']} {units.format_seconds(longest['seconds'])}")
     section.locator("summary").click()
+    for one in (longest, max(found["operations"], key=lambda one: one["flops"])):  # what only moves, and what computes
+        name = one["name"]
+        for origin in (name, f"share of {name}", *([f"rate of {name}"] if one["flops"] else [])):
+            section.locator(f"[data-origin='{origin}'] button").click()
+            first = page.get_by_role("dialog").locator("summary").first
+            expect(first).to_contain_text(re.compile(rf"^{re.escape(origin)}: .* = "))
+            expect(page.get_by_role("dialog")).to_contain_text("bytes moved" if origin == name else name)
+            page.keyboard.press("Escape")
+    section.locator(".chart[data-drawn]").scroll_into_view_if_needed()
+    click_datum(page, "Rate of each operation", 1, 0)
+    expect(page.get_by_role("dialog").locator("summary").first).to_contain_text("kernel model")
+    page.keyboard.press("Escape")
     expect(section.get_by_role("row")).to_have_count(1 + sum(one["seconds"] > 0 for one in found["operations"]))
 
 
@@ -447,7 +518,9 @@ def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys:
         "/plan?workload=gpt2&task=batch&requests=50k&provider=aws&gpu=l4&max_gpus=4",
         "/estimate?question=train&model=Llama-3.1-8B&gpu=h100&gpus=8&tokens=1B",
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&rate=2",
+        "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6",
         "/estimate?question=memory&model=Llama-3.1-8B&gpu=h100&task=serve",
+        "/estimate?question=fit&model=Llama-3.1-8B&gpu=rtx4090&formats=bf16,awq",
         "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s",
     ],
 )  # fmt: skip
@@ -782,9 +855,13 @@ def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytes
         expect(page.get_by_role("dialog").locator("summary, p").first).to_contain_text(re.compile(f"^{name}: .* = "))
         page.keyboard.press("Escape")
     page.get_by_label("A trace of requests").set_input_files(ROOT / "examples" / "trace.csv")
-    expect(page.locator("form")).to_contain_text("it is not part of the link")
+    expect(page.locator("form")).to_contain_text("In use; the link holds it.")
     expect(page.locator("#results")).not_to_contain_text(f"{run['completed']:,}")
     settled(page)
+    verdict = page.get_by_role("region", name="The run").locator("h2").inner_text()
+    page.reload()
+    settled(page)
+    expect(page.get_by_role("region", name="The run").locator("h2")).to_have_text(verdict)
     assert not serious(page)
 
 
@@ -846,9 +923,14 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
         page.get_by_role("button", name="Download the report").click()
     report = zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes()))
     assert {"report.html", "report.md", "assessment.json"} <= set(report.namelist())
-    drawn = re.findall(r"<figcaption>(.*?)</figcaption>", report.read("report.html").decode())
+    written = ["report.html", *sorted(name for name in report.namelist() if re.fullmatch(r"plans/.*\.html", name))]
+    drawn = [
+        text for name in written
+        for text in re.findall(r"<figcaption>(.*?)</figcaption>", report.read(name).decode())
+    ]  # fmt: skip
     assert page.locator("figcaption").all_inner_texts() == drawn  # one set of pictures
-    assert len(drawn) > 2
+    assert len(written) > 1
+    assert len(drawn) > 3
     bar = page.locator(".picture .bar").first
     assert bar.evaluate("one => getComputedStyle(one).fill") == "rgb(126, 162, 232)"  # in the colours of the page
     assert not serious(page)
@@ -951,6 +1033,37 @@ def test_numbers_are_written_as_the_command_line_writes_them(page: Page) -> None
     assert written == [[kind(n) for kind in kinds] for n in NUMBERS]
 
 
+UNITS = [(1, "GPUs"), (2, "GPUs"), (1.0, "s"), (1, "tokens/s"), (1, "USD/h"), (0, "tokens"), (3.2e12, "FLOP"), (1, "B")]
+
+
+def test_figures_of_the_provenance_are_written_as_the_command_line_writes_them(page: Page) -> None:
+    page.goto("/catalog")
+    written = page.evaluate(
+        "async (all) => { const f = await import('/static/format.js'); return all.map((one) => f.withUnit(...one)); }",
+        UNITS,
+    )
+    assert written == [format_value(setting("x", value, unit)) for value, unit in UNITS]
+
+
+def test_several_replicas_are_told_by_their_engine_and_their_percentiles(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.goto("/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6")
+    settled(page)
+    found = _printed("serve Llama-3.1-8B --gpu l40s --gpus 4 --rate 6", capsys)
+    assert found["memory"]["settings"]["engine"] == "vllm"
+    expect(page.get_by_role("region", name="The answer")).to_contain_text("engine: vllm")
+    load = page.locator("section", has=page.get_by_role("heading", name="At 6 requests/s"))
+    for name in ("ttft_s", "ttft_s_low", "tpot_s", "tpot_s_high"):
+        for seconds in found["under_load"][name].values():
+            expect(load).to_contain_text(units.format_seconds(seconds))
+    for path, name in (("output_tokens_per_s", "throughput"), ("max_concurrency", "maximum concurrency")):
+        place = page.locator(f"[data-origin='{name} of all replicas'] button").first
+        expect(place).to_have_text(f"{found[path]:,.0f}")
+    page.locator("[data-origin='throughput of all replicas'] button").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("throughput x replicas")
+
+
 def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
     token = "a-token-of-the-tests"  # noqa: S105 - of the tests
     with served(token) as address:
@@ -988,7 +1101,9 @@ def test_the_drawn_pipeline_is_as_long_as_theory_says(
         assert max(flying) <= stages - stage
 
 
-def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(page: Page) -> None:
+def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
     page.goto("/catalog")
     drawn = page.evaluate("""async () => {
       const [{ schedule }, { ask }] = await Promise.all([import('/static/pipeline.js'), import('/static/api.js')]);
@@ -999,7 +1114,12 @@ def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(page: P
     }""")
     assert drawn == 4
     expect(page.get_by_role("heading", name="Pipeline of 4 stages")).to_be_visible()
-    expect(page.get_by_text("The first 12 of 16 micro-batches")).to_contain_text("idle 15.8 % of the time")
+    layout = "--gpus 32 --tp 2 --pp 4 --dp 4 --zero 1 --seq 4096 --global-batch 64 --micro-batch 1"
+    found = _printed(f"train Llama-3.1-8B --gpu h100 {layout}", capsys)
+    idle = next(one["seconds"] for one in found["breakdown"] if one["name"] == "pipeline_bubble")
+    said = f"idle for {units.format_seconds(idle)} of a step, {units.format_percent(idle / found['step_s'])} of it"
+    expect(page.get_by_text("The first 12 of 16 micro-batches")).to_contain_text(said)
+    expect(page.locator("[data-origin='pipeline bubble']")).to_have_count(1)
     expect(page.locator('[data-drawn="true"]')).to_have_count(1)
     page.goto(f"/plan?{SERVE}")
     expect(page.get_by_role("heading", name="Cost by month")).to_be_visible()

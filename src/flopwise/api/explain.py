@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
@@ -12,6 +13,7 @@ from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.changes.effects import Sensitivity
+    from flopwise.changes.format_fit import FitAnswer, FormatFit
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
@@ -120,27 +122,36 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
     return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
 
 
-def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Figure:
+def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer) -> Figure:
     """The tree of an answer's figures.
 
     Raises:
         SpecError: the answer is of a network that is known by its samples.
     """
+    from flopwise.changes.format_fit import FitAnswer
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.provenance import with_kinds
+    from flopwise.shapes.answer import ShapeAnswer
     from flopwise.training.answer import TrainAnswer
 
     if not answer.explained:
         raise SpecError("explanations are of models with layers of tokens; this network is known by its samples")
     if isinstance(answer, MemoryAnswer):
         return with_kinds(_memory_figure(answer), answer.kinds)
+    if isinstance(answer, FitAnswer):
+        return _fit_figure(answer)
+    if isinstance(answer, ShapeAnswer):
+        from flopwise.shapes.explain import pass_figure
+
+        return pass_figure(answer)
     if isinstance(answer, TrainAnswer):
         from flopwise.training.explain import train_figure
 
         return with_kinds(train_figure(answer.estimate), answer.kinds)
     from flopwise.serving.explain import serve_figure
 
-    return with_kinds(serve_figure(answer.estimate, answer.cold_start), answer.kinds)
+    tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
+    return with_kinds(tree, answer.kinds)
 
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:
@@ -170,4 +181,57 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
                 "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
             )
         figures.append(term("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
+        if answer.fits_probability is not None:
+            ends = [below for end in figures[1:3] for below in end.inputs if below.kind == "calibration"]
+            formula = f"error model: probability that measured / predicted x {total.name} is at most {usable.name}"
+            figures.append(term("chance to fit", answer.fits_probability, "frac", formula, total, usable, *ends))
+        if isinstance(answer, ServingMemoryAnswer) and answer.kv_capacity_tokens is not None:
+            left = f"memory model: tokens in what weights and workspace leave of {usable.name}"
+            cache = term("cache capacity", answer.kv_capacity_tokens, "tokens", left, usable)
+            formula = "memory model: sequences in the cache while answers grow, at most the largest batch"
+            figures += [cache, term("maximum concurrency", answer.max_concurrency, "", formula, cache)]
     return estimate_of(f"{answer.model.name} to {answer.task}", figures)
+
+
+def _fit_figure(answer: FitAnswer) -> Figure:
+    from flopwise.origin import estimate_of
+
+    figures = [figure for row in answer.formats for figure in _format_figures(row)]
+    return estimate_of(f"{answer.model.name} on {answer.num_gpus} x {answer.accelerator.name}", figures)
+
+
+def _format_figures(row: FormatFit) -> Iterator[Figure]:
+    """What stands in the row of a weight format."""
+    from flopwise.provenance import fact, term
+    from flopwise.serving.explain import serve_figure
+
+    memory = {one.name: one for one in _memory_figure(row.memory).inputs}  # of one request
+    served = () if row.service is None else serve_figure(row.service).inputs
+    known = {one.name: one for one in served} | {
+        n: memory[n] for n in ("memory per GPU", "chance to fit") if n in memory
+    }
+    for name, shown in FORMAT_FIGURES.items():
+        if name in known:
+            one = known[name]
+            yield term(f"{shown} in {row.weights}", one.value, one.unit, name, one)  # type: ignore[arg-type] # a number
+    formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
+    alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
+    yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)
+    found = [one for one in row.memory.facts.quality if one.format == row.weights and not one.trained]
+    if found:
+        scores = [
+            fact(f"score of {one.model}, {one.measure}", one.score, "frac", source=one.source, date=one.date,
+                 confidence=one.confidence, note=one.notes)
+            for one in found
+        ]  # fmt: skip
+        least = min(one.score for one in found)
+        formula = "counted: the least score that an evaluation found kept, of those below"
+        yield term(f"scores kept in {row.weights}", least, "frac", formula, *scores)
+
+
+FORMAT_FIGURES = {
+    "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
+    "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
+    "cost per million output tokens": "cost per million output tokens",
+}  # fmt: skip
+"""Figures of a row by their names in the trees of memory and serving."""

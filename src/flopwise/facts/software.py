@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
@@ -397,7 +398,7 @@ class Engine(Software):
         if found is None:
             return self
         tokens = found.offline_tokens if offline else found.prefill_tokens
-        return replace(self, max_batch=found.max_batch, prefill_tokens=tokens)
+        return _limited(self, found.max_batch, tokens)
 
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
@@ -408,6 +409,12 @@ class Engine(Software):
         """Whether it is documented to run weights of that format on a device; None: on some."""
         names = {form.name, form.name.split("-")[0], *(("gguf",) if form.kind == "gguf" else ())}
         return bool(names & self.formats_on(accelerator))
+
+
+@lru_cache
+def _limited(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
+    """The engine with these limits; a search asks for the same ones thousands of times."""
+    return replace(engine, max_batch=max_batch, prefill_tokens=prefill_tokens)
 
 
 BARE_KINDS = frozenset({"cpu", "tpu", "soc"})

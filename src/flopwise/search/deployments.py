@@ -902,8 +902,8 @@ class JoinedReplicas:
 
 def _rows(value: Any, rows: slice) -> Any:
     """A load or a layout of only these rows."""
-    columns = {f.name: getattr(value, f.name) for f in fields(value)}
-    return replace(value, **{name: column[rows] for name, column in columns.items() if np.ndim(column)})
+    columns = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
+    return replace(value, **{name: column[rows] for name, column in columns if getattr(column, "ndim", 0)})
 
 
 def _rows_of(columns: Any, rows: slice) -> Any:

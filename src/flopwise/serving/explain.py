@@ -12,7 +12,7 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
-from flopwise.provenance import Figure, fact, setting, term
+from flopwise.provenance import Figure, fact, setting, term, walk
 from flopwise.serving.estimate import steady_state, step_lines
 from flopwise.serving.iteration import StepLoad, StepTime, TimedKernel, expert_layers, layer_kinds, prompt
 from flopwise.serving.job import ServeEstimate, ServeJob
@@ -22,6 +22,7 @@ from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
+    from flopwise.serving.answer import UnderLoad
     from flopwise.serving.memory import ServingLayout, ServingMemory
     from flopwise.serving.startup import ColdStart
 
@@ -30,13 +31,47 @@ _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
 
-def serve_figure(estimate: ServeEstimate, start: ColdStart | None = None) -> Figure:
-    """The tree of an estimate: latencies and throughput with intervals, memory, cost and energy, and a cold start."""
+def serve_figure(
+    estimate: ServeEstimate, start: ColdStart | None = None, load: UnderLoad | None = None, replicas: int = 1
+) -> Figure:  # fmt: skip
+    """The tree of an estimate: latencies and throughput with intervals, memory, cost and energy.
+
+    Further a cold start, the percentiles of a load that can be kept up with, and sums over several `replicas`.
+    """
     job, tree = estimate.job, _Tree(estimate)
     name = f"{job.model.name} on {estimate.num_gpus} x {job.cluster.accelerator.name}"
     memory = serving_memory_figure(job.model, job.layout, estimate.memory, job.weights, job.kv_dtype, job.engine)
     more = () if start is None else (_cold_start_figure(start),)
-    return estimate_of(name, [*tree.timing(), *_technique_figures(job), *tree.bounds(), memory, *tree.bill(), *more])
+    timing = tree.timing()
+    figures = [*timing, *(() if load is None else _load_figures(estimate, load, timing))]
+    figures += [*_technique_figures(job), *tree.bounds(), memory, *tree.bill(), *more]
+    return estimate_of(name, [*figures, *_of_all(replicas, figures)])
+
+
+def _of_all(replicas: int, figures: Iterable[Figure]) -> Iterator[Figure]:
+    """What several replicas have together."""
+    count, known = setting("replicas", replicas), {below.name: below for one in figures for below in walk(one)}
+    for name in ("throughput", "requests per second", "maximum concurrency", "cache capacity"):
+        if replicas > 1 and name in known:
+            one, formula = known[name], f"{name} x replicas"
+            yield term(f"{name} of all replicas", replicas * number(one.value), one.unit, formula, one, count)
+
+
+def _load_figures(estimate: ServeEstimate, load: UnderLoad, timing: Iterable[Figure]) -> Iterator[Figure]:
+    """The share of what it sustains, and what requests see at each percentile, with intervals."""
+    rate = setting("requests per second of the load", load.requests_per_s, "1/s")
+    formula = "queue model: arrivals / what the full batch sustains"
+    share = term("share of what it sustains", load.utilisation_frac, "frac", formula, rate)
+    yield share
+    means = {figure.name: figure for figure in timing}
+    formula = "queue model: requests that arrive at random, in closed form or simulated"
+    for name, mean, at in (("TTFT", estimate.ttft_s, "ttft_s"), ("TPOT", estimate.tpot_s, "tpot_s")):
+        if mean is None or not load.ttft_s_low:
+            continue
+        for percentile, seconds in getattr(load, at).items():
+            one = term(f"{name} at {percentile}", seconds, "s", formula, means[name], share)
+            yield one
+            yield from interval(one.name, one, mean.band, *load.ends(at, percentile))
 
 
 def serving_memory_figure(
@@ -284,6 +319,10 @@ class _Tree:
         lower = term("lower bound of a step", estimate.lower_bound_s, "s", formula, peak, bandwidth)
         rate = f"{COUNTED}: FLOP of a step with its average share of prefill / ({self.step.name} x {peak.name})"
         mfu = term("MFU", estimate.mfu_frac, "frac", rate, self.step, peak)
+        used = term(
+            "share of datasheet rates", estimate.lower_bound_s / number(self.step.value), "frac",
+            f"{lower.name} / {self.step.name}", lower, self.step,
+        )  # fmt: skip
         budget = term(
             "cache budget per GPU",
             number(estimate.memory.kv_budget_bytes),
@@ -298,6 +337,7 @@ class _Tree:
         tokens, largest = f"{memory}tokens in the cache budget", "largest batch"
         return [
             lower,
+            used,
             mfu,
             term("maximum concurrency", estimate.max_concurrency, "", growing, budget, _engine(self.row, largest)),
             term("whole contexts", estimate.max_whole_contexts, "", whole, budget, _engine(self.row, largest)),

@@ -87,7 +87,7 @@ def memory_answer(
             ("layout", layout.text),
             ("weights", f"{spec.weights}; KV cache {spec.kv_dtype or 'bf16'}" if caches else f"{spec.weights}"),
             ("load", f"{concurrency:,} x {context:,} tokens"),
-            ("engine", str(spec.engine)),
+            ("engine", job.engine.name if job is not None else spec.software(facts, device)["engine"].name),
         ),
         deployment=spec,
         layout=layout,

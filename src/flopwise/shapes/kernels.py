@@ -52,6 +52,11 @@ class KernelShape:
     intensity_flops_per_byte: float
     tiling: Tiling | None
 
+    @property
+    def label(self) -> str:
+        """Its name, told apart from the forward pass where it is of the backward pass."""
+        return self.name if self.forward else f"{self.name}, backward"
+
 
 def scalar(value: Floats | None) -> float:
     """A number, or a column of one entry, as a number; 0 for None."""

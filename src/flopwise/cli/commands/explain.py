@@ -86,19 +86,21 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @add("--offload", FLAG, "Keep the optimizer in host memory.", default=False, section="Training")
 @flags(ServingSpec, "weights kv_dtype engine", section="Serving")
 @flags(SourceSpec)
-def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, **given: Any) -> None:
+@options.explain_flag
+def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: bool, **given: Any) -> None:
     """Review of a model's shapes on a GPU, with the computed gain of each change.
 
     Prints every operation of a pass on one rank (dimensions, intensity, bound, share of the last wave), then what to
     change, largest gain first. The default --batch is 1 in training and 32 in serving.
     """
+    from flopwise.api.explain import figure_of
     from flopwise.api.shapes import advise
 
     options.ignore_settings(but=("gpu", "gpus_per_node", "facts", "calibration", "currency"))
     spellings = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
     found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
-    options.answer(found, shape_lines)
+    options.answer(found, shape_lines, figure=figure_of if explain else None)
 
 
 command.forms = (shapes,)

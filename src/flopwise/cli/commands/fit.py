@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise import units
+from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, pairs, table
@@ -37,8 +38,9 @@ LIKELY = 0.5
 @flags(ServingSpec, without="weights")
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
+@options.explain_flag
 @options.web_flag
-def command(*, web: bool, **given: Any) -> None:
+def command(*, explain: bool, web: bool, **given: Any) -> None:
     """Weight formats compared: fit, longest context, requests at once, speed, price.
 
     All given accelerators form one replica: `--gpu 2xa100-80gb`. Each request has --context tokens; tokens/s and price
@@ -52,7 +54,7 @@ def command(*, web: bool, **given: Any) -> None:
     from flopwise.api.fit import fit
 
     answer = fit(given.pop("model"), **options.values(given))
-    options.answer(answer, lines, further=_further(answer, given))
+    options.answer(answer, lines, figure=figure_of if explain else None, further=_further(answer, given))
     if all(row.service is None for row in answer.formats):
         click.get_current_context().exit(1)
 

@@ -6,11 +6,15 @@ import { redraw } from "./charts.js";
 const THEMES = ["system", "light", "dark"];
 
 keepToken();
-addEventListener("hashchange", () => { if (keepToken()) location.reload(); });
+addEventListener("hashchange", () => { keepToken(); location.reload(); }); // another link: what stands behind its # is read as a page is opened
 
 if (/^\/(plan|estimate|serve|fleet)/.test(location.pathname)) facts("openapi.json").catch(() => {}); // which options there are: asked beside the modules
 
 const main = document.getElementById("main");
+document.querySelector(".skip").addEventListener("click", (event) => { // what the link holds behind its # stays
+  event.preventDefault();
+  main.focus();
+});
 const name = location.pathname.slice(1) || "plan";
 const theme = document.getElementById("theme");
 

@@ -22,8 +22,8 @@ const LATENCIES = { ttft_s: "ttft", tpot_s: "tpot", e2e_s: "latency" };
 const services = ["serve", "encode", "develop"];
 let picking = new AbortController();
 
-/** Show a row below the table; what its own estimate holds follows as soon as it is there, unless `signal` is aborted. */
-export function detail(place, row, plan, question, signal) {
+/** Show a row below the table; what its own estimate holds follows as soon as it is there, unless `signal` is aborted. `view.files`: the target of its files. */
+export function detail(place, row, plan, question, { view, remember, signal }) {
   picking.abort();
   picking = new AbortController();
   const title = rowsOf(plan).includes(row) ? `Plan ${row.rank}` : "On the front";
@@ -43,7 +43,7 @@ export function detail(place, row, plan, question, signal) {
     el("p", { class: "note" }, `Price: ${price}: ${row.price_source}. `, row.evidence && `Intervals rest on ${row.evidence}. `, row.note),
     Object.keys(row.unit_usd).length ? el("p", { class: "note" }, "What it costs: ", Object.entries(row.unit_usd).map(([name, value], i) => [i ? "; " : "", `${UNITS[name] ?? name} `, figure(`cost per ${name.replaceAll("_", " ")}`, value < 0.01 ? `$${value.toPrecision(3)}` : format.usd(value))])) : null,
     command),
-  months(row, plan), more, plan.plans.includes(row) ? exports(row, plan) : null);
+  months(row, plan), more, plan.plans.includes(row) ? exports(row, plan, view, remember) : null);
   for (const one of place.children) if (one !== more) linkOrigins(one, () => ofPlan(plan, row, question.files));
   estimate(more, command, row, plan, question, AbortSignal.any([signal, picking.signal]));
 }
@@ -83,7 +83,7 @@ function monthsOfRun(row) {
 /** The page that asks a question of `train` or `serve`. */
 function estimateAddress({ noun, question }) {
   const pairs = Object.entries(question).flatMap(([key, value]) => [value].flat().map((one) => [key, String(one)]));
-  return `/estimate?${new URLSearchParams([["question", noun], ...pairs])}`;
+  return `/estimate?${new URLSearchParams([["question", noun], ...pairs])}${question.model === "config.json" ? location.hash : ""}`;
 }
 
 /** What a row's own estimate holds, and in `command` the line that asks for it. */
@@ -110,25 +110,26 @@ async function estimate(place, command, row, plan, question, signal) {
 const FILES = "application/vnd.flopwise.files+json";
 
 /** The plan as the files of other tools: previewed, and packed. */
-function exports(row, plan) {
+function exports(row, plan, view, remember) {
   const preview = el("div", { role: "status", "aria-live": "polite" });
   const select = el("select", { "aria-label": "Export target" }, el("option", { value: "" }, "Choose a target …"));
   facts("export", { list: "true" }).then((targets) => {
-    select.append(...targets.filter((one) => one.for.includes(plan.task)).map((one) => el("option", { value: one.name }, `${one.name}: ${one.summary}`)));
+    select.append(...targets.filter((one) => one.for.includes(plan.task)).map((one) => el("option", { value: one.name, selected: one.name === view.files }, `${one.name}: ${one.summary}`)));
+    show();
   }, () => {});
   const question = () => ({ target: select.value, plan: "plan.json", rank: row.rank, files: { "plan.json": plan } });
   async function show() {
-    if (!select.value) return;
+    if (!select.value) return fill(preview);
     fill(preview, el("p", { class: "status busy" }, "Writing the files …"));
     try {
       const files = await ask("export", question(), { accept: FILES });
-      fill(preview, el("button", { type: "button", onclick: pack }, "Download as zip"),
+      return fill(preview, el("button", { type: "button", onclick: pack }, "Download as zip"),
         Object.entries(files).map(([name, text]) => el("details", {}, el("summary", {}, name), el("pre", { tabindex: "0" }, text))));
     } catch (problem) {
-      fill(preview, el("p", { class: "error" }, problem.message));
+      return fill(preview, el("p", { class: "error" }, problem.message));
     }
   }
   const pack = async () => download(await ask("export", question(), { accept: "application/zip" }), `flopwise-${select.value}.zip`);
-  select.addEventListener("change", show);
+  select.addEventListener("change", () => { view.files = select.value; remember(); show(); });
   return el("section", { class: "card noprint" }, el("h2", {}, "Deploy it"), select, preview);
 }

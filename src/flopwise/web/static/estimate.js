@@ -7,7 +7,7 @@ import { el, table, tiles } from "./dom.js";
 import { OPERATIONS, intervals, memory, roofSource, roofline, time } from "./estimated.js";
 import { counts, declared, times } from "./form.js";
 import * as format from "./format.js";
-import { linkOrigins, ofEstimate, provenance } from "./origins.js";
+import { figure, linkOrigins, ofEstimate, provenance } from "./origins.js";
 import { schedule } from "./pipeline.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
@@ -21,7 +21,8 @@ const QUESTIONS = {
 };
 const LABELS = {
   model: "Model", gpu: "GPU", gpus: "GPUs", tokens: "Tokens of the run", seq: "Tokens of a sequence", global_batch: "Sequences of a step", micro_batch: "Sequences of a micro-batch", rate: "Requests a second", concurrency: "Sequences at once",
-  input: "Tokens of a prompt", output: "Tokens of an answer", weights: "Weights", context: "Tokens of a request", formats: "Formats of weights", flops: "FLOP", bytes: "Bytes moved", dtype: "Number format", batch: "Samples of a pass",
+  input: "Tokens of a prompt", output: "Tokens of an answer", weights: "Weights", context: "Tokens of a request", formats: "Formats of weights", kv_dtype: "Format of the cache", tp: "Tensor-parallel degree", pp: "Pipeline stages", dp: "Data-parallel replicas", zero: "ZeRO stage",
+  recompute: "Recomputed", lora: "Rank of adapters", qlora: "On a 4-bit base (QLoRA)", max_batch: "Sequences at once, at most", task: "For", training: "Backward, too", flops: "FLOP", bytes: "Bytes moved", dtype: "Number format", batch: "Samples of a pass",
 };
 const RANGES = { gpus: counts(1, 16384), tokens: counts(1e6, 2e13), seq: counts(256, 131072), global_batch: counts(8, 16384), rate: counts(0.1, 1000), concurrency: counts(1, 4096), input: counts(32, 131072), output: counts(16, 16384), context: counts(1024, 1048576), deadline: times(600, 86400 * 365) };
 /** Figures of an answer in the order in which they are read: the key, what it is called, and its name in the provenance. */
@@ -29,12 +30,13 @@ const FIGURES = [
   ["step_s", "A step", "step time"], ["tokens_per_s", "tokens/s", "throughput"], ["tokens_per_s_per_gpu", "tokens/s per GPU", "throughput per GPU"], ["mfu_frac", "MFU", "MFU"], ["hfu_frac", "HFU", "HFU"],
   ["run.seconds", "The run takes", "run time"], ["run.cost_usd", "The run costs", "cost"], ["run.energy_joules", "Energy", "energy"], ["run.gpu_hours", "GPU-hours", "GPU-hours"], ["run.goodput_frac", "Goodput", "goodput"],
   ["ttft_s", "TTFT, on average", "TTFT"], ["tpot_s", "TPOT, on average", "TPOT"], ["e2e_s", "Whole request", "whole request"], ["output_tokens_per_s", "output tokens/s", "throughput"], ["requests_per_s", "requests/s", "requests per second"],
-  ["utilisation_frac", "Used"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
-  ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Left of it", "margin"], ["fits_probability", "Chance to fit"], ["max_concurrency", "Sequences at most"], ["kv_capacity_tokens", "Tokens in the cache at most"],
-  ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "At datasheet rates"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
+  ["utilisation_frac", "Of datasheet rates", "share of datasheet rates"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
+  ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Left of it", "margin"], ["fits_probability", "Chance to fit", "chance to fit"], ["max_concurrency", "Sequences at most", "maximum concurrency"], ["kv_capacity_tokens", "Tokens in the cache at most", "cache capacity"],
+  ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "A step at datasheet rates", "lower bound of a step"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
   ["bandwidth_frac", "Of the bandwidth"], ["samples_per_s", "Samples/s"], ["cost_usd", "Cost"], ["energy_joules", "Energy"],
 ];
-const EXPLAINED = ["train", "serve", "memory"]; // questions whose answers say where their figures come from
+const OF_ALL = ["throughput", "requests per second", "maximum concurrency", "cache capacity"]; // figures of all replicas together
+const EXPLAINED = ["train", "serve", "memory", "fit"]; // questions whose answers say where their figures come from
 let drawing = new AbortController();
 
 export function show(main) {
@@ -48,7 +50,7 @@ export function show(main) {
     fields: (schemas) => first.split(" ").filter((key) => schemas[key]).map((key) => ({
       ...declared(key, schemas[key], LABELS[key]), ...(key === "model" && { hint: "A name of the catalog, a hub id, or a size such as 7B." }), ...(["n", "flop", "bytes", "dtype"].includes(schemas[key]["x-takes"]) && { placeholder: "" }), ...(RANGES[key] && { range: RANGES[key] }), ...(key === "model" && { suggestions: () => names("models") }), ...(key === "gpu" && { suggestions: () => names("gpus") }),
     })),
-    needs: (state) => state.model || (noun === "roofline" && state.flops),
+    needs: (state, files) => (state.model ? state.model !== "config.json" || files["config.json"] : noun === "roofline" && state.flops),
     empty: [el("h2", {}, "What is estimated?"), el("p", {}, "Name a model, and the machines that it runs on: nothing is searched, the layout is yours, or the fastest that fits.")],
     draw: (found, place, question) => drawEstimate(noun, found, place, question),
   });
@@ -67,6 +69,12 @@ function line(noun, { files, ...question }) {
   return ["flopwise", noun, ...(question.model ? [quoted(question.model)] : []), ...words].join(" ");
 }
 
+/** What a figure is called in the provenance: of all replicas where the answer is of several; training has one step. */
+function originOf(noun, found, name) {
+  if (noun === "train") return name.replace("of a step", "of the step");
+  return noun === "serve" && found.replicas > 1 && OF_ALL.includes(name) ? `${name} of all replicas` : name;
+}
+
 const at = (found, path) => path.split(".").reduce((value, key) => value?.[key], found);
 
 async function drawEstimate(noun, found, place, question) {
@@ -74,12 +82,12 @@ async function drawEstimate(noun, found, place, question) {
   const { signal } = (drawing = new AbortController());
   if (!found) return;
   const whole = noun === "memory" ? { memory: found, ...found } : found;
-  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) ? origin : null]);
+  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) && origin ? originOf(noun, found, origin) : null]);
   const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole), found.breakdown?.length ? time(found) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, underLoad(found.under_load));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
   place.append(
-    el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), tiles(shown), settings({ ...found.settings, ...found.memory?.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
+    el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), shown.length ? tiles(shown) : null, settings({ ...found.memory?.settings, ...found.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
     noun === "fit" ? formats(found.formats) : "", cards, remedies(whole.memory?.remedies), quick(found.quick ?? found.memory?.quick),
     listed("Assumed", [...new Set([...(found.assumptions ?? []), ...(noun === "memory" ? [] : found.memory?.assumptions ?? []), ...(found.run?.notes ?? [])])]),
     EXPLAINED.includes(noun) ? provenance(() => ofEstimate(noun, question)) : "");
@@ -89,7 +97,7 @@ async function drawEstimate(noun, found, place, question) {
   if (signal.aborted) return;
   if (!gpu || !found.gpu) roof.remove();
   else if (noun === "roofline") onePoint(roof, found, gpu);
-  else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
+  else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, question.files ? { files: question.files } : {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
 }
 
 /** What the answer chose where the question is silent, as far as a pass depends on it. */
@@ -107,20 +115,25 @@ function settings(chosen, laidOut) {
 
 function underLoad(load) {
   if (!load) return null;
-  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), table(`${format.percent(load.utilisation_frac)} of what it sustains`, [
-    { title: "of requests", cell: (p) => p }, { title: "TTFT", number: true, cell: (p) => format.seconds(load.ttft_s[p]) },
-    ...(load.tpot_s ? [{ title: "TPOT", number: true, cell: (p) => format.seconds(load.tpot_s[p]) }] : []),
+  const isKept = Object.keys(load.ttft_s_low).length > 0; // can be kept up with
+  const latency = (title, key) => [{ title, number: true, cell: (p) => (isKept ? [figure(`${title} at ${p}`, format.seconds(load[key][p])), el("small", {}, `${format.seconds(load[`${key}_low`][p])} to ${format.seconds(load[`${key}_high`][p])}`)] : "unbounded") }];
+  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), el("p", {}, figure("share of what it sustains", format.percent(load.utilisation_frac)), " of what it sustains."), table("What requests see that arrive at random, with 80 % intervals", [
+    { title: "of requests", cell: (p) => p }, ...latency("TTFT", "ttft_s"), ...(Object.values(load.tpot_s).some(Boolean) ? latency("TPOT", "tpot_s") : []),
   ], Object.keys(load.ttft_s)));
 }
 
 
 function formats(rows) {
+  const of = (name, key, text) => (r) => (r[key] === null || r[key] === undefined ? "-" : figure(`${name} in ${r.weights}`, text(r[key])));
+  const whole = (n) => format.fixed(n, 0);
   return el("section", { class: "card" }, el("h2", {}, "Which format fits"), table("With as many requests as memory holds", [
-    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => (r.fits ? format.percent(r.fits_probability, 0) : "does not fit") }, { title: "memory", number: true, minor: true, cell: (r) => format.known(r.total_bytes, format.gib) },
-    { title: "longest context", number: true, minor: true, cell: (r) => format.known(r.longest_context, (n) => format.fixed(n, 0)) }, { title: "requests", number: true, cell: (r) => format.known(r.most_requests, (n) => format.fixed(n, 0)) },
-    { title: "tokens/s", number: true, cell: (r) => format.known(r.tokens_per_s, format.plain) }, { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
-    { title: "TTFT", number: true, minor: true, cell: (r) => format.known(r.ttft_s, format.seconds) }, { title: "TPOT", number: true, minor: true, cell: (r) => format.known(r.tpot_s, format.seconds) },
-    { title: "USD/M output tokens", number: true, cell: (r) => format.known(r.usd_per_million_output_tokens, format.usd) }, { title: "quality", minor: true, cell: (r) => format.known(r.quality, (text) => (typeof text === "string" ? text : Object.values(text).join(", "))) },
+    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => [of("chance to fit", "fits_probability", (p) => format.percent(p, 0))(r), r.fits ? null : el("small", {}, "does not fit")] },
+    { title: "memory", number: true, minor: true, cell: of("memory", "total_bytes", format.gib) }, { title: "longest context", number: true, minor: true, cell: of("longest context", "longest_context", whole) },
+    { title: "requests", number: true, cell: (r) => (r.most_requests ? of("requests at once", "most_requests", whole)(r) : "none") }, { title: "tokens/s", number: true, cell: of("tokens/s", "tokens_per_s", format.plain) },
+    { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
+    { title: "TTFT", number: true, minor: true, cell: of("TTFT", "ttft_s", format.seconds) }, { title: "TPOT", number: true, minor: true, cell: of("TPOT", "tpot_s", format.seconds) },
+    { title: "USD/M output tokens", number: true, cell: of("cost per million output tokens", "usd_per_million_output_tokens", format.usd) },
+    { title: "scores kept", minor: true, cell: of("scores kept", "quality", (ends) => [...new Set(ends.map((one) => format.percent(one)))].join(" to ")) },
   ], rows));
 }
 

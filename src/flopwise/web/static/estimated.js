@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { chart, partNames, stack, stacks } from "./charts.js";
 import { band, el, fill, table } from "./dom.js";
 import * as format from "./format.js";
-import { figure } from "./origins.js";
+import { figure, linkOrigins, ofEstimate, openOrigin } from "./origins.js";
 
 const swatch = (index) => el("i", { class: `swatch s${index % 8}${index < 8 ? "" : " again"}`, "aria-hidden": "true" });
 
@@ -88,6 +88,7 @@ export async function roofline(place, noun, own, gpu, files, signal) {
   const xs = [Math.min(...rows.map((r) => r.x), ridge / 4), ridge, Math.max(...rows.map((r) => r.x), ridge * 4)];
   const points = (bound) => rows.filter((r) => (r.bound === "memory") === (bound === "memory")).map((r) => ({ name: r.whole, value: [r.x, r.y], row: r }));
   const pass = [found.settings.pass, found.settings.recipe].filter(Boolean).join(", ");
+  const origins = () => ofEstimate("explain", question);
   fill(place, title,
     chart("Rate of each operation against its FLOP per byte, under the roof of the GPU; the table holds the same figures", () => ({
       legend: {}, tooltip: { formatter: (p) => (p.data.row ? `${p.name}\n${format.rate(p.data.row.y, "FLOP/s")} at ${format.fixed(p.data.row.x, 1)} FLOP/byte\n${format.percent(p.data.row.share_frac)} of the pass` : "") },
@@ -97,15 +98,16 @@ export async function roofline(place, noun, own, gpu, files, signal) {
         { name: "memory-bound", type: "scatter", symbolSize: 11, data: points("memory") },
         { name: "compute-bound", type: "scatter", symbolSize: 11, data: points("compute") },
       ],
-    })),
-    el("p", { class: "note" }, `${pass}: ${format.seconds(found.pass_s)}, ${format.percent(found.memory_bound_frac)} of it bound by memory. As flopwise explain prints it.`),
+    }), { click: (p) => { if (p.data.row) openOrigin(p.data.row.whole, origins); } }),
+    el("p", { class: "note" }, `${pass}: `, figure("pass", format.seconds(found.pass_s)), ", ", figure("memory-bound share", format.percent(found.memory_bound_frac)), " of it bound by memory. As flopwise explain prints it. Click a point to see where it comes from."),
     roofSource(gpu),
     withoutFlop(all.filter((one) => !rows.includes(one))),
     el("details", {}, el("summary", {}, `${all.length} operations`), table("Operations", [
-      { title: "operation", cell: (r) => r.whole }, { title: "times", number: true, cell: (r) => r.layers }, { title: "each", number: true, cell: (r) => format.seconds(r.seconds) },
-      { title: "share", number: true, cell: (r) => format.percent(r.share_frac) }, { title: "FLOP/byte", number: true, cell: (r) => (r.x ? format.fixed(r.x, 1) : "-") },
-      { title: "rate", number: true, cell: (r) => (r.y ? format.rate(r.y, "FLOP/s") : "-") }, { title: "bound by", cell: (r) => r.bound },
+      { title: "operation", cell: (r) => r.whole }, { title: "times", number: true, cell: (r) => r.layers }, { title: "each", number: true, cell: (r) => figure(r.whole, format.seconds(r.seconds)) },
+      { title: "share", number: true, cell: (r) => figure(`share of ${r.whole}`, format.percent(r.share_frac)) }, { title: "FLOP/byte", number: true, cell: (r) => (r.x ? figure(`FLOP per byte of ${r.whole}`, format.fixed(r.x, 1)) : "-") },
+      { title: "rate", number: true, cell: (r) => (r.y ? figure(`rate of ${r.whole}`, format.rate(r.y, "FLOP/s")) : "-") }, { title: "bound by", cell: (r) => r.bound },
     ], all)));
+  linkOrigins(place, origins);
 }
 
 /** Where the roof and the points below it come from. */

@@ -94,7 +94,8 @@ function drawFleet(found, place, question, view) {
       { title: "bought", minor: true, cell: purchase }, { title: "a month", number: true, cell: (a) => figure(`${a.workload || "nothing"}: ${a.count} x ${a.provider} ${a.instance}, ${a.region}, ${purchase(a)}`, format.usd(a.usd_per_month)) },
     ], found.allocation)),
     whatIf(found, expected, view),
-    el("div", { class: "cards pictures" }, (found.pictures ?? []).map((one) => el("section", { class: "card" }, document.importNode(one, true)))),
+    pictures(found.pictures ?? []),
+    found.plans?.length ? el("details", { open: found.plans.length <= FEW_PLANS }, el("summary", {}, "What else was considered for each workload"), found.plans.map((one) => el("section", {}, el("h2", {}, one.name), pictures(one.pictures)))) : null,
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => figure(`saving by ${s.what}, ${s.workload}`, format.usd(s.usd_per_month)), true], ["how", (s) => s.how]]),
     listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${r.kind}, ${r.workload || "the fleet"}`, format.percent(r.probability, 0)), true], ["impact", (r) => format.percent(r.impact, 0), true, true], ["kind", (r) => r.kind, false, true], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
     listed("Assumed", found.assumptions, [["", (text) => text]]),
@@ -133,11 +134,25 @@ function listed(title, rows, columns) {
   return el("section", { class: "card" }, el("h2", {}, title), table(`${rows.length} of them`, columns.map(([name, cell, number, minor]) => ({ title: name, cell, number, minor })), rows));
 }
 
-/** The assessment with the pictures of its report, from the files that the report is written as. */
+/** Workloads up to which the pictures of their plans stand open. */
+const FEW_PLANS = 4;
+const pictures = (drawn) => el("div", { class: "cards pictures" }, drawn.map((one) => {
+  const shown = document.importNode(one, true);
+  Object.assign(shown, { tabIndex: 0, role: "region", ariaLabel: shown.querySelector("figcaption")?.textContent }); // wider than a narrow screen: the keyboard moves it
+  return el("section", { class: "card" }, shown);
+}));
+
+/** The pictures of a page of the report, as they stand there: drawn once for both, in the colours of each. */
+function picturesOf(page) {
+  const body = new DOMParser().parseFromString(page.slice(page.indexOf("<body>")), "text/html"); // without its styles
+  return [...body.querySelectorAll("figure")];
+}
+
+/** The assessment with the pictures of its report, and of the page of each plan, from the files that the report is written as. */
 function withPictures(files) {
-  const page = files["report.html"];
-  const report = new DOMParser().parseFromString(page.slice(page.indexOf("<body>")), "text/html"); // without its styles
-  return { ...JSON.parse(files["assessment.json"]), provenance: JSON.parse(files["provenance.json"] ?? "null"), pictures: [...report.querySelectorAll("figure")] };
+  const found = JSON.parse(files["assessment.json"]);
+  const plans = found.workloads.filter((one) => one.plan_file).map((one) => ({ name: one.name, pictures: picturesOf(files[one.plan_file.replace(/\.json$/, ".html")] ?? "") }));
+  return { ...found, provenance: JSON.parse(files["provenance.json"] ?? "null"), pictures: picturesOf(files["report.html"]), plans: plans.filter((one) => one.pictures.length) };
 }
 
 /** The assessment; of one in which not all can run, too. */

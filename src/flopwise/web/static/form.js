@@ -63,12 +63,12 @@ export function input(field, state, change) {
   const list = field.suggestions ? `${id}-list` : null;
   const text = el("input", {
     type: "text", id, name: field.key, value: shown, placeholder: field.placeholder ?? "", list, autocomplete: "off", spellcheck: "false",
-    "aria-describedby": described, oninput: () => { place(); change(field.key, entered()); },
+    "aria-describedby": described, oninput: () => { place(); change(field.key, entered()); }, onfocus: () => suggest(),
   });
   const suggestions = el("datalist", { id: list ?? "" });
-  if (field.suggestions) {
-    field.suggestions().then((names) => suggestions.replaceChildren(...names.map((name) => el("option", { value: name }))), () => {});
-  }
+  const suggest = () => { // asked when somebody is about to type: the question itself comes first
+    if (field.suggestions && !suggestions.children.length) field.suggestions().then((names) => suggestions.replaceChildren(...names.map((name) => el("option", { value: name }))), () => {});
+  };
   let slider = null;
   const { low, high, write } = field.range ?? {};
   const place = () => {

@@ -109,7 +109,8 @@ export function withUnit(value, unit = "") {
   if (BY_UNIT[unit]) return BY_UNIT[unit](value);
   const whole = Number.isInteger(value) && Math.abs(value) < 1e7;
   if (unit.startsWith("J/") && Math.abs(value) > 0 && Math.abs(value) < 1e-6) return `${plain(value * 1e12)} p${unit}`;
-  return `${whole ? fixed(value, 0) : Math.abs(value) >= 1e7 ? count(value) : plain(value)} ${unit}`.trimEnd();
+  const number = whole ? fixed(value, 0) : Math.abs(value) >= 1e7 ? count(value) : plain(value);
+  return `${number} ${number === "1" && /^[a-z]{2,}$/i.test(unit) ? unit.replace(/s$/, "") : unit}`.trimEnd(); // 1 GPU, 2 GPUs
 }
 
 /** Of which requests a plan tells a latency; "" for users in step. */

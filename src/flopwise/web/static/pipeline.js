@@ -3,6 +3,7 @@
 import { chart, palette, timeAxis } from "./charts.js";
 import { el, table } from "./dom.js";
 import * as format from "./format.js";
+import { figure } from "./origins.js";
 
 const MOST = 12; // micro-batches that are drawn: more are alike
 
@@ -53,14 +54,14 @@ export function schedule(found) {
   const backward = (seconds.backward + (seconds.recompute ?? 0)) / count;
   const all = passes(pp, drawn, forward, backward);
   const whole = Math.max(...all.map((pass) => pass.end));
-  const idle = 1 - (drawn * (forward + backward)) / whole;
+  const waiting = seconds.pipeline_bubble;
+  const step = found.breakdown.reduce((sum, part) => sum + part.seconds, 0);
   const [ahead, behind] = palette();
   const notes = [
-    drawn < count ? `The first ${drawn} of ${count} micro-batches of a step; the others are alike, and with all of them the pipeline is idle ${format.percent((pp - 1) / (count + pp - 1))} of the time.` : `${count} micro-batches of a step; the pipeline is idle ${format.percent(idle)} of the time.`,
-    "That is (stages - 1) / (micro-batches + stages - 1), Narayanan et al. 2021 (arXiv:2104.04473).",
-    interleave > 1 ? `Drawn without its ${interleave} chunks of layers a stage, which divide the idle time by ${interleave}.` : "",
+    interleave > 1 ? `Drawn without its ${interleave} chunks of layers a stage.` : "",
     name !== "1f1b" ? `Drawn as 1F1B; ${name} fills part of what is idle here.` : "",
   ];
+  const idle = ["A stage is idle for ", figure("pipeline bubble", waiting ? format.seconds(waiting) : "0 s"), ` of a step, ${format.percent(waiting / step)} of it. `];
   return el("section", { class: "card" }, el("h2", {}, `Pipeline of ${pp} stages`),
     chart(`Forward and backward passes of each stage over time; the table holds when each stage works`, () => ({
       tooltip: { formatter: ({ data }) => `stage ${data.value[0]}, micro-batch ${data.value[3]}, ${data.value[4] ? "backward" : "forward"}\n${format.seconds(data.value[1])} to ${format.seconds(data.value[2])}` },
@@ -77,7 +78,7 @@ export function schedule(found) {
         },
       }],
     })),
-    el("p", { class: "note" }, el("i", { class: "swatch s0", "aria-hidden": "true" }), "forward ", el("i", { class: "swatch s1", "aria-hidden": "true" }), "backward. ", notes.filter(Boolean).join(" ")),
+    el("p", { class: "note" }, el("i", { class: "swatch s0", "aria-hidden": "true" }), "forward ", el("i", { class: "swatch s1", "aria-hidden": "true" }), "backward. ", drawn < count ? `The first ${drawn} of ${format.fixed(count, 0)} micro-batches of a step; the others are alike. ` : `${format.fixed(count, 0)} micro-batches of a step. `, idle, notes.filter(Boolean).join(" ")),
     el("details", {}, el("summary", {}, "When each stage works"), table("Stages", [
       { title: "stage", cell: (stage) => stage }, { title: "begins", number: true, cell: (stage) => start(all, stage) },
       { title: "ends", number: true, cell: (stage) => format.seconds(Math.max(...all.filter((pass) => pass.stage === stage).map((pass) => pass.end))) },

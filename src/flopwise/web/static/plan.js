@@ -1,6 +1,7 @@
 // Plan: a model and a workload in, ranked machines and layouts out, and everything behind the one that is chosen.
 
 import { ask, facts, job, options } from "./api.js";
+import { attach, attachedFiles, attachedNote, detach, missingNote } from "./attached.js";
 import { prepare } from "./charts.js";
 import { band, dropZone, el, failed, fill, fresh, painted, skeleton, statusLine, table, tiles } from "./dom.js";
 import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
@@ -54,26 +55,28 @@ const FIELDS = {
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
 
-/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer. */
+/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer, as soon as they are ranked. */
 const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
 /** How far the first look is ahead: where there are few processors, both at once would be slower than one after the other. */
 const AHEAD_MS = 600;
-/** What the address says besides the question: the row that is shown, and how the table is sorted and filtered. */
-const VIEW = ["pick", "sort", "find"];
+/** What a configuration is called that was pasted or dropped. */
+const CONFIG = "config.json";
+/** What the address says besides the question: the row that is shown, how the table is sorted and filtered, of what was asked why it is not there, and the target of the files. */
+const START_VIEW = { pick: "1", sort: "rank", find: "", why: "", files: "" };
+const VIEW = Object.keys(START_VIEW);
 const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
 
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
 export async function show(main) {
-  const declared = await options("plan").catch((problem) => ({ problem }));
+  const [declared, files] = await Promise.all([options("plan").catch((problem) => ({ problem })), attachedFiles()]);
   if (declared.problem) {
     fill(main, failed(declared.problem));
     return;
   }
   const lists = new Set(Object.keys(declared).filter((key) => declared[key].type === "array"));
   const state = fromAddress(lists);
-  const files = {};
-  const view = { pick: "1", sort: "rank", find: "", ...Object.fromEntries(VIEW.filter((key) => key in state).map((key) => [key, state[key]])) };
+  const view = { ...START_VIEW, ...Object.fromEntries(VIEW.filter((key) => key in state).map((key) => [key, state[key]])) };
   for (const key of VIEW) delete state[key];
   let running = null;
   let timer = 0;
@@ -83,12 +86,13 @@ export async function show(main) {
   const results = el("div", { id: "results" });
   fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status.line, results)));
 
-  const remember = () => toAddress({ ...state, pick: view.pick === "1" ? "" : view.pick, sort: view.sort === "rank" ? "" : view.sort, find: view.find });
+  const remember = () => toAddress({ ...state, ...Object.fromEntries(VIEW.map((key) => [key, view[key] === START_VIEW[key] ? "" : view[key]])) });
 
   function change(key, value) {
     if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
     else state[key] = value;
     view.pick = "1";
+    if (state.workload !== CONFIG) detach();
     remember();
     running?.abort();
     clearTimeout(timer);
@@ -102,9 +106,10 @@ export async function show(main) {
     change("task", task);
   }
 
-  function take(text) {
-    files["config.json"] = text;
-    change("workload", "config.json");
+  async function take(text) {
+    files[CONFIG] = text;
+    await attach(CONFIG, text);
+    change("workload", CONFIG);
     drawForm();
   }
 
@@ -118,7 +123,7 @@ export async function show(main) {
   function drawForm() {
     const task = state.task;
     const shown = OF_TASK[task] ?? [];
-    const drop = dropZone("Or paste or drop a config.json:", { accept: ".json", label: "A config.json", note: files["config.json"] && "In use; it is not part of the link." }, take);
+    const drop = dropZone("Or paste or drop a config.json:", { accept: ".json", label: "A config.json", note: state.workload === CONFIG && (files[CONFIG] ? attachedNote : missingNote)(CONFIG) }, take);
     fill(form,
       input({ key: "workload", label: "Model", hint: "A name of the catalog, a hub id, or a size such as 7B.", placeholder: "Llama-3.1-8B", suggestions: () => names("models", "name") }, state, change), drop,
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
@@ -132,6 +137,11 @@ export async function show(main) {
 
   async function answer() {
     running?.abort();
+    if (state.workload === CONFIG && !files[CONFIG]) {
+      status.quiet("");
+      fill(results, el("div", { class: "empty" }, el("h2", {}, "Which config.json?"), el("p", {}, missingNote(CONFIG))));
+      return;
+    }
     if (!state.workload || !state.task) {
       status.quiet("");
       fill(results, el("div", { class: "empty" }, el("h2", {}, "What do you want to run?"),
@@ -141,7 +151,7 @@ export async function show(main) {
     }
     const mine = (running = new AbortController());
     const question = { ...state };
-    if (state.workload === "config.json" && files["config.json"]) question.files = files;
+    if (state.workload === CONFIG) question.files = files;
     const begun = performance.now();
     const stop = () => {
       mine.abort();
@@ -157,8 +167,8 @@ export async function show(main) {
     let isRanked = false;
     const subject = `${state.workload} ${state.task}`;
     if (answered !== subject && !PLACES.some((key) => key in question)) {
-      const look = ask("plan", { ...question, ...FIRST_LOOK }, { signal: mine.signal }).then((plan) => { if (!isRanked && !mine.signal.aborted) draw(plan, question, null, true); }, () => {});
-      await Promise.race([look, new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
+      await Promise.race([firstLook(question, mine.signal, (plan) => { if (!isRanked) draw(plan, question, null, true); }), new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
+      await painted(); // the search takes all processors
       if (mine.signal.aborted) return;
     }
     let rest = null; // draws what stands below the ranking
@@ -188,6 +198,16 @@ export async function show(main) {
     settle();
   }
 
+  /** Resolves once `show` got the ranking of `FIRST_LOOK`, or there is none; what would follow the ranking is stopped. */
+  async function firstLook(question, signal, show) {
+    const enough = new AbortController();
+    const ranked = (plan) => {
+      if (!signal.aborted) show(plan);
+      enough.abort();
+    };
+    await job("plan", { ...question, ...FIRST_LOOK }, { signal: AbortSignal.any([signal, enough.signal]), progress: () => {}, ranked }).then((plan) => { if (!enough.signal.aborted) ranked(plan); }, () => {});
+  }
+
   function settle() {
     results.querySelector(".skeleton")?.remove();
     results.classList.remove("stale");
@@ -204,12 +224,12 @@ export async function show(main) {
       remember();
       for (const line of results.querySelectorAll("tr[data-rank]")) line.classList.toggle("chosen", line.dataset.rank === key);
       for (const one of results.querySelectorAll("input[name=pick]")) one.checked = one.value === key;
-      if (whole) detail(place, rowOf(whole, key), whole, question, running.signal);
+      if (whole) detail(place, rowOf(whole, key), whole, question, { view, remember, signal: running.signal });
     };
     results.classList.toggle("stale", false);
     if (first) {
       fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
-        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}), front(plan, () => {}));
+        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}));
       return () => {};
     }
     const before = results.querySelector(":scope > .below"); // stays until the rest is drawn: nothing jumps
@@ -225,7 +245,7 @@ export async function show(main) {
       whole = answer;
       before?.replaceWith(below);
       const shown = front(whole, (key) => { select(key); place.scrollIntoView({ block: "nearest" }); });
-      fill(below, el("div", { class: "cards" }, shown, levers(whole, () => ofChanges(whole, question.files))), place, ruledOut(whole, question), assumed(whole));
+      fill(below, el("div", { class: "cards" }, shown, levers(whole, () => ofChanges(whole, question.files))), place, ruledOut(whole, question, view, remember), assumed(whole));
       if (!rows.length) return;
       select(rowOf(whole, view.pick) ? view.pick : "1");
       linkOrigins(results.querySelector("[aria-label='The answer']"), () => ofPlan(whole, rows[0], question.files));
@@ -339,18 +359,19 @@ function ranked(rows, plan, view, remember, select, origins = null) {
   return el("section", { class: "card" }, el("div", { class: "row" }, el("h2", {}, plan.plans.length ? "Ranked plans" : "Nearest misses"), search), place);
 }
 
-/** What was ruled out and why; any instance or GPU can be asked for, and every one that is not ranked has its button. */
-function ruledOut(plan, question) {
+/** What was ruled out and why; any instance or GPU can be asked for, and every one that is not ranked has its button. `view.why` is what was asked for last. */
+function ruledOut(plan, question, view, remember) {
   const place = el("div", { role: "status", "aria-live": "polite" });
   const known = el("datalist", { id: fresh("offers") });
   const suggest = () => {
     if (!known.children.length) Promise.all([names("instances", "instance"), names("gpus", "name")]).then((lists) => fill(known, lists.flat().map((name) => el("option", { value: name }))), () => {});
   };
   const field = el("input", { type: "text", "aria-label": "Instance or GPU", placeholder: "p5.48xlarge, h100 …", list: known.id, onfocus: suggest });
+  const isSeen = !view.why; // an answer that the link asks for stands there, and the page stays where it is
 
   async function askAbout(name, limits) {
     fill(place, el("p", { class: "status busy" }, `Asking about ${name} …`));
-    place.scrollIntoView({ block: "nearest" });
+    if (isSeen) place.scrollIntoView({ block: "nearest" });
     const rest = Object.fromEntries(Object.entries(question).filter(([key]) => !["gpu", "instance"].includes(key)));
     const other = [question.gpu ?? []].flat().length ? ` The question is about ${[question.gpu].flat().join(", ")} only.` : "";
     try {
@@ -364,11 +385,22 @@ function ruledOut(plan, question) {
     }
   }
 
+  function keep(name) {
+    view.why = name;
+    remember();
+  }
+
   async function why() {
     const name = field.value.trim();
-    if (!name) return;
+    keep(name);
+    if (!name) return fill(place);
     const gpu = (await names("gpus", "name").catch(() => [])).some((one) => one.toLowerCase().startsWith(name.toLowerCase()));
-    await askAbout(name, { [gpu ? "gpu" : "instance"]: [name] });
+    return askAbout(name, { [gpu ? "gpu" : "instance"]: [name] });
+  }
+
+  if (view.why) {
+    field.value = view.why;
+    why();
   }
   return el("section", { class: "card" }, el("h2", {}, "Why not …?"),
     el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, known, el("button", {}, "Ask")), place,
@@ -378,7 +410,10 @@ function ruledOut(plan, question) {
     ], plan.ruled_out) : null,
     unranked(plan, (row) => {
       const providers = [question.provider ?? []].flat();
-      if (!providers.length || providers.includes(row.provider)) return askAbout(`${row.provider} ${row.instance}`, { instance: [row.instance], provider: [row.provider] });
+      if (!providers.length || providers.includes(row.provider)) {
+        keep(row.instance);
+        return askAbout(`${row.provider} ${row.instance}`, { instance: [row.instance], provider: [row.provider] });
+      }
       return fill(place, el("p", {}, `${row.provider} ${row.instance} is left out: the question is about ${providers.join(", ")} only.`));
     }));
 }

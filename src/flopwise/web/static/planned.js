@@ -1,6 +1,6 @@
 // What a whole plan is drawn with: the front of cost and time, and what single changes do.
 
-import { chart, palette, timesAxis } from "./charts.js";
+import { chart, numbersAxis, palette, timesAxis } from "./charts.js";
 import { el, table } from "./dom.js";
 import * as format from "./format.js";
 import { figure, linkOrigins, openOrigin } from "./origins.js";
@@ -44,7 +44,7 @@ export function front(plan, select) {
       legend: {},
       tooltip: { formatter: (p) => words(p.data.row) },
       xAxis: { ...timesAxis([...all, ...lower].map((one) => one.value[0])), name: target ? AXES[target] ?? target : "time" },
-      yAxis: { type: "log", axisLabel: { formatter: format.briefUsd } },
+      yAxis: numbersAxis([...all, ...lower].map((one) => one.value[1]), format.briefUsd),
       series: [
         { name: "cheapest at each time", type: "line", data: lower, symbolSize: 7, lineStyle: { width: 2 } },
         { name: "plans", type: "scatter", data: all, symbolSize: (v, p) => (p.data.row.rank === 1 ? 16 : 9), itemStyle: { opacity: 0.75 } },
@@ -63,7 +63,7 @@ export function levers(plan, origins) {
     drawn.length > 0 && chart("Change of the cost by each single change; the table below holds the same figures", () => ({
       tooltip: { formatter: (p) => `${p.name}: cost ${ratio(1 + p.value / 100)}` },
       grid: { left: 12, right: 30, top: 8, bottom: 30, containLabel: true },
-      xAxis: { type: "value", name: "cost, %", splitNumber: 4 },
+      xAxis: { type: "value", name: "cost, %", splitNumber: 3 },
       yAxis: { type: "category", data: drawn.map((one) => one.change), axisLabel: { width: 180, overflow: "break", interval: 0, fontSize: 11, lineHeight: 12, hideOverlap: false }, axisTick: { show: false } },
       series: [{ type: "bar", data: drawn.map((one) => ({ value: 100 * (one.cost - 1), itemStyle: { color: palette()[one.cost > 1 ? 1 : 2] } })) }],
     }), { tall: drawn.length > 5, click: (p) => openOrigin(`cost, ${p.name}`, origins) }),

@@ -1,6 +1,7 @@
 // A question that is asked again after each change of its fields, with its states: nothing yet, busy, answered, refused.
 
 import { ask, options } from "./api.js";
+import { IS_FILE, attachedFiles, missingNote } from "./attached.js";
 import { el, failed, fill, skeleton, statusLine } from "./dom.js";
 import { PAUSE_MS, fromAddress, input, others, toAddress } from "./form.js";
 import * as format from "./format.js";
@@ -11,7 +12,8 @@ import * as format from "./format.js";
  * opens, not after each change; `kept`: what else the address says, with what it is where the address is silent.
  */
 export async function questionPage(main, { title, noun, fields, start, draw, empty, needs, files = {}, before, run = ask, button = null, kept = {} }) {
-  const declared = await options(noun).catch((problem) => ({ problem }));
+  const [declared, attached] = await Promise.all([options(noun).catch((problem) => ({ problem })), attachedFiles()]);
+  Object.assign(files, attached);
   if (declared.problem) {
     fill(main, el("h1", {}, title), failed(declared.problem));
     return;
@@ -52,7 +54,8 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
   async function answer() {
     running?.abort();
     if (!needs(state, files)) {
-      fill(results, el("div", { class: "empty" }, empty));
+      const lacking = Object.values(state).find((value) => IS_FILE.test(value) && !files[value]);
+      fill(results, el("div", { class: "empty" }, lacking ? [el("h2", {}, `Which ${lacking}?`), el("p", {}, missingNote(lacking))] : empty));
       return;
     }
     const mine = (running = new AbortController());

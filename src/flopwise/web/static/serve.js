@@ -1,6 +1,7 @@
 // Serve: what users of a service see: the curve of latency against throughput, and requests through replicas.
 
 import { ask, facts, job } from "./api.js";
+import { attach, attachedNote, detach, missingNote } from "./attached.js";
 import { chart, numbersAxis, timeAxis, timesAxis } from "./charts.js";
 import { dropZone, el, fill, table, tiles } from "./dom.js";
 import { counts, times } from "./form.js";
@@ -32,7 +33,7 @@ const TITLES = { ttft_s: "TTFT", tpot_s: "TPOT", itl_s: "between tokens", e2e_s:
 
 export function show(main) {
   return questionPage(main, {
-    title: "Serve", noun: "simulate", fields: FIELDS, start: START, needs: (state) => state.model && state.gpu,
+    title: "Serve", noun: "simulate", fields: FIELDS, start: START, needs: (state, files) => state.model && state.gpu && (!state.trace || files[TRACE]),
     empty: [el("h2", {}, "What do users see?"), el("p", {}, "Choose a model and a GPU; requests are played through every engine step.")],
     before: ({ state, change, files, drawForm }) => traceField(state, change, files, drawForm),
     run: async (noun, question, how) => {
@@ -45,14 +46,26 @@ export function show(main) {
   });
 }
 
+const TRACE = "trace.csv";
+
 function traceField(state, change, files, drawForm) {
-  const note = files["trace.csv"] ? "In use; it is not part of the link." : "The link was made with a trace: choose it again.";
-  return dropZone("Or drop a trace (CSV: arrival_s, prompt_tokens, output_tokens):", { accept: ".csv", label: "A trace of requests", note: state.trace ? note : null }, (text) => {
-    files["trace.csv"] = text;
+  const zone = dropZone("Or drop a trace (CSV: arrival_s, prompt_tokens, output_tokens):", { accept: ".csv", label: "A trace of requests", note: state.trace && (files[TRACE] ? attachedNote : missingNote)(TRACE) }, async (text) => {
+    files[TRACE] = text;
     for (const key of ["rate", "input", "output", "duration"]) delete state[key];
-    change("trace", "trace.csv");
+    await attach(TRACE, text);
+    change("trace", TRACE);
     drawForm();
   });
+  if (!state.trace) return zone;
+  const without = () => {
+    delete files[TRACE];
+    detach();
+    Object.assign(state, { rate: START.rate, input: START.input, output: START.output, duration: START.duration });
+    change("trace", "");
+    drawForm();
+  };
+  zone.append(el("button", { type: "button", class: "quiet", onclick: without }, "Without the trace"));
+  return zone;
 }
 
 const OF_SERVE = ["model", "gpu", "tp", "pp", "ep", "dp", "weights", "kv_dtype", "engine", "input", "output"];
