@@ -84,7 +84,7 @@ def further(plan: Plan) -> dict[str, str]:
     exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
     same = "with the same figures" if exact else "as estimated, before its simulation"
     if " --turns " in one.reproduce:
-        same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
+        same = "simulated, with the same means and cost per session" if one.simulated else "simulated"
     return {f"Row 1 in full, {same}": one.reproduce}
 
 
@@ -387,7 +387,7 @@ def _target_costs(plan: Plan, paper: Screen) -> str:
         )
         for row in plan.target_costs
     ]
-    return table(("target", ">as it is", ">moved to", ">cost", ">change", ">share", "with"), rows, paper)
+    return table(("target", ">now", ">moved to", ">cost", ">change", ">share", "with"), rows, paper)
 
 
 def _levers(plan: Plan, paper: Screen) -> str:
@@ -433,7 +433,7 @@ def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
     yield heading(f"{title(one)}  against  {title(two)}", paper)
     first, second = one.plans[:1] or one.misses[:1], two.plans[:1] or two.misses[:1]
     if not first or not second:
-        yield "One of the plans holds no candidate."
+        yield "One of the plans has no candidate."
         return
     both = (first[0], second[0])
 

@@ -87,7 +87,8 @@ class MachineSpec(Spec):
             SpecError: both are given, and differ.
         """
         if given is not None and self.counted not in (None, given):
-            raise OptionError("gpus", f"{given:,}, but {self.counted:,}x{self.gpu} asks for {self.counted:,}; give one")
+            named = f"{self.counted:,}x{self.gpu} means {self.counted:,}"
+            raise OptionError("gpus", f"{given:,}, but {named}; give one of them")
         return self.counted or default if given is None else given
 
     @property

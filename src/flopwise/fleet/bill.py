@@ -301,7 +301,7 @@ def _infeasible_result(item: PlannedWorkload, facts: Facts) -> WorkloadResult:
     return WorkloadResult(
         name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
         size="machines" if count is None else size_of(count), memory_bytes=None, intensity=None,
-        pattern="nothing runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
+        pattern="no machine runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
         feasible=False, reasons=list(item.reasons), best={}, why_not_cheaper="", energy_kwh_per_month=None,
         carbon_kg_per_month=None, starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(item),
     )  # fmt: skip
@@ -359,7 +359,7 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
 
 
 BOUGHT = {
-    "on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "by the token",
+    "on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "paid per token",
     "reserved_3y": "reserved for three years", OWNED: "your own",
 }  # fmt: skip
 

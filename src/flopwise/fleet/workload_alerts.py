@@ -80,7 +80,7 @@ def _targets(title: str, workload: Resolved, figures: Mapping[str, Any]) -> Iter
         spare = target.seconds - first["value"]
         yield alert(
             metric="requests waiting", threshold=max(1.0, rate["value"] * spare), unit="requests", for_s=MINUTE_S,
-            why=f"the queue that {rate['value']:,.3g} requests/s clear in the target's other {format_seconds(spare)}",
+            why=f"the queue that {rate['value']:,.3g} requests/s clear in the remaining {format_seconds(spare)}",
             key="requests_waiting",
         )  # fmt: skip
 

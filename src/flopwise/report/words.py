@@ -10,7 +10,7 @@ from flopwise.units import format_count, format_percent, format_seconds, format_
 
 BOUGHT = {
     "on_demand": "on demand", "spot": "spot", "reserved_1y": "reserved 1 year", "reserved_3y": "reserved 3 years",
-    "owned": "own machines", "api": "API, by the token",
+    "owned": "own machines", "api": "API, per token",
 }  # fmt: skip
 
 AS_PLANNED = "as planned, at list prices"

@@ -482,8 +482,8 @@ def _run_estimate(
 
 
 OUTGROWN = (
-    "the answers of so many users outgrow the cache: those that were started last give way and are read again, as "
-    "simulated requests do"
+    "the answers of so many users outgrow the cache: the requests that started last are preempted and recomputed, as "
+    "in the simulator"
 )
 
 

@@ -206,7 +206,7 @@ def technique_assumptions(job: ServeJob) -> Iterator[str]:
 
 def _request_assumptions(how: Techniques) -> Iterator[str]:
     if how.adapters:
-        yield "each request uses one of the adapters, all alike often; all are in device memory, experts have none"
+        yield "each request uses one adapter, all equally often; all are in device memory; experts have no adapters"
     if how.structured_frac:
         yield "one core fills the masks of grammars while the device runs the model; each answer brings a new schema"
 

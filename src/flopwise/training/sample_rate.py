@@ -1,6 +1,6 @@
 """Samples a second that one device trains on when nothing keeps it waiting.
 
-Networks with layers of tokens are timed by the training estimate, convolutional ones by their layers; what is known by
+Networks with token layers are timed by the training estimate, convolutional ones by their layers; what is known by
 published figures only gets the share of the peak that published runs reached.
 """
 

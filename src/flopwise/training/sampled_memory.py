@@ -19,7 +19,7 @@ INDEX_BYTES = 8.0
 """Of the place that a largest value came from, which pooling keeps: torch.int64."""
 MASK_BYTES = 1.0
 """Of what dropout has left, by element: torch.bool."""
-EVERY_REPLICA = "every device has all weights, gradients and states: only layers of tokens are sharded (ZeRO, FSDP)"
+EVERY_REPLICA = "every device has all weights, gradients and states: only token layers are sharded (ZeRO, FSDP)"
 GRADIENTS, WEIGHTS, STATES = "gradients", "weights", "optimizer states"
 
 

@@ -62,7 +62,7 @@ class Access:
         if headers.get("sec-fetch-site", "none") == "cross-site" or (
             origin is not None and urlsplit(origin).netloc != named[0]
         ):
-            raise ProblemError("forbidden", "pages of other origins may not ask")
+            raise ProblemError("forbidden", "requests from pages of other origins are refused")
         if self.token is not None:
             given = headers.get("authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):

@@ -38,7 +38,7 @@ TASKS = {
 @options.argument("model")
 @add(
     "--task", choice("train", "serve"),
-    "What the memory is for (default: serve with options of serving alone, such as --context; else train).",
+    "Task that uses the memory (default: serve with options of serving alone, such as --context; else train).",
 )  # fmt: skip
 @flags(MachineSpec, "gpu", section="")
 @flags(TrainingSpec, "micro_batch", flags=("--micro-batch", "--batch"), section="")

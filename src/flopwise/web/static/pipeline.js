@@ -62,7 +62,7 @@ export function schedule(found) {
     name !== "1f1b" ? `Drawn as 1F1B; ${name} fills part of what is idle here.` : "",
   ];
   return el("section", { class: "card" }, el("h2", {}, `Pipeline of ${pp} stages`),
-    chart(`Forward and backward passes of each stage over time; the table holds when each stage works`, () => ({
+    chart(`Forward and backward passes of each stage over time; the table shows when each stage works`, () => ({
       tooltip: { formatter: ({ data }) => `stage ${data.value[0]}, micro-batch ${data.value[3]}, ${data.value[4] ? "backward" : "forward"}\n${format.seconds(data.value[1])} to ${format.seconds(data.value[2])}` },
       xAxis: { ...timeAxis(whole), max: whole },
       yAxis: { type: "category", inverse: true, data: Array.from({ length: pp }, (_, stage) => `stage ${stage}`) },
