@@ -39,7 +39,7 @@ PUBLISHERS = {
     "^(mbridge|nemo|megatron-sc21)": "nvidia", "^(torch|llama1)": "meta", "^llm-foundry": "mosaicml",
     "^fsdp-qlora": "answer.ai", "^neuron": "aws", "^tpu": "google", "^xtuner": "internlm",
 }  # fmt: skip
-"""Who publishes the tables whose keys begin so: releases of one table share what their publisher tunes for."""
+"""Publisher by the beginning of a table's key: releases of one table share what their publisher tunes for."""
 OPTIMIZERS = {
     "adafactor": "adafactor", "sgd.*momentum|momentum.*sgd": "sgd-momentum", "sgd": "sgd", "lion": "lion",
     "muon": "muon", "adagrad": "adagrad", "paged.*8-?bit|8-?bit.*paged": "paged-adamw-8bit", "paged": "paged-adamw",
@@ -269,7 +269,7 @@ def _lengths(row: Row) -> str:
 
 
 def _output_tokens_per_s(row: Row) -> str:
-    """Of all GPUs; of a printed total of input and output tokens the output's share."""
+    """Output tokens/s of all GPUs; the output's share where the table prints a total of input and output tokens."""
     rate, per_gpu, both, requests, inputs, outputs = (
         number(row, column)
         for column in (

@@ -54,11 +54,11 @@ class FlopwiseLightningCallback(Callback):
         return {"resumed_run": self.resumed_run if self.run is None else self.run.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of the checkpoint that the training goes on from."""
+        """Restore the run's id from the checkpoint from which training continues."""
         self.resumed_run = state_dict.get("resumed_run")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin a run, linked to that of the checkpoint that this training goes on from."""
+        """Start a run, linked to the run of the checkpoint from which training continues."""
         model = getattr(pl_module, "model", pl_module)
         settings: dict[str, object] = {
             "gpus": trainer.world_size, "dp": trainer.world_size,

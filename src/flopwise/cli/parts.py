@@ -39,7 +39,7 @@ def assumption_list(assumptions: Iterable[str]) -> str:
 
 
 def _with_lenders_folded(assumptions: Iterable[str]) -> list[str]:
-    """The same sentences; those of `resolve_parameters`, on values that stand in for others, as one at the end."""
+    """The assumptions, with those of `resolve_parameters` on substituted values joined into one at the end."""
     from flopwise.cost.rates import LENT
 
     rest: list[str] = []

@@ -32,7 +32,7 @@ class Cluster:
     assumptions: tuple[str, ...] = field(default=())
 
     def __hash__(self) -> int:
-        """Of some of its fields, as others are mappings, which have none."""
+        """Hash of the hashable fields; the mappings are left out."""
         return hash((self.accelerator.name, self.gpus_per_node, self.purchase, self.usd_per_gpu_hour))
 
 

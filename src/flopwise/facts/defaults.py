@@ -22,7 +22,7 @@ BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 TUNING_BATCH = 64
 """Sequences of a global batch in fine-tuning."""
 LEAST_STEPS = 50
-"""Of a short run, whose global batch is smaller for it."""
+"""Minimum number of steps: the global batch of a short run is reduced to reach it."""
 LORA_RANK = 16
 WEIGHTS = "bf16"
 CACHE = "bf16"

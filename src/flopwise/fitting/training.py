@@ -110,7 +110,7 @@ class TrainingModel(FitModel):
         return (self.errors(moved) - self.errors(point)) / step
 
     def only(self, members: Sequence[int]) -> TrainingModel:
-        """The same for some of the runs."""
+        """The model of a subset of the runs."""
         return TrainingModel([self.runs[i] for i in members], self.facts)
 
     def groups(self) -> dict[str, list[int]]:

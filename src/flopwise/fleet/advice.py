@@ -80,7 +80,7 @@ def _loss_scaling_note(name: str) -> SetupNote:
 
 
 def _placement(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
-    """Of machines with several devices: how they are joined, and which cores and memory are near to each."""
+    """Notes on machines with several devices: their links, and the cores and memory near each device."""
     option = chosen.option
     offer, each = option.offer, option.gpus_each
     device = facts.accelerators[option.candidate.gpu]

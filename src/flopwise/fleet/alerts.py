@@ -87,7 +87,7 @@ def _day_shares(chosen: ChosenWorkload) -> Sequence[float]:
 
 
 def _workload_spend(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterator[Alert]:
-    """Of one run, or of one day that the machines are on, with what it stores and sends."""
+    """Alert on the spend of one run, or of one day with machines on, storage and traffic included."""
     job, usd = chosen.job, fleet.cost.by_workload.get(chosen.name, 0.0)
     if not usd:
         return

@@ -164,7 +164,7 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
 
 
 def _time_interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
-    """The same at the listed price: runs take longer or shorter, services need more or fewer machines.
+    """Ends of the cost at the listed price: runs take longer or shorter, services need more or fewer machines.
 
     What is paid anyhow costs no less; where it does not suffice, a service's missing machines come on top.
     """

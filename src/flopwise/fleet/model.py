@@ -249,7 +249,7 @@ class MonthlyOption:
 
     @property
     def provider(self) -> str:
-        """Whose machines they are."""
+        """The provider of the machines."""
         return self.offer.provider
 
     @property
@@ -284,7 +284,7 @@ class MonthlyOption:
 
     @property
     def whole_kind(self) -> Machine:
-        """The same whoever may use them: what own machines are counted by."""
+        """The machine without its pool, by which own machines are counted."""
         return (*self.machine[:4], "")
 
     @property

@@ -193,7 +193,7 @@ def months_to_recover(own: Ownership, cloud_usd_per_gpu_hour: Floats, utilisatio
 def against_clouds(
     own: Ownership, offers: Iterable[Offer], *, utilisation: float = 0.6, purchases: tuple[str, ...] = ("on_demand",)
 ) -> list[AgainstCloud]:
-    """The same accelerator of your own against every offer of it with a price, cheapest cloud first.
+    """Comparison of an own accelerator with every priced offer of the same one, cheapest cloud first.
 
     Raises: SpecError: a utilisation outside (0, 1].
     """

@@ -64,7 +64,7 @@ def _why_not(option: MonthlyOption, chosen: ChosenWorkload, usd: float, *, taken
 
 
 def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:
-    """That nothing of a provider carries a workload, and why."""
+    """The choice for a provider without a machine for the workload, with the reason."""
     job = chosen.job
     key = (provider.lower(), job.spec.residency, job.spec.tags, job.spec.constraints)
     if key not in refused:

@@ -233,7 +233,7 @@ LAYOUTS = {
 
 
 def layout_of(path: Path) -> str:
-    """Which of LAYOUTS a file has, by its first line.
+    """The name of the file's layout in LAYOUTS, by its first line.
 
     Raises:
         SpecError: none of them; says which columns are missing from the nearest.

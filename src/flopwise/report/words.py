@@ -14,7 +14,7 @@ BOUGHT = {
 }  # fmt: skip
 
 AS_PLANNED = "as planned, at list prices"
-"""Of the bill that all tables split: no demand, price or machine strays."""
+"""Words for the bill that all tables split: demand, prices and machines as planned."""
 
 
 def dash(value: Any, write: Callable[[Any], str]) -> str:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 LARGEST_BATCH = 4096
-"""Up to which it is looked up where speculation stops paying."""
+"""Largest batch at which speculation is checked for a benefit."""
 
 
 SIMULATED_FROM = 0.45

@@ -165,7 +165,7 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
 
 
 def _request_settings(how: Techniques) -> Iterator[tuple[str, str]]:
-    """Of those that requests bring: adapters, images, grammars."""
+    """Settings of techniques that come with requests: adapters, images, grammars."""
     if how.adapters:
         yield "adapters", f"{how.adapters:,} LoRA adapters of rank {how.adapter_rank}"
     if how.images:

@@ -161,7 +161,7 @@ class StorageAnswer(Result):
 
     @property
     def achieved_flops_per_s(self) -> float:
-        """Of one device."""
+        """Achieved FLOP/s of one device."""
         return self.rate.samples_per_s * self.workload.flops_per_sample
 
     @property

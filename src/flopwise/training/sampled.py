@@ -43,7 +43,7 @@ TF32 = "tf32"
 SAMPLED_OPTIONS = {"samples", "epochs", "global_batch", "micro_batch", "dp", "precision", "optimizer", "stack"}
 """What can be said of training a network without token layers, beside its machines and its run."""
 BUCKET_BYTES = 25 * 2**20
-"""Of gradients that are sent together: `bucket_cap_mb` of PyTorch's DistributedDataParallel."""
+"""Bytes of gradients that are sent together: `bucket_cap_mb` of PyTorch's DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
