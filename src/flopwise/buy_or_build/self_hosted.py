@@ -39,9 +39,9 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 from flopwise.values import dataclass
 
 LONGEST_MONTHS = 120
-"""Months beyond which nobody waits for a break-even."""
+"""Maximum number of months for which a break-even is searched."""
 AT_SCALE = 30.0
-"""Machines are also planned for so many times the traffic: what a full one carries is what break-even volumes need."""
+"""Multiple of the traffic for which machines are also planned: break-even volumes depend on fully loaded machines."""
 DEAREST = 1.2
 """Training machines that cost more than so many times the best even at their peak rate, which no run comes near, cannot
 be the cheapest, however the time is billed."""

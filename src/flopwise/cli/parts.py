@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
-    """The rules of thumb beside the estimate."""
+    """A table of the rules of thumb and the estimate."""
     from flopwise.provenance import Figure, format_value
 
     def figure_text(value: float | None, unit: str) -> str | None:

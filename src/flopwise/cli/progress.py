@@ -106,13 +106,13 @@ class Progress:
 
 
 def clear() -> None:
-    """Erase the line of progress, if there is one: something else is about to be written."""
+    """Erase the progress line, if one is shown, before other text is written."""
     for line in [*_OPEN]:
         line.end()
 
 
 def note(text: str) -> None:
-    """Say on stderr what stands beside the answer."""
+    """Write a note to stderr."""
     clear()
     click.echo(screen(sys.stderr).wrap(f"note: {text}"), err=True)
 

@@ -36,7 +36,7 @@ TALLEST = 6
 JUDGED = ("fits", "enough", "holds")
 """Columns whose yes is good and whose no is bad."""
 BAD = ("Does not fit", "Too slow", "No ", "Nothing ", "Misses")
-"""How the verdict of an answer begins that nobody wants."""
+"""Beginnings of negative verdicts, which are red."""
 _CODES = re.compile(r"\x1b\[\d+m")
 _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
@@ -73,7 +73,7 @@ class Screen:
 
 
 def screen(stream: TextIO | None = None) -> Screen:
-    """What stands behind `stream` (stdout by default)."""
+    """The width, colour and encoding of `stream` (stdout by default)."""
     stream = stream if stream is not None else sys.stdout
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -183,7 +183,7 @@ def _table_row(
 
 
 def _judgement(text: str, paper: Screen) -> str:
-    """A cell in green where it says yes, in red where it says no."""
+    """A cell in green if it is yes, in red if it is no."""
     color = {"yes": "green", "no": "red"}.get(text.strip())
     return text if color is None else text.replace(text.strip(), paper.paint(text.strip(), color), 1)
 
@@ -263,7 +263,7 @@ def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) 
 
 
 def _origin(figure: Figure) -> str:
-    """What stands behind the value, in brackets on its line."""
+    """The origin of the value, in brackets on its line."""
     source, date, note = figure.source, figure.date, figure.note
     confidence = f"{figure.confidence} confidence" if figure.confidence else ""
     parts = {

@@ -191,7 +191,7 @@ def families(vendor: str, architecture: str, compute_capability: str | None, kin
 
 
 LENT = (" not measured for ", "; the value for ", " stands in")
-"""Wording of a sentence on a measurement that stands in for another."""
+"""Parts of the sentence about a measurement that replaces a missing one."""
 
 
 def lent(scope: str, scopes: Sequence[str]) -> bool:

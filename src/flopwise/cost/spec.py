@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
 
 USUAL_NODE = 8
-"""Accelerators of a node where nothing says otherwise."""
+"""Default number of accelerators per node."""
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 INTRA_NODE = ("link", "pcie", "host")
 """How devices of one node reach each other: by their fast link, PCIe with peer access, PCIe and the host's memory."""
@@ -189,7 +189,7 @@ class MachineSpec(Spec):
 
 
 def _left_out(offers: Sequence[Offer]) -> str:
-    """Why offers are left out that nobody named, and the options that let them in."""
+    """Reasons why offers are left out by default, and the options that include them."""
     reasons = []
     if any(o.marketplace for o in offers):
         reasons.append("on hosts of third parties (--marketplace)")

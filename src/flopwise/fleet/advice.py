@@ -14,7 +14,7 @@ from flopwise.training.corpus import corpus
 from flopwise.units import format_bytes, format_count, format_rate, format_usd
 
 WHOLE = frozenset({"fp32", "bf16", "fp16"})
-"""Weights that nobody quantised."""
+"""Formats of unquantised weights."""
 ENOUGH = 0.98
 """Share of a score that published evaluations keep, below which a format needs more than a check."""
 AMP = "PyTorch, torch.amp.GradScaler (defaults of version 2); Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2"

@@ -29,7 +29,7 @@ def alerts(fleet: SolvedFleet) -> list[Alert]:
 
 
 def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
-    """The dearest day that is planned, and the month so far where there is a budget."""
+    """Alerts on the most expensive planned day, and on the month so far if there is a budget."""
     days, budget, total = days_of_week(fleet), fleet.platform.rules.budget_per_month, fleet.cost.total
     day = max(ALL_DAYS, key=lambda d: days[d][0])
     usd, high = days[day]

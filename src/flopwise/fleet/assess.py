@@ -363,7 +363,7 @@ PORTED = 150
 
 
 def dearest(chosen: Sequence[ChosenWorkload]) -> Sequence[ChosenWorkload]:
-    """The `PORTED` workloads that cost most; all of them where there are no more."""
+    """The `PORTED` workloads with the highest cost, or all if there are fewer."""
     return sorted(chosen, key=_paid_usd, reverse=True)[:PORTED] if len(chosen) > PORTED else chosen
 
 

@@ -1,4 +1,4 @@
-"""What an assessment of a fleet holds: the whole answer in plain data, from which every report is written."""
+"""The assessment of a fleet as plain data, from which every report is written."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def _infeasible_result(item: PlannedWorkload, facts: Facts) -> WorkloadResult:
 
 
 def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
-    """What is asked, under the names of the figures that answer it."""
+    """The targets, under the names of the figures that they limit."""
     workload, targets = item.workload, dict[str, dict[str, Any]]()
     if workload is None:
         return targets
@@ -337,7 +337,7 @@ def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
 
 
 def why_not_cheaper(chosen: ChosenWorkload) -> str:
-    """The cheaper options there are, and what stands against each: a policy of the fleet, or a target it misses."""
+    """The cheaper options, and the reason against each: a policy of the fleet, or a missed target."""
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:

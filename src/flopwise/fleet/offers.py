@@ -224,7 +224,7 @@ def monthly_tokens(job: ResolvedJob, factor: float = 1.0) -> tuple[float, float]
 
 
 def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list[ApiOffer], list[str]]:
-    """The APIs that may answer a workload, and why others, or any, may not. Neither where nobody asked for one."""
+    """The APIs that may answer a workload, and the reasons against others; both empty if the workload allows no API."""
     workload = job.workload
     if API not in job.purchase or workload is None:
         return [], []

@@ -59,7 +59,7 @@ class Site:
 
 
 COLOCATED = Site(colocation_usd_per_kw_month=184.06, pue=1.4)
-"""In somebody's data centre: rent for the power reserved, electricity at its overhead (assumed) on top."""
+"""A colocation site: rent for reserved power, plus electricity with its overhead (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from flopwise.fleet.offers import allowed_devices, providers_with_tags, why_not_
 from flopwise.fleet.spec import OWNED
 
 LARGE_CLOUDS = ("aws", "gcp", "azure")
-"""Providers that are always told of, with those of the policies and of the plan."""
+"""Providers that are always listed, with those of the policies and of the plan."""
 OTHERS = 3
 """The cheapest of all other providers."""
 Refused = dict[tuple[object, ...], str]

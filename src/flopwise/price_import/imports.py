@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FETCHED = "gpuhunt"
 """The name of prices that were fetched."""
 ODD = 4.0
-"""Times a known price, up or down, beyond which an import asks whether it is right."""
+"""Factor to a known price, up or down, beyond which an import notes the price."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 

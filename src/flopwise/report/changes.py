@@ -11,7 +11,7 @@ from flopwise.units import format_percent
 
 SMALL_USD = 0.005
 SMALL_SCORE = 0.05
-"""By which a risk's score has to move to be told."""
+"""Minimum change of a risk's score that is reported."""
 
 
 def changes(before: Assessment, after: Assessment) -> Iterator[Block]:

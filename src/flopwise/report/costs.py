@@ -177,7 +177,7 @@ def _carries(a: Allotment) -> str:
 
 
 def baseline_text(assessment: Assessment) -> str:
-    """What savings are held against."""
+    """Baseline of the savings, in words."""
     if assessment.baseline == "existing":
         return "what runs today, where that is stated, else the same machines on demand"
     if assessment.baseline == "on_demand":

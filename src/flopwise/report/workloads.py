@@ -55,7 +55,7 @@ def _interval(name: str, value: Any) -> str:
 
 
 def _target(w: WorkloadResult, name: str) -> str:
-    """What is asked of a figure."""
+    """The target of a figure, in words."""
     return dash(w.targets.get(name), lambda target: figure(name, float(target["value"])))
 
 

@@ -68,7 +68,7 @@ def _further(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
-    """The answer as people read it."""
+    """The answer as text."""
     yield heading(f"Roofline: {answer.what} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper)
     intensity, ridge = answer.intensity_flops_per_byte, answer.ridge_flops_per_byte
     compute, memory = map(units.format_percent, (answer.compute_efficiency_frac, answer.memory_efficiency_frac))
