@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
+from flopwise.errors import SpecError
 from flopwise.facts.offers import UNDATED, days_old, retirement_note
 from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import TRAINING
@@ -112,6 +114,7 @@ def title(plan: Plan) -> str:
         text += f" with {kind}"
     if tokens is not None:
         text += f" on {units.format_count(tokens) if isinstance(tokens, int | float) else tokens} tokens"
+    text += f" {load}" if (load := _load_text(workload.get("traffic") or {})) else ""
     targets = []
     for target, value in workload.get("targets", {}).items():
         if value is not None:
@@ -119,6 +122,32 @@ def title(plan: Plan) -> str:
             dollars = "$" if target == "budget" and str(limit).replace(".", "").isdigit() else ""
             targets.append(f"{target} {dollars}{limit}")
     return text + (f"; targets: {', '.join(targets)}" if targets else "")
+
+
+def _load_text(traffic: Mapping[str, Any]) -> str:
+    """The traffic of a service or a batch as the workload states it: `20 requests/s, 1,000 tokens in, 250 out`."""
+
+    def shown(value: object, text: Callable[[float], str], read: Callable[[object], float]) -> str:
+        try:
+            return text(read(value))
+        except SpecError:
+            return str(value)  # a distribution of lengths
+
+    def count(name: str, noun: str) -> str | None:
+        value = traffic.get(name)
+        return None if value is None else f"{shown(value, '{:,.0f}'.format, units.parse_count)} {noun}"
+
+    noun = "session" if traffic.get("turns") is not None else "request"
+    rate, trace = traffic.get("requests_per_s"), traffic.get("trace")
+    parts = (
+        None if rate is None else shown(rate, lambda per_s: units.format_arrivals(per_s, noun), units.parse_rate),
+        count("requests", f"{noun}s"),
+        count("concurrency", f"{noun}s in flight"),
+        None if trace is None else f"the requests of {Path(str(trace)).name}",
+        count("input_tokens", "tokens in"),
+        count("output_tokens", "tokens out"),
+    )
+    return ", ".join(filter(None, parts))
 
 
 SPARE = (">energy", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
