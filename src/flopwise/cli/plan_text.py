@@ -162,7 +162,7 @@ def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[st
     headers += [">per hour", cost, ">energy", ">meets"]
     cells, notes = [], dict[str, list[int]]()
     for c in rows:
-        bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
+        bought = "" if c.purchase == "on_demand" else f" {c.purchase.replace('_', ' ')}"
         where = (c.rank, f"{c.num_instances} x {c.provider} {c.instance}{bought}", c.region, f"{c.num_gpus} x {c.gpu}")
         energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
         paid = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, c.likely)
@@ -248,8 +248,9 @@ def _number_of(number: int, noun: str) -> str:
 
 def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     """The best plan in full."""
+    bought = best.purchase.replace("_", " ")
     rows: list[tuple[str, Any]] = [
-        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
+        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {bought}"),
         ("layout", _layout_text(best.layout)),
         ("price", _price(best)),
     ]

@@ -85,7 +85,7 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     note = offer.price_note(purchase)
     notes = ["" if note == "undated price" else note, retirement_note(offer.retires_on)]
     dated = ", ".join([offer.price_date_of(purchase), *filter(None, notes)])
-    place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}"
+    place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase.replace('_', ' ')}"
     source = f"{place}, {dated}: {offer.price_source_of(purchase)}"
     source = source if offer.price_date else offer.source  # a hypothetical machine's
     return None if whole is None else whole / max(1, offer.count), source
