@@ -26,3 +26,9 @@ from flopwise.search.answer import Plan
 def test_the_heading_is_the_question(task: str, stated: dict[str, Any], heading: str) -> None:
     plan = cast("Plan", SimpleNamespace(task=task, workload={"model": "Llama-3.1-8B", **stated}))
     assert title(plan) == f"Llama-3.1-8B: {heading}"
+
+
+def test_a_name_goes_before_the_model() -> None:
+    stated = {"name": "chat", "model": "Llama-3.1-8B", "traffic": {"requests_per_s": 2}}
+    plan = cast("Plan", SimpleNamespace(task="serve", workload=stated))
+    assert title(plan) == "chat: serve Llama-3.1-8B, 2 requests/s"

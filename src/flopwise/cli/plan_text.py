@@ -114,7 +114,8 @@ def title(plan: Plan) -> str:
         text += f" with {kind}"
     if tokens is not None:
         text += f" on {units.format_count(tokens) if isinstance(tokens, int | float) else tokens} tokens"
-    text += f" {load}" if (load := _load_text(workload.get("traffic") or {})) else ""
+    if load := _load_text(workload.get("traffic") or {}):
+        text += f", {load}" if workload.get("name") else f" {load}"
     targets = []
     for target, value in workload.get("targets", {}).items():
         if value is not None:
