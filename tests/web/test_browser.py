@@ -764,7 +764,7 @@ def test_the_catalog_holds_the_facts(page: Page) -> None:
     page.get_by_role("link", name="Offers").click()
     expect(page.locator(".chart[data-drawn]")).to_have_count(2)
     page.get_by_label("Find among Offers").fill("nothing like this")
-    expect(page.get_by_text("Nothing of the Offers")).to_be_visible()
+    expect(page.get_by_text("No entry of the Offers")).to_be_visible()
 
 
 def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
@@ -812,7 +812,7 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     page.goto("/")
     page.get_by_role("link", name="Fleet", exact=True).click()
     page.get_by_label("Fleet file (YAML)").fill(FLEET)
-    page.get_by_label("Draws of demand").fill("5")
+    page.get_by_label("Simulated months").fill("5")
     page.get_by_role("button", name="Assess").click()
     settled(page)
     assert time.monotonic() - begun < LONGEST_S
