@@ -35,7 +35,7 @@ FOUND_BY: dict[str, Callable[[str], Any]] = {
 
 
 def train_answer(model: Model | str, **options: Any) -> TrainAnswer:
-    """The answer of `train` for a model with layers of tokens."""
+    """The answer of `train` for a model with token layers."""
     answer = flopwise.train(model, **options)
     assert isinstance(answer, TrainAnswer)
     return answer

@@ -147,8 +147,8 @@ READ = """\
 An 80 % interval says that 8 of 10 measurements of this class lay in it, on sources that its width was not fitted to.
 It is wider where no row was measured on the architecture, or where inputs that matter (micro-batch, recompute,
 software) are left to assumptions; the answer then says so under "rests on". `flopwise calibrate` narrows it with
-your own measurements: see [calibrate](questions/calibrate.md). What keeps rows off, and why no constant mends it,
-stands at the end of each section of the report."""
+your own measurements: see [calibrate](questions/calibrate.md). The end of each section of the
+report explains the largest errors, and why no constant would correct them."""
 
 
 def accuracy_page(kinds: Mapping[str, Sequence[Case]], shown: Mapping[Picture, str]) -> str:

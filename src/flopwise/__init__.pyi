@@ -157,7 +157,7 @@ def compare(
         purchase: Purchase option.
         train_purchase: Purchase option of training, as --purchase.
         lora: Train LoRA adapters of this rank on a frozen base.
-        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora sets another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         ttft: Time to the first token: 500ms, or at a percentile: p95=1s.
         tpot: Time per further output token, on average: 50ms, p95=50ms.
@@ -250,7 +250,7 @@ def calibrate(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -336,7 +336,7 @@ def fit(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -730,7 +730,7 @@ def memory(
         master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
         lora: Train LoRA adapters of this rank on a frozen base.
         finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
-        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora sets another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
@@ -756,7 +756,7 @@ def memory(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -903,12 +903,12 @@ def replay(
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).
         preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         prefill_replicas: Additional replicas that run only prefill and transfer the cache.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1167,7 +1167,7 @@ def plan(
         master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
         lora: Train LoRA adapters of this rank on a frozen base.
         finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
-        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora sets another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
@@ -1204,7 +1204,7 @@ def plan(
         peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
         profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
-        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
@@ -1246,7 +1246,7 @@ def plan(
         purchase: Purchase option.
         max_gpus: Maximum number of accelerators.
         min_gpus: Minimum number of accelerators.
-        weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1535,7 +1535,7 @@ def import_runs(
         master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
         lora: Train LoRA adapters of this rank on a frozen base.
         finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
-        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora sets another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
@@ -1566,7 +1566,7 @@ def import_runs(
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1708,7 +1708,7 @@ def serve(
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
-        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
@@ -1724,7 +1724,7 @@ def serve(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -1863,7 +1863,7 @@ def serve_sweep(
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
-        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
@@ -1879,7 +1879,7 @@ def serve_sweep(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -2133,7 +2133,7 @@ def simulate(
         weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
         profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
         users: Closed loop of this many users, each of whom sends a request after each answer.
-        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
@@ -2147,12 +2147,12 @@ def simulate(
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).
         preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         prefill_replicas: Additional replicas that run only prefill and transfer the cache.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -2339,7 +2339,7 @@ def autoscale(
         weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
         profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
         users: Closed loop of this many users, each of whom sends a request after each answer.
-        think_s (or think): Of users: the pause before they ask again; of sessions: on average.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
@@ -2353,12 +2353,12 @@ def autoscale(
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
         step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).
         preempt: How a sequence is preempted when the KV cache is full.
         prefix_cache: Cache shared prefixes (default: where there are any).
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
         prefill_replicas: Additional replicas that run only prefill and transfer the cache.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -2528,7 +2528,7 @@ def batch(
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
@@ -2669,7 +2669,7 @@ def train(
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
-    found; a layout that does not fit is estimated all the same: `fits` says so. Of a network without layers of tokens,
+    found; a layout that does not fit is estimated all the same: `fits` says so. Of a network without token layers,
     such as ResNet-50, the answer is a `SampledTrainAnswer`: samples per second of data-parallel replicas.
 
     Args:
@@ -2694,7 +2694,7 @@ def train(
         master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
         lora: Train LoRA adapters of this rank on a frozen base.
         finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
-        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora says another.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora sets another.
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).

@@ -1,4 +1,4 @@
-"""Spellings that people know from other tools, and the options of ours that they mean."""
+"""Option names of other tools, and the flopwise options that they stand for."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 
 class FlopwiseError(Exception):
-    """Anything flopwise raises on purpose; its message is written for the person who asked."""
+    """Base of all errors that flopwise raises on purpose; the message is for the user."""
 
 
 class SpecError(FlopwiseError, ValueError):
@@ -22,7 +22,7 @@ class SpecError(FlopwiseError, ValueError):
 
 
 FEW_NAMES = 40
-"""So many names, or less, are all listed where none is near the one that was given."""
+"""Maximum number of names that are all listed if none is near the given one."""
 
 
 class UnknownNameError(SpecError):
@@ -58,9 +58,9 @@ def nearest_hint(given: object, allowed: Iterable[str]) -> str:
 
 
 LOOK_ALIKE = str.maketrans("oil", "011")
-"""Letters that are written for the digits of a name: h1oo."""
+"""Letters that are mistaken for the digits of a name: h1oo."""
 NEAR, BEGINNING = 0.55, 0.95
-"""How alike names are that are near, of 1; and how much less than a whole name its beginning says."""
+"""Similarity (up to 1) from which names are near, and the discount of a name's beginning."""
 
 
 def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from flopwise.errors import SpecError
 
 PART = ".part"
 STALE_S = 3600.0
-"""Age from which a temporary file or folder is one that a killed run left."""
+"""Age from which a temporary file or folder is the leftover of a killed run."""
 
 
 def read_at_most(path: Path | str, most: int) -> bytes:

@@ -14,7 +14,7 @@ from flopwise.errors import SpecError
 from flopwise.files import remove_stale
 
 WAITING = ".flopwise-"
-"""How the folder begins in which files are made before they are moved to their places."""
+"""Prefix of the folder in which files are written before they are moved to their places."""
 
 
 def check_folder(folder: Path | str) -> None:

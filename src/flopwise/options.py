@@ -21,7 +21,7 @@ from flopwise.values import dataclass
 
 JsonSchema = dict[str, Any]
 NEEDED: Any = object()
-"""As a default: the option has to be said."""
+"""Default of an option that is required."""
 FIELD = "."
 """At the end of a key: the name of the field."""
 
@@ -81,7 +81,7 @@ BOUND_TEXTS: Mapping[str, Callable[[float], str]] = {
     "bandwidth": units.format_rate, "bytes": partial(units.format_rate, unit="B"), "flop": units.format_flops,
     "power": "{:,.0f} W".format, "rate": _frequency, "time": _long_time, "usd": "${:,.0f}".format,
 }  # fmt: skip
-"""How bounds are written, by the metavar of their kind; others are plain numbers."""
+"""Formats of bounds, by the metavar of their kind; others are plain numbers."""
 
 
 def whole(low: int = 1, high: int = 10**9) -> ValueKind:
@@ -122,11 +122,11 @@ PROVIDER_ALIASES = {
     }.items()
     for alias in aliases.split()
 }
-"""Other names of providers, folded, and what offers call them."""
+"""Other names of providers, folded, by their name in offers."""
 
 
 def provider_name(given: str) -> str:
-    """What offers call the provider `given`, which may be one of `PROVIDER_ALIASES`; else as given."""
+    """The name in offers of the provider `given`, which may be one of `PROVIDER_ALIASES`."""
     return PROVIDER_ALIASES.get(fold(given), given)
 
 
@@ -178,7 +178,7 @@ def _wrong_value(wanted: str, value: object, what: str) -> SpecError:
 
 
 def kind_of(value: object) -> str:
-    """What a value of a file is, in words."""
+    """The type of a file's value, in words."""
     words = {type(None): "nothing", list: "a list", tuple: "a list", dict: "a mapping", str: "text"}
     words |= {bool: "true or false", int: "a number", float: "a number"}
     return words.get(type(value), f"a {type(value).__name__}")
@@ -218,7 +218,7 @@ FILE = ValueKind("path", _path)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What can be said: how it is written on the command line and in files, what it may be, and what it means."""
+    """An option: its spelling on the command line and in files, its kind, and its meaning."""
 
     flags: tuple[str, ...]  # none where only files say it; `--x/--no-x` where it can be denied
     kind: ValueKind
@@ -251,18 +251,18 @@ class Option:
 
     @property
     def words(self) -> str:
-        """What it may be, for the pages."""
+        """The allowed values, for the pages."""
         return f"list of {self.kind.words}" if self.repeated else self.kind.words
 
     @property
     def schema(self) -> JsonSchema:
-        """What it may be, as JSON Schema."""
+        """The allowed values, as JSON Schema."""
         one = dict(self.kind.schema)
         return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
 
 
 def argument_text(value: Any) -> str:
-    """A value in base units as a command line says it; reading it gives the same value."""
+    """A value in base units as text for a command line, which parses to the same value."""
     if isinstance(value, tuple):
         return ",".join(map(argument_text, value))
     if isinstance(value, float):
@@ -325,7 +325,7 @@ def options_of(spec: type) -> Mapping[str, Option]:
 
 @cache
 def defaults_of(spec: type) -> Mapping[str, Any]:
-    """What holds when nobody says it, by the names of a spec's fields."""
+    """The defaults, by the names of a spec's fields."""
     needed = {f.name: NEEDED if f.default_factory is MISSING else None for f in fields(spec)}
     return {f.name: needed[f.name] if f.default is MISSING else f.default for f in fields(spec)}
 
@@ -376,7 +376,7 @@ class FileFormat:
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """Every option that has a key, by it."""
+        """The options with a key, by key."""
         return {o.key: o for spec in self.specs for o in options_of(spec).values() if o.key}
 
     @cached_property

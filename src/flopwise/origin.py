@@ -32,7 +32,7 @@ LEGEND = (
     "counted: weights, inputs, outputs and cache once, operations as the masks let through; "
     "message model: latency, steps and bandwidth of each level of links"
 )
-"""What stands behind the formulas that are no arithmetic: said once, at the root of a tree."""
+"""Explanation of the formulas that are not arithmetic, stated once at the root of a tree."""
 
 
 def number(value: object) -> float:
@@ -251,7 +251,7 @@ def price(cluster: Cluster) -> Figure | None:
 
 
 CUT = 1e-9
-"""Relative difference from which on an end of an interval is another than its band's."""
+"""Relative difference from which an end of an interval differs from its band's."""
 
 
 def interval(name: str, value: Figure, band: ErrorBand, low: float, high: float) -> tuple[Figure, Figure]:

@@ -12,7 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.values import dataclass
 
 BLUE, GREY, RED = "#2563eb", "#94a3b8", "#dc2626"
-"""What is shown, what stands beside it, and limits."""
+"""Colours of the main bars, of the others, and of limits."""
 TITLE_COLUMNS = 90
 Point = tuple[float, float]
 
@@ -26,7 +26,7 @@ class Picture:
 
         @property
         def height(self) -> float:
-            """Of a figure for it, in inches."""
+            """Height of a figure with this picture alone, in inches."""
 
         def draw(self, axes: Any) -> None:
             """Draw on axes of matplotlib."""
@@ -63,7 +63,7 @@ class BarPicture(Picture):
 
     @property
     def height(self) -> float:
-        """Of a figure for it, in inches."""
+        """Height of a figure with this picture alone, in inches."""
         return 1.8 + 0.3 * len(self.rows)
 
     def draw(self, axes: Any) -> None:
@@ -115,5 +115,5 @@ class PointPicture(Picture):
 
     @property
     def height(self) -> float:
-        """Of a figure for it, in inches."""
+        """Height of a figure with this picture alone, in inches."""
         return 4.5

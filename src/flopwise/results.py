@@ -1,4 +1,4 @@
-"""What answers have in common: the answer in a sentence, as plain data, as a table, and in a notebook."""
+"""Common parts of answers: the verdict, plain data, a table, and their form in a notebook."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def json_text(document: Any) -> str:
 
 
 LONG_CHARS = 100_000
-"""From here on a document is worth loading another library for."""
+"""Length of a document from which a faster library is loaded."""
 V = TypeVar("V")
 NAMED = 4
 """Rows that a listing names in its `repr`."""
@@ -126,7 +126,7 @@ class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep
         return self.picture(self).plot(axes)
 
     def __repr__(self) -> str:
-        """How many there are, and the first of them."""
+        """The number of rows, and the first of them."""
         names = [_name(row) for row in self[:NAMED]]
         return f"<{self.title}: {', '.join(names)}{' ...' * (len(self) > NAMED)}>"
 
@@ -136,7 +136,7 @@ class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep
 
     @property
     def title(self) -> str:
-        """How many there are of what."""
+        """The number of rows, and their name."""
         return f"{len(self):,} {self.what if len(self) != 1 else self.what.removesuffix('s')}"
 
 
@@ -188,7 +188,7 @@ def records(document: Any, table: str | None = "") -> list[dict[str, Any]]:
 
 
 SMALLEST = 1e-9
-"""Smaller figures are written with an exponent."""
+"""Figures below this are written with an exponent."""
 
 
 def _cell_text(value: Any) -> str:
@@ -290,5 +290,5 @@ def interval(band: Any) -> dict[str, Any] | None:
 
 
 def notes(answer: Any) -> dict[str, Any]:
-    """What was asked and what was assumed, the last keys of a document."""
+    """The settings and assumptions, the last keys of a document."""
     return {"settings": dict(answer.settings), "assumptions": list(answer.assumptions)}

@@ -190,7 +190,7 @@ def split_count(name: str) -> tuple[int | None, str]:
     if found is None:
         return None, name
     if (count := int(found[1])) < 1:
-        raise SpecError(f"{name[:60]!r} asks for none; give 1 or more")
+        raise SpecError(f"{name[:60]!r} is a count of 0; give 1 or more")
     return count, name[found.end() :]
 
 

@@ -76,7 +76,7 @@ class _Unmade:
     __slots__ = ("cls", "fields")
 
     def __init__(self, cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
-        """Of `cls`."""
+        """Store the class and its fields; the method is compiled at its first use."""
         self.cls, self.fields = cls, fields
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

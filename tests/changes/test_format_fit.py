@@ -98,7 +98,7 @@ def test_a_number_before_the_name_counts_accelerators(name: str, count: int | No
     assert machines.num_gpus(None) == (count or 1)
     assert machines.num_gpus(count) == (count or 1)
     if count is not None:
-        with pytest.raises(SpecError, match=f"gpus: 3, but {count}x{plain} asks for {count}; give one"):
+        with pytest.raises(SpecError, match=f"gpus: 3, but {count}x{plain} means {count}; give one of them"):
             machines.num_gpus(3)
 
 
@@ -120,7 +120,7 @@ def test_counted_accelerators_are_one_replica_of_a_service_and_all_of_a_run() ->
     for question in (flopwise.serve, flopwise.fit):
         with pytest.raises(SpecError, match="3 accelerators cannot be divided into replicas of 2"):
             question(MODEL, gpu="3xh100", tp=2)
-    with pytest.raises(SpecError, match="asks for none"):
+    with pytest.raises(SpecError, match="is a count of 0"):
         flopwise.serve(MODEL, gpu="0xh100")
 
 

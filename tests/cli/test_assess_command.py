@@ -59,7 +59,7 @@ def test_what_changed_is_shown(fleet: str, tmp_path: Path, capsys: pytest.Captur
 
 def test_a_workload_that_nothing_runs_is_a_warning() -> None:
     found = assessment(workloads=[workload(feasible=False, reasons=["no GPU is large enough"])])
-    assert any("nothing runs chat: no GPU is large enough" in block for block in blocks(found, Screen()))
+    assert any("no machine runs chat: no GPU is large enough" in block for block in blocks(found, Screen()))
 
 
 def test_a_budget_that_is_too_low_is_exit_1_with_all_of_the_answer(

@@ -384,7 +384,7 @@ def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str
         ("train Llama-3.1-8B --gpu h100 --global-batch 8 --global-batch-tokens 1M", "one of them"),
         ("train Llama-3.1-8B --gpu t4 --precision fp8 --tp 1", "fp8"),
         ("train Llama-3.1-8B --gpu h100 --provider nobody", "nobody"),
-        ("train ResNet-50 --gpu h100 --tp 1", "of models with layers of tokens"),
+        ("train ResNet-50 --gpu h100 --tp 1", "only for models with token layers"),
         ("serve ResNet-50 --gpu h100", "roofline"),
         ("train Llama-3.1-8B --gpu h100 --gpus 8 --dp 3 --tp 2", "dp 3 x tp 2 x pp 1 x cp 1 is 6 GPUs, but 8"),
         ("train Llama-3.1-8B --gpu h100 --gpus 8 --tokens 1000", "shorter than"),

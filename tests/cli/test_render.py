@@ -155,6 +155,13 @@ def test_values_and_prose_are_wrapped_to_the_terminal(capsys: pytest.CaptureFixt
     assert shown[2] == "\x1b[1ma heading that is far too long\x1b[0m\n\x1b[1mfor it\x1b[0m\n"
 
 
+def test_names_and_options_are_not_split_at_their_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
+    to, source = Screen(width=40), "read from the list of api-evangelist plans-pricing.yml, see --max-model-len"
+    write(pairs([("price", source)], to), source, to=to)
+    words = capsys.readouterr().out.split()
+    assert [word for word in words if "-" in word] == ["api-evangelist", "plans-pricing.yml,", "--max-model-len"] * 2
+
+
 def test_blocks_are_set_apart(capsys: pytest.CaptureFixture[str]) -> None:
     write("one", "", "two", to=PIPE)
     assert capsys.readouterr().out == "one\n\ntwo\n"

@@ -80,7 +80,7 @@ def test_the_same_file_twice_and_an_export_into_another_store(
         (("import", BENCH, "--metric", "loss"), "is not a mapping"),
         (("import", BENCH, "--metric", "speed=x"), "speed"),
         (("import", BENCH, "--model", "nobody-7b", "--gpu", "l4"), "nobody"),
-        (("compare",), "Missing argument"), (("export", "-o", "x"), "no run is named"),
+        (("compare",), "Missing argument"), (("export", "-o", "x"), "no run is given"),
         (("export", "--rows", "serving", "--format", "csv", "-o", "x"), "leave it out"),
     ],
 )  # fmt: skip

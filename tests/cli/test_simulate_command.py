@@ -105,7 +105,7 @@ def test_a_limit_at_a_percentile_is_held_or_missed(
         "latency": "ttft", "percentile": "p95", "limit_s": 5.0, "measured_s": found["ttft_s"]["p95"], "holds": True
     }  # fmt: skip
     assert (second["measured_s"], second["holds"]) == (found["tpot_s"]["p99"], code == 0)
-    assert found["verdict"].startswith("Holds TTFT p95 of 5.00 s: ")
+    assert found["verdict"].startswith("Meets TTFT p95 of 5.00 s: ")
     assert ("Misses TPOT p99 of 1.00 ms: " in found["verdict"]) == (code == 1)
     assert cli.main([*line.split(), "--ttft", "mean=1s"]) == 2
-    assert "--ttft: allowed of a run: p50, p90, p95, p99" in capsys.readouterr().err
+    assert "--ttft: allowed in a simulation: p50, p90, p95, p99" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_an_unknown_type_names_what_to_do_and_can_be_assumed() -> None:
         model_from_config(strange, name="x")
     assumed = model_from_config(strange, name="x", assume_family="llama")
     assert assumed.stacks == model_from_config(LLAMA, name="x").stacks
-    assert assumed.notes == ("model_type 'lama_next' read as 'llama', as asked",)
+    assert assumed.notes == ("model_type 'lama_next' read as 'llama' (assume_family)",)
     with pytest.raises(SpecError, match="'lamma' is not known; nearest: llama"):
         model_from_config(strange, name="x", assume_family="lamma")
 

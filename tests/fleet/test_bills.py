@@ -50,7 +50,7 @@ def test_a_bill_of_a_published_plan(count: int, instance: str, usd_per_hour: flo
 def test_what_is_taken_of_schedules_is_said() -> None:
     text = FLEET.format(hours="{per_day: 8}", count=1, instance="g4dn.xlarge") + "    starts: 2026-01\n"
     told = assess(parse_fleet(text), load_facts(), scenarios=0, today="2026-11-21").assumptions
-    assert "machines: no times of day are given; on from 9:00, on working days first" in told
+    assert "machines: no times of day are given; machines are assumed to be on from 9:00, on working days first" in told
     assert "machines: start before the day of this assessment, and are assumed to run already" in told
     text = FLEET.format(hours="{days: [sat]}", count=1, instance="g4dn.xlarge") + "    starts: 2026-11\n"
     told = assess(parse_fleet(text), load_facts(), scenarios=0, today="2026-11-21").assumptions

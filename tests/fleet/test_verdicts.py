@@ -31,7 +31,7 @@ def test_the_sentence_names_what_nothing_runs() -> None:
     failed = msgspec.structs.replace(small_answer().workloads[0], feasible=False)
     found = msgspec.structs.replace(small_answer(), workloads=[failed, *small_answer().workloads[1:]])
     count = len(small_answer().workloads)
-    assert f"nothing runs {failed.name}; the other {count - 1} of {count} workloads run for" in found.verdict
+    assert f"no machine runs {failed.name}; the other {count - 1} of {count} workloads run for" in found.verdict
 
 
 def test_shares_of_providers_are_of_the_bill() -> None:

@@ -97,7 +97,7 @@ def test_text_and_json_say_what_a_session_costs(capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     assert "per session" in text
     assert "TTFT of later turns" in text
-    assert "simulated, with the same means and cost of a session:" in text
+    assert "simulated, with the same means and cost per session:" in text
 
 
 def test_a_store_in_the_host_needs_that_memory() -> None:

@@ -167,9 +167,9 @@ def test_memory_divides_the_global_batch_as_training_does() -> None:
 
 def test_options_of_tokens_are_refused_by_name() -> None:
     for asked in ({"seq": 512}, {"tp": 2, "gpus": 2}, {"lora": 8}, {"zero": 3}, {"tokens": 1e9}):
-        with pytest.raises(SpecError, match="of models with layers of tokens; resnet50 is trained by whole samples"):
+        with pytest.raises(SpecError, match="only for models with token layers; resnet50 is trained on whole samples"):
             flopwise.train("resnet50", gpu="h100", **asked)
-    with pytest.raises(SpecError, match="`flopwise io` says"):
+    with pytest.raises(SpecError, match="`flopwise io` estimates"):
         flopwise.train("resnet50", gpu="h100", storage="s3")
     with pytest.raises(SpecError, match="does not divide over 8"):
         flopwise.train("resnet50", gpu="8xh100", global_batch=100)
@@ -179,7 +179,7 @@ def test_options_of_tokens_are_refused_by_name() -> None:
         flopwise.train("resnet50", gpu="8xh100", samples=1000)
     with pytest.raises(MissingFactError, match="its parameters are not known"):
         flopwise.memory("tiramisu", task="train", gpu="h100")
-    with pytest.raises(SpecError, match="explanations are of models with layers of tokens"):
+    with pytest.raises(SpecError, match="only models with token layers can be explained"):
         flopwise.explain("train", "resnet50", gpu="h100")
 
 
@@ -188,7 +188,7 @@ def test_options_of_tokens_are_refused_by_name() -> None:
     (["train", "flux", "--gpu", "h100"], 1, "WARNING: this does not fit the memory"),
     (["train", "sdxl", "--gpu", "8xh100"], 0, "activations are not counted"),
     (["memory", "resnet50", "--task", "train", "--gpu", "v100"], 0, "Fits 1 x V100-SXM2-16"),
-    (["train", "resnet50", "--gpu", "h100", "--explain"], 2, "explanations are of models"),
+    (["train", "resnet50", "--gpu", "h100", "--explain"], 2, "only models with token layers"),
 ])  # fmt: skip
 def test_the_command_line_shows_them(
     words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]

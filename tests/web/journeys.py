@@ -131,7 +131,7 @@ def fleet(page: Page) -> list[Step]:
     walk = Journey(page)
     walk.open()
     walk.click("link", "A fleet")
-    walk.type("Budget of a month, US dollars", "$8k")
+    walk.type("Monthly budget, US dollars", "$8k")
     further = (("serve", "Requests a second", "6"), ("finetune", "Tokens of a run", "30M"))
     for number, (kind, label, text) in enumerate(further):
         with walk.step(f"choose {kind}") as one:

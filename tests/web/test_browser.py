@@ -837,7 +837,7 @@ def test_the_catalog_holds_the_facts(page: Page) -> None:
     page.get_by_role("link", name="Offers").click()
     expect(page.locator(".chart[data-drawn]")).to_have_count(2)
     page.get_by_label("Find among Offers").fill("nothing like this")
-    expect(page.get_by_text("Nothing of the Offers")).to_be_visible()
+    expect(page.get_by_text("No entry of the Offers")).to_be_visible()
 
 
 def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
@@ -870,7 +870,7 @@ def test_replicas_come_and_go_as_the_command_line_says(page: Page, capsys: pytes
     settled(page)
     page.get_by_label("Autoscaling").select_option("concurrency")
     expect(page.get_by_label("Replicas", exact=True)).to_have_count(0)
-    page.get_by_label("Of that, for each replica", exact=True).fill("16")
+    page.get_by_label("Target for each replica", exact=True).fill("16")
     page.get_by_label("Replicas, at most", exact=True).fill("4")
     expect(page.get_by_role("heading", name="Replicas", exact=True)).to_be_visible()
     settled(page)
@@ -889,7 +889,7 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
     page.goto("/")
     page.get_by_role("link", name="Fleet", exact=True).click()
     page.get_by_label("Fleet file (YAML)").fill(FLEET)
-    page.get_by_label("Draws of demand").fill("5")
+    page.get_by_label("Simulated months").fill("5")
     page.get_by_role("button", name="Assess").click()
     settled(page)
     assert time.monotonic() - begun < LONGEST_S
@@ -906,7 +906,7 @@ def test_a_fleet_is_assessed_as_on_the_command_line(
         told = page.locator("section", has_text="What if").get_by_role("status")
         expect(told).to_contain_text(one["text"])
         expect(told).to_contain_text(
-            units.format_usd(one["usd_per_month"]) if one["feasible"] else "nothing runs it all"
+            units.format_usd(one["usd_per_month"]) if one["feasible"] else "some workloads have no machine"
         )
     origins = page.locator("#results [data-origin] button")
     for place in range(origins.count()):  # the bill, set-ups, savings, risks, what-ifs
@@ -1134,7 +1134,7 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
         page = chromium.new_page(base_url=address)
         page.set_default_timeout(90_000)
         page.goto("/runs")
-        expect(page.get_by_text("No run is kept on this machine yet.")).to_be_visible()
+        expect(page.get_by_text("No run is recorded on this machine yet.")).to_be_visible()
         with record(question=question, name="tonight") as run:
             for step in range(20):
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""How right the predictions are: published or own measurements, held against what flopwise predicts for them."""
+"""Accuracy of the predictions: published or own measurements, compared with flopwise's predictions."""
 
 from __future__ import annotations
 

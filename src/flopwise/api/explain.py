@@ -135,7 +135,7 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | Sha
     from flopwise.training.answer import TrainAnswer
 
     if not answer.explained:
-        raise SpecError("explanations are of models with layers of tokens; this network is known by its samples")
+        raise SpecError("only models with token layers can be explained; this network is known by its samples")
     if isinstance(answer, MemoryAnswer):
         return with_kinds(_memory_figure(answer), answer.kinds)
     if isinstance(answer, FitAnswer):

@@ -30,7 +30,7 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
-    found; a layout that does not fit is estimated all the same: `fits` says so. Of a network without layers of tokens,
+    found; a layout that does not fit is estimated all the same: `fits` says so. Of a network without token layers,
     such as ResNet-50, the answer is a `SampledTrainAnswer`: samples per second of data-parallel replicas.
 
     Args:
@@ -59,7 +59,7 @@ def train_layers(
     model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
     run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
 ) -> TrainAnswer:  # fmt: skip
-    """As `train`, of a model with layers of tokens.
+    """As `train`, of a model with token layers.
 
     Raises:
         MissingFactError: it has none, or a fact that the answer needs is not known.
@@ -106,7 +106,7 @@ def _sampled_answer(
     model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
     run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
 ) -> SampledTrainAnswer | None:  # fmt: skip
-    """The answer for a network that is known by its samples; None for one with layers of tokens.
+    """The answer for a network that is known by its samples; None for one with token layers.
 
     Raises:
         SpecError: options that mean nothing to it, or a batch that does not divide.

@@ -1,1 +1,1 @@
-"""Predictions against measurements: each row of a file predicted, with its error and whether the interval held it."""
+"""Predictions compared with measurements: each row of a file, with its error and whether its interval contains it."""

@@ -39,7 +39,7 @@ PUBLISHERS = {
     "^(mbridge|nemo|megatron-sc21)": "nvidia", "^(torch|llama1)": "meta", "^llm-foundry": "mosaicml",
     "^fsdp-qlora": "answer.ai", "^neuron": "aws", "^tpu": "google", "^xtuner": "internlm",
 }  # fmt: skip
-"""Who publishes the tables whose keys begin so: releases of one table share what their publisher tunes for."""
+"""Publisher by the beginning of a table's key: releases of one table share what their publisher tunes for."""
 OPTIMIZERS = {
     "adafactor": "adafactor", "sgd.*momentum|momentum.*sgd": "sgd-momentum", "sgd": "sgd", "lion": "lion",
     "muon": "muon", "adagrad": "adagrad", "paged.*8-?bit|8-?bit.*paged": "paged-adamw-8bit", "paged": "paged-adamw",
@@ -98,7 +98,7 @@ def _cell(row: Row, origin: Origin) -> str:
 
 
 def plain_number(value: float) -> str:
-    """The number in 15 digits: what a change of units leaves in the sixteenth goes."""
+    """The number in 15 digits, without the rounding error of a change of units in the sixteenth."""
     rounded = float(f"{value:.15g}")
     return f"{rounded:.0f}" if rounded.is_integer() and rounded < 1e15 else repr(rounded)
 
@@ -121,7 +121,7 @@ def _match(pattern: str, *columns: str, template: str = r"\1") -> Reading:
 
 
 def _by_word(values: Mapping[str, str], *columns: str) -> Reading:
-    """The value of the first word (a pattern) that stands in the columns' text in lower case."""
+    """The value of the first word (a pattern) found in the columns' text in lower case."""
 
     def reader(row: Row) -> str:
         text = _lower(row, *columns)
@@ -131,12 +131,12 @@ def _by_word(values: Mapping[str, str], *columns: str) -> Reading:
 
 
 def _where(word: str, *columns: str) -> Reading:
-    """`yes` where the word (a pattern) stands in the columns' text."""
+    """`yes` if the word (a pattern) is in the columns' text."""
     return _by_word({word: "yes"}, *columns)
 
 
 def _respelt(spellings: Mapping[str, str], column: str) -> Reading:
-    """The cell in lower case, or what it stands for."""
+    """The cell in lower case, or the name for which it is another spelling."""
     return lambda row: spellings.get(text := _lower(row, column), text)
 
 
@@ -191,7 +191,7 @@ def _tokens_per_s_per_gpu(row: Row) -> str:
 
 
 def _fully_sharded(row: Row) -> str:
-    """3 where the run is said to be FSDP's, and nothing else is offered beside it."""
+    """ZeRO stage 3 if the row states FSDP and no other kind of sharding."""
     stated = _lower(row, "parallelism")
     return "3" if "fsdp" in stated and not re.search(r"\bor\b|not stated", stated) else ""
 
@@ -269,7 +269,7 @@ def _lengths(row: Row) -> str:
 
 
 def _output_tokens_per_s(row: Row) -> str:
-    """Of all GPUs; of a printed total of input and output tokens the output's share."""
+    """Output tokens/s of all GPUs; the output's share where the table prints a total of input and output tokens."""
     rate, per_gpu, both, requests, inputs, outputs = (
         number(row, column)
         for column in (

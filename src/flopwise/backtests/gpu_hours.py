@@ -30,7 +30,7 @@ from flopwise.training.layout import Recipe
 UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
 DENSE = 0.9
-"""A model that uses less of its parameters for a token is a mixture, whose size says too little."""
+"""Share of active parameters below which a model is a mixture, which its size does not describe."""
 MAX_SEQ = 8192
 """Tokens of a sequence in the main phase of pre-training, where the model allows more."""
 STACK, EARLY_STACK = "in-house", "megatron-deepspeed"

@@ -12,7 +12,7 @@ from flopwise.training.samples import SampledWorkload, workload_of_model, worklo
 
 UNIT = "B/s"
 REFERENCE_PRECISION = "tf32"
-"""In which the reference implementations of image networks run whose computing times storage benchmarks replay: 360
+"""Precision of the reference implementations whose computing times storage benchmarks replay: 360
 images/s of ResNet-50 on a V100 and 800 to 950 on an A100 are NVIDIA's fp32 and TF32 figures (DeepLearningExamples), a
 third of those with mixed precision."""
 

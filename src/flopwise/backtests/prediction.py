@@ -1,4 +1,4 @@
-"""What a backtest says of one measured quantity, how the cells of a row are read, and how rows name models."""
+"""Prediction of one measured quantity, reading of a row's cells, and the models that rows name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = Mapping[str, str]
 Value = TypeVar("Value")
 FLOOR_SLACK = 0.97  # figures are printed rounded
 MOST = 10**8
-"""The largest whole number that a cell may hold: tokens, sequences, GPUs."""
+"""The largest whole number allowed in a cell: tokens, sequences, GPUs."""
 BRACKETS = re.compile(r"\s*\((.*)\)\s*$")
 """A remark at the end, in brackets."""
 QUANT_SUFFIX = re.compile(

@@ -119,7 +119,7 @@ def run_backtest(
     facts: Facts,
     progress: Callable[[float, float | None], None] | None = None,
 ) -> Backtest:
-    """Predict every row; `progress` is told how many are done."""
+    """Predict every row; `progress` receives the number of rows done."""
     printed = list(rows)
     ours = [our_columns(kind.name, row) for row in printed]
     predict = kind.predictor(facts)

@@ -32,7 +32,7 @@ MOST_BATCH, MOST_TOKENS, LEAST_TOKENS = 4_096, 32_768, 2_048
 
 
 class BenchLimits(NamedTuple):
-    """Sequences that run at once on an attention replica, and tokens of prompts that a step takes beside theirs."""
+    """Maximum sequences at once on an attention replica, and prompt tokens of a step in addition to them."""
 
     batch: int
     prompt_tokens: int

@@ -359,9 +359,10 @@ def _explanation(alternative: Alternative, request: ComparisonRequest) -> str:
     if alternative.kind == "api":
         each = f"{units.format_usd(serving.usd_per_million_tokens)} a million tokens of this mix"
         return f"{alternative.name}: {each}, {rate}: {total}"
+    bought = (serving.purchase or "").replace("_", " ")
     text = (
         f"{alternative.name}: {serving.num_instances} x {serving.provider} {serving.what} at "
-        f"{units.format_usd(serving.usd_per_hour or 0.0)} an hour ({serving.purchase}), all month at a utilisation of "
+        f"{units.format_usd(serving.usd_per_hour or 0.0)} an hour ({bought}), all month at a utilisation of "
         f"{units.format_percent(serving.filled_frac or 0.0)}, {rate}"
     )
     run = alternative.training

@@ -39,9 +39,9 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 from flopwise.values import dataclass
 
 LONGEST_MONTHS = 120
-"""Months beyond which nobody waits for a break-even."""
+"""Maximum number of months for which a break-even is searched."""
 AT_SCALE = 30.0
-"""Machines are also planned for so many times the traffic: what a full one carries is what break-even volumes need."""
+"""Multiple of the traffic for which machines are also planned: break-even volumes depend on fully loaded machines."""
 DEAREST = 1.2
 """Training machines that cost more than so many times the best even at their peak rate, which no run comes near, cannot
 be the cheapest, however the time is billed."""
@@ -79,7 +79,7 @@ class RentableUnits:
         return np.ones(len(self.usd_per_month)), self.factor(HIGH), self.factor(LOW)
 
     def carrying(self, factor: Array) -> RentableUnits:
-        """The same units where each carries so many times its estimate; `factor` of shape (units,)."""
+        """The units with capacities of `factor` times the estimate; `factor` of shape (units,)."""
         return replace(self, tokens_per_month=self.tokens_per_month * factor)
 
     def cheapest(self, volume: float) -> tuple[int, int]:
@@ -105,7 +105,7 @@ class RentableUnits:
 
 
 def num_units(volumes: Array | float, capacity: Array | float) -> Array:
-    """Whole units that carry the volumes, at least one; rounding of the last digit adds none."""
+    """Number of whole units that carry the volumes, at least one; a rounding error in the last digit adds none."""
     return np.maximum(np.ceil(np.round(np.divide(volumes, capacity), 9)), 1.0)
 
 

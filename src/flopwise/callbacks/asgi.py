@@ -50,7 +50,7 @@ class RecordingMiddleware:
         self._reported_s = 0.0
 
     def _begin(self) -> None:
-        """Begin the run of this process; one that was forked off has its own."""
+        """Start the run of this process; a forked process has a run of its own."""
         if self._pid == os.getpid():
             return
         with self._lock:

@@ -196,7 +196,7 @@ class _Trials:
         )
 
     def _settled_bytes(self) -> float:
-        """Free what can be freed; what is held then."""
+        """Bytes allocated after everything that can be freed has been."""
         gc.collect()
         if not self.is_cpu:
             self._torch.cuda.empty_cache()

@@ -9,7 +9,7 @@ from flopwise.callbacks.settings import RecordingSpec
 from flopwise.units import HOUR_S, format_seconds, format_usd
 
 ALERTS = (0.5, 0.8, 0.95, 1.0)
-"""Shares of a budget at which an event says so."""
+"""Shares of a budget at which an event is recorded."""
 
 
 class RunBudget:

@@ -94,7 +94,7 @@ class EngineRecorder:
         self.end("finished" if error is None else "stopped" if isinstance(error, KeyboardInterrupt) else "failed")
 
     def begin(self) -> None:
-        """Begin the run."""
+        """Start the run."""
         from flopwise.records.writer import Writer  # noqa: PLC0415 - a database's libraries, when something is recorded
 
         settings = {"url": self._url, **({"engine": self.engine} if self.engine else {})}

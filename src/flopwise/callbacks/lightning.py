@@ -54,11 +54,11 @@ class FlopwiseLightningCallback(Callback):
         return {"resumed_run": self.resumed_run if self.run is None else self.run.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of the checkpoint that the training goes on from."""
+        """Restore the run's id from the checkpoint from which training continues."""
         self.resumed_run = state_dict.get("resumed_run")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin a run, linked to that of the checkpoint that this training goes on from."""
+        """Start a run, linked to the run of the checkpoint from which training continues."""
         model = getattr(pl_module, "model", pl_module)
         settings: dict[str, object] = {
             "gpus": trainer.world_size, "dp": trainer.world_size,
@@ -76,7 +76,7 @@ class FlopwiseLightningCallback(Callback):
         self._idle_s = time.perf_counter()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """The batch is there; its shape says the tokens."""
+        """Record the wait for the batch, and its tokens by its shape."""
         run = self.run
         if run is None:
             return
@@ -91,7 +91,7 @@ class FlopwiseLightningCallback(Callback):
             self._flops += run.subject.flops(int(shape[0]), int(shape[1])) or 0.0
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Write the step, where the optimizer has made one; end the training where a budget says so."""
+        """Record the step, if the optimizer has made one; stop the training if a budget requires it."""
         run, now_s = self.run, time.perf_counter()
         self._idle_s = now_s
         if run is None or trainer.global_step == self._steps:

@@ -1,4 +1,4 @@
-"""What can be said of a run that is recorded: one declaration for every callback."""
+"""Options of a recorded run: one declaration for every callback."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ from flopwise.units import GIB
 from flopwise.values import dataclass
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
-"""Formats that people choose among."""
+"""Formats in common use, which are compared by default."""
 LONGEST = 1 << 20
 """Tokens up to which contexts are looked at where a model names no longest one."""
 STEPS = 1024
-"""Contexts that are looked at: the longest is known to one part in so many."""
+"""Number of contexts tried, which is the resolution of the longest context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

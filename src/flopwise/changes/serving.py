@@ -1,4 +1,4 @@
-"""The single changes of a service that people ask about, and what they save and move."""
+"""Single changes of a service, with their effect on memory, speed and cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WEIGHTS = ("bf16", "fp8", "awq", "nvfp4", "Q4_K_M")
 CACHES = ("bf16", "fp8", "q4_0")
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 MOST_TP = 8
-"""Degree beyond which tensor parallelism is no change that people ask about."""
+"""Largest tensor-parallel degree that is proposed as a change."""
 LEAST_CONTEXT = 2048
 """Tokens of a context from which on half of it is a remedy."""
 Change = tuple[str, dict[str, Any]]

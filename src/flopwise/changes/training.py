@@ -1,4 +1,4 @@
-"""The single changes of a training job that people ask about, and what they save and move."""
+"""Single changes of a training job, with their effect on memory, speed and cost."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "completion": "Shell completion of commands, options and names of models, GPUs, instances and providers."
     },
 }
-"""The help's sections; each line names a command and says what it answers (the first line of its own help)."""
+"""Sections of the help: each command with the first line of its own help."""
 
 
 QUESTIONS = {

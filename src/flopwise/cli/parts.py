@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
-    """The rules of thumb beside the estimate."""
+    """A table of the rules of thumb and the estimate."""
     from flopwise.provenance import Figure, format_value
 
     def figure_text(value: float | None, unit: str) -> str | None:
@@ -39,7 +39,7 @@ def assumption_list(assumptions: Iterable[str]) -> str:
 
 
 def _with_lenders_folded(assumptions: Iterable[str]) -> list[str]:
-    """The same sentences; those of `resolve_parameters`, on values that stand in for others, as one at the end."""
+    """The assumptions, with those of `resolve_parameters` on substituted values joined into one at the end."""
     from flopwise.cost.rates import LENT
 
     rest: list[str] = []

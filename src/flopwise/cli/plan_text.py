@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
+from flopwise.errors import SpecError
 from flopwise.facts.offers import UNDATED, days_old, retirement_note
 from flopwise.search.answer import LATENCIES, RUNS
 from flopwise.search.spec import TRAINING
@@ -84,7 +86,7 @@ def further(plan: Plan) -> dict[str, str]:
     exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
     same = "with the same figures" if exact else "as estimated, before its simulation"
     if " --turns " in one.reproduce:
-        same = "simulated, with the same means and cost of a session" if one.simulated else "simulated"
+        same = "simulated, with the same means and cost per session" if one.simulated else "simulated"
     return {f"Row 1 in full, {same}": one.reproduce}
 
 
@@ -112,6 +114,8 @@ def title(plan: Plan) -> str:
         text += f" with {kind}"
     if tokens is not None:
         text += f" on {units.format_count(tokens) if isinstance(tokens, int | float) else tokens} tokens"
+    if load := _load_text(workload.get("traffic") or {}):
+        text += f", {load}" if workload.get("name") else f" {load}"
     targets = []
     for target, value in workload.get("targets", {}).items():
         if value is not None:
@@ -119,6 +123,32 @@ def title(plan: Plan) -> str:
             dollars = "$" if target == "budget" and str(limit).replace(".", "").isdigit() else ""
             targets.append(f"{target} {dollars}{limit}")
     return text + (f"; targets: {', '.join(targets)}" if targets else "")
+
+
+def _load_text(traffic: Mapping[str, Any]) -> str:
+    """The traffic of a service or a batch as the workload states it: `20 requests/s, 1,000 tokens in, 250 out`."""
+
+    def shown(value: object, text: Callable[[float], str], read: Callable[[object], float]) -> str:
+        try:
+            return text(read(value))
+        except SpecError:
+            return str(value)  # a distribution of lengths
+
+    def count(name: str, noun: str) -> str | None:
+        value = traffic.get(name)
+        return None if value is None else f"{shown(value, '{:,.0f}'.format, units.parse_count)} {noun}"
+
+    noun = "session" if traffic.get("turns") is not None else "request"
+    rate, trace = traffic.get("requests_per_s"), traffic.get("trace")
+    parts = (
+        None if rate is None else shown(rate, lambda per_s: units.format_arrivals(per_s, noun), units.parse_rate),
+        count("requests", f"{noun}s"),
+        count("concurrency", f"{noun}s in flight"),
+        None if trace is None else f"the requests of {Path(str(trace)).name}",
+        count("input_tokens", "tokens in"),
+        count("output_tokens", "tokens out"),
+    )
+    return ", ".join(filter(None, parts))
 
 
 SPARE = (">energy", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
@@ -133,7 +163,7 @@ def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[st
     headers += [">per hour", cost, ">energy", ">meets"]
     cells, notes = [], dict[str, list[int]]()
     for c in rows:
-        bought = "" if c.purchase == "on_demand" else f" {c.purchase}"
+        bought = "" if c.purchase == "on_demand" else f" {c.purchase.replace('_', ' ')}"
         where = (c.rank, f"{c.num_instances} x {c.provider} {c.instance}{bought}", c.region, f"{c.num_gpus} x {c.gpu}")
         energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
         paid = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, c.likely)
@@ -219,8 +249,9 @@ def _number_of(number: int, noun: str) -> str:
 
 def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     """The best plan in full."""
+    bought = best.purchase.replace("_", " ")
     rows: list[tuple[str, Any]] = [
-        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {best.purchase}"),
+        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {bought}"),
         ("layout", _layout_text(best.layout)),
         ("price", _price(best)),
     ]
@@ -387,7 +418,7 @@ def _target_costs(plan: Plan, paper: Screen) -> str:
         )
         for row in plan.target_costs
     ]
-    return table(("target", ">as it is", ">moved to", ">cost", ">change", ">share", "with"), rows, paper)
+    return table(("target", ">now", ">moved to", ">cost", ">change", ">share", "with"), rows, paper)
 
 
 def _levers(plan: Plan, paper: Screen) -> str:
@@ -433,7 +464,7 @@ def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
     yield heading(f"{title(one)}  against  {title(two)}", paper)
     first, second = one.plans[:1] or one.misses[:1], two.plans[:1] or two.misses[:1]
     if not first or not second:
-        yield "One of the plans holds no candidate."
+        yield "One of the plans has no candidate."
         return
     both = (first[0], second[0])
 

@@ -16,13 +16,13 @@ import click
 from flopwise.cli.render import plain_text, screen
 
 SHOWN_AFTER_S = 0.15
-"""After the start of the work: together with the start of the process within 0.3 s of the question."""
+"""Delay of the progress line after the start of the work; with the start of the process it appears within 0.3 s."""
 REDRAWN_AFTER_S = 0.1
 Report = Callable[[str, float, float | None, str], None]
 LISTENER: ContextVar[Report | None] = ContextVar("flopwise.progress", default=None)
-"""Who is told of progress instead of the terminal: what is done, how much of it, of how much, and a note."""
+"""Function that receives progress instead of the terminal: what is done, how much, of how much, and a note."""
 RANKING: ContextVar[Callable[[Any], None] | None] = ContextVar("flopwise.ranking", default=None)
-"""Who is told of the plans of a search once they are ranked, before the rest of the answer is there."""
+"""Function that receives the ranked plans of a search before the rest of the answer is computed."""
 _OPEN: list[Progress] = []
 """The line that the terminal may show, if any."""
 
@@ -106,13 +106,13 @@ class Progress:
 
 
 def clear() -> None:
-    """Erase the line of progress, if there is one: something else is about to be written."""
+    """Erase the progress line, if one is shown, before other text is written."""
     for line in [*_OPEN]:
         line.end()
 
 
 def note(text: str) -> None:
-    """Say on stderr what stands beside the answer."""
+    """Write a note to stderr."""
     clear()
     click.echo(screen(sys.stderr).wrap(f"note: {text}"), err=True)
 

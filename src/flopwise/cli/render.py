@@ -36,7 +36,7 @@ TALLEST = 6
 JUDGED = ("fits", "enough", "holds")
 """Columns whose yes is good and whose no is bad."""
 BAD = ("Does not fit", "Too slow", "No ", "Nothing ", "Misses")
-"""How the verdict of an answer begins that nobody wants."""
+"""Beginnings of negative verdicts, which are red."""
 _CODES = re.compile(r"\x1b\[\d+m")
 _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
@@ -73,7 +73,7 @@ class Screen:
 
 
 def screen(stream: TextIO | None = None) -> Screen:
-    """What stands behind `stream` (stdout by default)."""
+    """The width, colour and encoding of `stream` (stdout by default)."""
     stream = stream if stream is not None else sys.stdout
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -98,6 +98,13 @@ def write(*blocks: str, to: Screen | None = None) -> None:
     sys.stdout.write(paper.spell("\n".join(map(paper.wrap, lines))) + "\n")
 
 
+def _wrapped_lines(text: str, width: int, *, lead: str = "", hang: str = "") -> list[str]:
+    """`text` in lines of `width` behind `lead` and `hang`; hyphens break only where a word is longer than a line."""
+    room = width - max(len(lead), len(hang))
+    whole = all(len(word) <= room for word in text.split())
+    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=hang, break_on_hyphens=not whole)
+
+
 def _wrapped_prose(line: str, width: int | None) -> str:
     """A line that is too long for the terminal, wrapped under its own indent; command lines stay whole."""
     painted = _PAINTED.fullmatch(line)
@@ -105,7 +112,7 @@ def _wrapped_prose(line: str, width: int | None) -> str:
     if width is None or len(text) <= width or text.lstrip().startswith("flopwise "):
         return line
     indent = len(text) - len(text.lstrip()) + 2 * text.lstrip().startswith("- ")
-    lines = textwrap.wrap(text, width, subsequent_indent=" " * indent)
+    lines = _wrapped_lines(text, width, hang=" " * indent)
     return "\n".join(f"{painted[1]}{one}{painted[3]}" for one in lines) if painted else "\n".join(lines)
 
 
@@ -183,7 +190,7 @@ def _table_row(
 
 
 def _judgement(text: str, paper: Screen) -> str:
-    """A cell in green where it says yes, in red where it says no."""
+    """A cell in green if it is yes, in red if it is no."""
     color = {"yes": "green", "no": "red"}.get(text.strip())
     return text if color is None else text.replace(text.strip(), paper.paint(text.strip(), color), 1)
 
@@ -236,7 +243,8 @@ def pairs(rows: Iterable[tuple[str, Any]], to: Screen | None = None) -> str:
     lines = []
     for name, value in shown:
         names = [name] if len(name) <= name_width else textwrap.wrap(name, name_width)
-        values = [value] if room is None or len(value) <= room else textwrap.wrap(value, room)
+        fits = room is None or len(value) <= room
+        values = [value] if fits else _wrapped_lines(value, room or 1)
         for left, text in zip_longest(names, values, fillvalue=""):
             lines.append(f"{paper.paint(left.ljust(name_width), 'dim')}  {text}".rstrip())
     return "\n".join(lines)
@@ -263,7 +271,7 @@ def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) 
 
 
 def _origin(figure: Figure) -> str:
-    """What stands behind the value, in brackets on its line."""
+    """The origin of the value, in brackets on its line."""
     source, date, note = figure.source, figure.date, figure.note
     confidence = f"{figure.confidence} confidence" if figure.confidence else ""
     parts = {
@@ -299,10 +307,7 @@ def render_tree(figure: Figure, *, width: int | None = None, depth: int | None =
         if width is None:
             lines.append(lead + text)
         else:
-            lines.extend(
-                textwrap.wrap(text, max(width, len(hang) + 20), initial_indent=lead, subsequent_indent=hang)
-                or [lead.rstrip()]
-            )
+            lines.extend(_wrapped_lines(text, max(width, len(hang) + 20), lead=lead, hang=hang) or [lead.rstrip()])
         for index, below in enumerate(inputs, start=1):
             end = index == len(inputs)
             draw(below, under + (last if end else tee), under + ("    " if end else bar), level + 1)

@@ -32,7 +32,7 @@ class Cluster:
     assumptions: tuple[str, ...] = field(default=())
 
     def __hash__(self) -> int:
-        """Of some of its fields, as others are mappings, which have none."""
+        """Hash of the hashable fields; the mappings are left out."""
         return hash((self.accelerator.name, self.gpus_per_node, self.purchase, self.usd_per_gpu_hour))
 
 
@@ -85,7 +85,7 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     note = offer.price_note(purchase)
     notes = ["" if note == "undated price" else note, retirement_note(offer.retires_on)]
     dated = ", ".join([offer.price_date_of(purchase), *filter(None, notes)])
-    place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase}"
+    place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase.replace('_', ' ')}"
     source = f"{place}, {dated}: {offer.price_source_of(purchase)}"
     source = source if offer.price_date else offer.source  # a hypothetical machine's
     return None if whole is None else whole / max(1, offer.count), source

@@ -28,10 +28,10 @@ backward output, gradient and result. add: two reads and a write; backward a sum
 write (what is pooled is small). copy (upsampling by a transposed product and joining): read and write, each way.
 """
 FUSED_PASSES: dict[str, float] = {"relu": 0.0, "add": 2.0}
-"""The same of what follows a norm in 16 bits: one kernel with it. The sum still reads its other input and writes that
-one's gradient."""
+"""Passes of operations that follow a norm in 16 bits, in one kernel with it. The sum still reads its other input and
+writes that one's gradient."""
 UPDATE_PASSES, STATE_PASSES = 3.0, 2.0
-"""Over fp32 parameters: weight and gradient are read and the weight is written; each state is read and written."""
+"""Passes over fp32 parameters: weight and gradient read, weight written; each state read and written."""
 MOMENTUM_BYTES = 4.0
 """State a parameter of stochastic gradient descent with momentum, with which convolutional networks are trained."""
 ELEM_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}

@@ -25,7 +25,8 @@ UNBOUNDED = 2**40
 
 
 PINNED_FRAC = 0.76
-"""Of the link, what transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide, PCIe 3)."""
+"""Share of the link's rate that transfers from pinned memory reach: 12 of 15.75 GB/s (CUDA C++ Best Practices Guide,
+PCIe 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

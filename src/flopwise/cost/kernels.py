@@ -37,7 +37,7 @@ QUERY_BLOCK = 128.0
 HOST_KEYS = 512.0
 """Keys that PyTorch's flash kernel for CPUs handles at once; on other devices as many as queries."""
 DECODE_QUERIES = 16
-"""Up to so many queries a sequence the cache is streamed as in decoding (speculative decoding among them)."""
+"""Maximum number of queries per sequence at which the cache is streamed as in decoding."""
 
 LATENT_ROWS = 64.0
 """Rows (query heads of one sequence, which share the latent) that a kernel of MLA decoding computes at once."""

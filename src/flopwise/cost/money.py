@@ -1,4 +1,4 @@
-"""From time and prices to dollars."""
+"""Dollars, from times and prices."""
 
 from __future__ import annotations
 

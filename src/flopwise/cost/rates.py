@@ -76,13 +76,13 @@ class Rates:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """The same of devices that the same formulas hold for: which figures they have, and which of these are 0."""
+        """Key that is equal for devices with the same formulas: which figures they have, and which of these are 0."""
         figures = (frozenset((name, bool(value)) for name, value in each.items()) for each in (self.peak, self.value))
         return (self.is_host, self.compiles, self.matrix_unit_dim, bool(self.l2_bytes), *figures)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same of devices that compute alike: of those with more memory, too, but not of a share of one."""
+        """Key that is equal for devices with the same rates, whatever their memory."""
         if not self._key:
             columns = (getattr(self, each.name) for each in fields(self) if each.compare)
             key = tuple(frozenset(value.items()) if isinstance(value, Mapping) else value for value in columns)
@@ -101,7 +101,7 @@ class Rates:
         return kind
 
     def substitution_note(self, dtype: str) -> str | None:
-        """That another precision stands in for a 16-bit one that the device has no units for; None where none does."""
+        """Note on the precision that replaces a 16-bit one without units on the device; None if none is replaced."""
         other = self.peak_dtype(dtype) if dtype in SIXTEEN_BIT else dtype
         return None if other == dtype else f"{self.name} has no {dtype} units: products run in {other}, at its rate"
 
@@ -191,7 +191,7 @@ def families(vendor: str, architecture: str, compute_capability: str | None, kin
 
 
 LENT = (" not measured for ", "; the value for ", " stands in")
-"""Wording of a sentence on a measurement that stands in for another."""
+"""Parts of the sentence about a measurement that replaces a missing one."""
 
 
 def lent(scope: str, scopes: Sequence[str]) -> bool:

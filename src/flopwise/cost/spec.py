@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
 
 USUAL_NODE = 8
-"""Accelerators of a node where nothing says otherwise."""
+"""Default number of accelerators per node."""
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 INTRA_NODE = ("link", "pcie", "host")
 """How devices of one node reach each other: by their fast link, PCIe with peer access, PCIe and the host's memory."""
@@ -87,7 +87,8 @@ class MachineSpec(Spec):
             SpecError: both are given, and differ.
         """
         if given is not None and self.counted not in (None, given):
-            raise OptionError("gpus", f"{given:,}, but {self.counted:,}x{self.gpu} asks for {self.counted:,}; give one")
+            named = f"{self.counted:,}x{self.gpu} means {self.counted:,}"
+            raise OptionError("gpus", f"{given:,}, but {named}; give one of them")
         return self.counted or default if given is None else given
 
     @property
@@ -188,7 +189,7 @@ class MachineSpec(Spec):
 
 
 def _left_out(offers: Sequence[Offer]) -> str:
-    """Why offers are left out that nobody named, and the options that let them in."""
+    """Reasons why offers are left out by default, and the options that include them."""
     reasons = []
     if any(o.marketplace for o in offers):
         reasons.append("on hosts of third parties (--marketplace)")

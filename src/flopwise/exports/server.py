@@ -51,7 +51,7 @@ def batch_places(deployment: Deployment) -> dict[str, str]:
 
 
 def program_text(name: str) -> str:
-    """A program that goes with exported files."""
+    """The text of a program that accompanies exported files."""
     return resources.files("flopwise.exports").joinpath("programs", name).read_text(encoding="utf-8")
 
 

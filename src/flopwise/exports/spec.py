@@ -59,7 +59,7 @@ class ExportSettings(Spec):
     contact: str | None = _cluster("--contact", _text, "Email address for budgets and alerts.")
 
     def value(self, name: str) -> str:
-        """A setting, or the placeholder that stands for it."""
+        """The setting's value, or its placeholder."""
         given: str | float | None = getattr(self, name)
         return PLACEHOLDERS[name] if given is None else str(given)
 # fmt: on

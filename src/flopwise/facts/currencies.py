@@ -73,5 +73,5 @@ def currency(text: str, known: Mapping[str, CurrencyRecord]) -> Currency:
 
 
 def _before(symbol: str) -> str:
-    """The symbol as it stands before an amount: names keep a blank that does not break."""
+    """The symbol before an amount; a name is followed by a no-break space."""
     return f"{symbol}\N{NO-BREAK SPACE}" if symbol.isalpha() else symbol

@@ -1,4 +1,4 @@
-"""What is taken where nobody says otherwise: the same names in every command, file and function."""
+"""Defaults of options: the same in every command, file and function."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ USUAL_ADAPTER_STACKS = ("torchtune-compile", "deepspeed-zero3")
 """Other training stacks that people use: an estimate whose stack nobody named reaches from the slowest to the
 fastest."""
 SEQ_LEN, TUNING_SEQ_LEN = 4096, 2048
-"""Tokens of a sequence to pre-train and to fine-tune, as far as the model goes."""
+"""Default tokens of a sequence in pre-training and fine-tuning, at most the model's context."""
 BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 """Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
 TUNING_BATCH = 64
 """Sequences of a global batch in fine-tuning."""
 LEAST_STEPS = 50
-"""Of a short run, whose global batch is smaller for it."""
+"""Minimum number of steps: the global batch of a short run is reduced to reach it."""
 LORA_RANK = 16
 WEIGHTS = "bf16"
 CACHE = "bf16"

@@ -4,7 +4,7 @@ BUSY, BUSY_FOR_S = 0.90, 600.0
 MEMORY, MEMORY_FOR_S = 0.85, 300.0
 """The usual limits of utilisation and of memory, and for how long."""
 POWER_LIMIT, POWER_FOR_S = 0.98, 900.0
-"""Share of a device's power limit from which it is held down; a plan reckons with less under full load."""
+"""Share of a device's power limit from which its clocks are lowered; plans assume less under full load."""
 THROTTLE_FOR_S = 300.0
 HARDWARE_XIDS = {
     46: "the GPU stopped processing", 48: "a double-bit memory error", 64: "a row could not be remapped",

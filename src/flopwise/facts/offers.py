@@ -297,6 +297,6 @@ MARKETPLACES = FactTable(
     row=HostRecord, key=("provider", "instances"),
 )  # fmt: skip
 RETIREMENTS = FactTable(
-    file="retired.csv", meaning="instances that their provider retires, which answers leave out unless asked",
+    file="retired.csv", meaning="instances that their provider retires, which answers leave out by default",
     row=RetirementRecord, key=("provider", "instances"),
 )  # fmt: skip

@@ -23,7 +23,7 @@ def profiles_folder() -> Path:
 
 
 def profile_names() -> list[str]:
-    """The profiles that there are, in alphabetical order."""
+    """The names of all profiles, in alphabetical order."""
     try:
         return sorted(entry.name for entry in profiles_folder().iterdir() if (entry / PROFILE_FILE).is_file())
     except FileNotFoundError:

@@ -71,7 +71,7 @@ class SpotRecord:
 
     @property
     def text(self) -> str:
-        """The same, and how sure it is."""
+        """The share with its source, date and confidence."""
         return f"{self.share} ({self.source}, {self.date}, {self.confidence} confidence)"
 
 

@@ -34,7 +34,7 @@ class Campaigns:
         return np.log(self.shares / self.share)
 
     def left_out(self) -> Array:
-        """The same under the share of the other sources."""
+        """log(predicted / published) of every row, with the share that the other sources give."""
         unseen = np.empty(len(self.shares))
         for index, source in enumerate(self.sources):
             others = [i for i, s in enumerate(self.sources) if s != source]

@@ -109,7 +109,7 @@ FAMILY_VALUES: dict[Constant, tuple[Constant, ...]] = {
     for constant in group
     if 0 < len(own) < len(group)
 }
-"""Of a constant that families have values of and that has one for all others: those of the families."""
+"""The constants of single families, by the constant that applies to all other families."""
 
 
 class KernelFit:
@@ -136,7 +136,7 @@ class KernelFit:
         return {i: s for i, s in seconds.items() if s is not None}
 
     def loss(self) -> float:
-        """Of all rows, and every pull once."""
+        """Loss of all rows, plus each pull once."""
         firsts = {c.name: c for c in CONSTANTS if c.scopes[0] not in self.absent and c.scopes != (ALL,)}
         return self._rows_loss(self.predicted) + sum(self._pull(c, self.values) for c in firsts.values())
 

@@ -42,7 +42,7 @@ class FitModel(ABC):
 
     @abstractmethod
     def only(self, members: Sequence[int]) -> FitModel:
-        """The same for some of the figures."""
+        """The model of a subset of the figures."""
 
     def values(self, point: Array) -> Values:
         """The constants' values at `point`."""

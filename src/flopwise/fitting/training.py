@@ -29,7 +29,7 @@ from flopwise.values import dataclass
 ROUNDS = 8
 LEAST_GAIN = 2e-4  # of the loss, for another round
 SINGLE_KERNELS = ("unsloth", "hf-trainer-liger")
-"""Stacks with hand-written kernels for single operations, whose layers are eager beside them."""
+"""Stacks with hand-written kernels for single operations; their other operations are eager."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class TrainingModel(FitModel):
         return (self.errors(moved) - self.errors(point)) / step
 
     def only(self, members: Sequence[int]) -> TrainingModel:
-        """The same for some of the runs."""
+        """The model of a subset of the runs."""
         return TrainingModel([self.runs[i] for i in members], self.facts)
 
     def groups(self) -> dict[str, list[int]]:

@@ -14,7 +14,7 @@ from flopwise.training.corpus import corpus
 from flopwise.units import format_bytes, format_count, format_rate, format_usd
 
 WHOLE = frozenset({"fp32", "bf16", "fp16"})
-"""Weights that nobody quantised."""
+"""Formats of unquantised weights."""
 ENOUGH = 0.98
 """Share of a score that published evaluations keep, below which a format needs more than a check."""
 AMP = "PyTorch, torch.amp.GradScaler (defaults of version 2); Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2"
@@ -80,7 +80,7 @@ def _loss_scaling_note(name: str) -> SetupNote:
 
 
 def _placement(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
-    """Of machines with several devices: how they are joined, and which cores and memory are near to each."""
+    """Notes on machines with several devices: their links, and the cores and memory near each device."""
     option = chosen.option
     offer, each = option.offer, option.gpus_each
     device = facts.accelerators[option.candidate.gpu]

@@ -29,7 +29,7 @@ def alerts(fleet: SolvedFleet) -> list[Alert]:
 
 
 def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
-    """The dearest day that is planned, and the month so far where there is a budget."""
+    """Alerts on the most expensive planned day, and on the month so far if there is a budget."""
     days, budget, total = days_of_week(fleet), fleet.platform.rules.budget_per_month, fleet.cost.total
     day = max(ALL_DAYS, key=lambda d: days[d][0])
     usd, high = days[day]
@@ -87,7 +87,7 @@ def _day_shares(chosen: ChosenWorkload) -> Sequence[float]:
 
 
 def _workload_spend(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterator[Alert]:
-    """Of one run, or of one day that the machines are on, with what it stores and sends."""
+    """Alert on the spend of one run, or of one day with machines on, storage and traffic included."""
     job, usd = chosen.job, fleet.cost.by_workload.get(chosen.name, 0.0)
     if not usd:
         return

@@ -310,7 +310,7 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
     if any(job.schedule.fixed for job in jobs):
         yield "times of schedules are by one clock for the whole fleet; each day of the week comes 4.345 times"
     if loose := [job.name for job in jobs if not (job.schedule.fixed or job.schedule.always or job.ends)]:
-        how = "no times of day are given; on from 9:00, on working days first"
+        how = "no times of day are given; machines are assumed to be on from 9:00, on working days first"
         yield f"{_first_names(loose)}: {how}"
     if len(ported := dearest(fleet.chosen)) < len(fleet.chosen):
         share = sum(map(_paid_usd, ported)) / max(sum(map(_paid_usd, fleet.chosen)), 1e-9)
@@ -340,7 +340,8 @@ def _attestations(fleet: SolvedFleet) -> Iterator[str]:
                 record = records.get((provider, tag.strip().lower()))
                 if record is not None and record.confidence != "high":
                     source = f"{record.source} ({record.date}, {record.confidence} confidence)"
-                    yield f"{chosen.name}: that {provider} has {tag} rests on: {source}; ask for the attestation itself"
+                    taken_from = f"{provider}'s attestation {tag} is taken from {source}"
+                    yield f"{chosen.name}: {taken_from}; ask the provider for the document"
 
 
 def _first_names(names: Sequence[str]) -> str:
@@ -362,7 +363,7 @@ PORTED = 150
 
 
 def dearest(chosen: Sequence[ChosenWorkload]) -> Sequence[ChosenWorkload]:
-    """The `PORTED` workloads that cost most; all of them where there are no more."""
+    """The `PORTED` workloads with the highest cost, or all if there are fewer."""
     return sorted(chosen, key=_paid_usd, reverse=True)[:PORTED] if len(chosen) > PORTED else chosen
 
 

@@ -1,4 +1,4 @@
-"""What an assessment of a fleet holds: the whole answer in plain data, from which every report is written."""
+"""The assessment of a fleet as plain data, from which every report is written."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ class Assessment(Result, _Plain, frozen=True):
         runs = "the workload runs" if count == 1 else f"all {count:,} workloads run"
         if failed:
             named = ", ".join(failed[:NAMED]) + (f" and {len(failed) - NAMED:,} more" if len(failed) > NAMED else "")
-            runs = f"nothing runs {named}; the other {count - len(failed):,} of {count:,} workloads run"
+            runs = f"no machine runs {named}; the other {count - len(failed):,} of {count:,} workloads run"
         bill = f"{format_usd(cost.total if cost.expected is None else cost.expected)} a month"
         if cost.high > cost.low:
             bill += f" {format_interval(cost.low, cost.high, format_usd)}"

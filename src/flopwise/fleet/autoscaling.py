@@ -76,7 +76,7 @@ def _scaled_service(chosen: ChosenWorkload, facts: Facts, *, simulate: bool) -> 
 
 
 def _day_note(day: dict[str, Any] | None, policy: str, usd: float) -> str:
-    """What the simulated day says against the bill; `usd`: a month of machines that are paid by the hour."""
+    """Note on the simulated day compared with the bill; `usd`: a month of machines billed by the hour."""
     if day is None:
         return "no day of it was simulated"
     missed = [name for name, target in day["targets"].items() if not target["held"]]

@@ -164,7 +164,7 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
 
 
 def _time_interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
-    """The same at the listed price: runs take longer or shorter, services need more or fewer machines.
+    """Ends of the cost at the listed price: runs take longer or shorter, services need more or fewer machines.
 
     What is paid anyhow costs no less; where it does not suffice, a service's missing machines come on top.
     """
@@ -301,14 +301,14 @@ def _infeasible_result(item: PlannedWorkload, facts: Facts) -> WorkloadResult:
     return WorkloadResult(
         name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,
         size="machines" if count is None else size_of(count), memory_bytes=None, intensity=None,
-        pattern="nothing runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
+        pattern="no machine runs it", hours_per_month=job.hours_per_month, runs_per_month=job.runs_per_month,
         feasible=False, reasons=list(item.reasons), best={}, why_not_cheaper="", energy_kwh_per_month=None,
         carbon_kg_per_month=None, starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(item),
     )  # fmt: skip
 
 
 def _targets(item: PlannedWorkload) -> dict[str, dict[str, Any]]:
-    """What is asked, under the names of the figures that answer it."""
+    """The targets, under the names of the figures that they limit."""
     workload, targets = item.workload, dict[str, dict[str, Any]]()
     if workload is None:
         return targets
@@ -337,7 +337,7 @@ def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
 
 
 def why_not_cheaper(chosen: ChosenWorkload) -> str:
-    """The cheaper options there are, and what stands against each: a policy of the fleet, or a target it misses."""
+    """The cheaper options, and the reason against each: a policy of the fleet, or a missed target."""
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:
@@ -359,7 +359,7 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
 
 
 BOUGHT = {
-    "on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "by the token",
+    "on_demand": "on demand", "spot": "on spot", "reserved_1y": "reserved for a year", API: "paid per token",
     "reserved_3y": "reserved for three years", OWNED: "your own",
 }  # fmt: skip
 

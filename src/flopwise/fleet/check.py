@@ -1,4 +1,4 @@
-"""The set-ups that a fleet has today, judged: do they hold what is asked, what do they cost, what would change."""
+"""Check of a fleet's current set-ups: whether they meet targets and policies, their cost, and what to change."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Check(Result, _Plain, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """What holds, what it costs, how much of it is idle, and what an assessment would take, in a sentence."""
+        """Set-ups that meet their targets, the cost, its idle share, and the bill of an assessment, in a sentence."""
         holding = sum(w.holds for w in self.workloads)
         bill = f"{format_usd(self.usd_per_month)} a month"
         idle = self.idle_usd_per_month / self.usd_per_month if self.usd_per_month else 0.0
@@ -119,7 +119,7 @@ class Check(Result, _Plain, frozen=True):
 
 
 def check(platform: Platform, facts: Facts, *, today: str = "", advance: Advance | None = None) -> Check:
-    """Judge what each workload of a platform has today, beside what an assessment would take.
+    """Check the current machines of each workload, and compare them with those of an assessment.
 
     Raises: SpecError, UnknownNameError: something in the fleet is wrong, or nothing is said of what there is.
     """
@@ -186,7 +186,7 @@ def _checked_machines(part: ExistingPart, facts: Facts) -> CheckedMachines:
 
 
 def _fleet_reasons(platform: Platform, setups: Mapping[str, ExistingSetup]) -> Iterator[str]:
-    """Policies of the whole fleet that what there is does not keep to."""
+    """Policies of the whole fleet that the current machines violate."""
     rules = platform.rules
     total = sum(setup.usd for setup in setups.values())
     if rules.budget_per_month is not None and total > rules.budget_per_month:

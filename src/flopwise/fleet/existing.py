@@ -39,7 +39,7 @@ class ExistingPart:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of machines."""
         return self.written.count
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class ExistingPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingSetup:
-    """All machines that a workload has today. `reasons`: why they do not do what is asked; none where they do."""
+    """All current machines of a workload. `reasons`: requirements that they do not meet, empty if they meet all."""
 
     job: ResolvedJob
     parts: tuple[ExistingPart, ...]
@@ -234,14 +234,14 @@ def _with_share(workload: Resolved, share: float) -> Resolved:
 
 
 def _capacity(part: ExistingPart) -> float:
-    """Requests a second that machines could answer; 1 for each of those that people work on."""
+    """Requests per second that the machines can answer; 1 for each development machine."""
     if part.candidate is None:
         return 0.0 if part.reasons else float(part.count)
     return part.candidate.figures.get("requests_per_s_capacity") or 0.0
 
 
 def _shortcomings(part: ExistingPart, job: ResolvedJob) -> Iterator[str]:
-    """What a part does not do that is asked of it."""
+    """Requirements that a part of the set-up does not meet."""
     yield from (f"{part}: {text}" for text in part.reasons[:2])
     if not job.ends and part.paid_hours < part.work_hours * (1 - 1e-6):
         yield f"{part}: on for {part.paid_hours:,.0f} of the {part.work_hours:,.0f} hours a month required"

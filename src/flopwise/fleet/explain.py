@@ -21,7 +21,7 @@ class AssessmentFigureTree:
     """The tree behind an assessment; `plans`: of each workload, which hold the sources of prices."""
 
     def __init__(self, found: Assessment, plans: Mapping[str, Plan]) -> None:
-        """Of this assessment."""
+        """Store the assessment and its plans."""
         self.found, self.plans = found, plans
 
     def tree(self) -> Figure:

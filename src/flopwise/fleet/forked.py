@@ -11,7 +11,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 CHUNKS = 24
-"""Parts of neighbouring searches that each process gets one after another."""
+"""Number of parts of neighbouring searches that each process works on in turn."""
 _CALLED: Callable[[int], object] | None = None
 
 

@@ -69,7 +69,7 @@ def _machine_steps(
 
 
 def _steps_beside(setup: ExistingSetup, chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterator[tuple[str, float, str]]:
-    """What stands ready beside the machines, and what is stored and sent with other providers."""
+    """The steps to a backup, and to storage and traffic with other providers."""
     mine = [row for row in fleet.rows if row.workload == chosen.name]
     usd = sum(row.usd_per_month for row in mine)
     ready = [f"{row.count:,} x {row.provider} {row.instance}" for row in mine if row.role == "backup"]

@@ -15,7 +15,7 @@ from flopwise.units import HOUR_S
 from flopwise.values import dataclass
 
 MOST_LEVELS = 12
-"""Levels of load that are told apart: more of them are joined, each to the next higher one."""
+"""Maximum number of load levels; further ones are merged, each with the next higher one."""
 SLIGHT = 1e-6
 """Share of the peak's machines of an hour without traffic in which one machine stays on."""
 
@@ -92,7 +92,7 @@ class LoadLevels:
         return tuple(unit * math.ceil(round(units * share, 9)) for share in self.shares)
 
     def paid_hours(self, machines: Sequence[int]) -> float:
-        """Machine-hours a month of so many machines at each level."""
+        """Machine-hours a month of `machines` at each level."""
         return sum(n * hours for n, hours in zip(machines, self.hours, strict=True))
 
 

@@ -30,7 +30,7 @@ Machine = tuple[str, str, str, str, str]
 """Provider, region, instance, purchase and pool: what tells machines apart that workloads may share. The pool is empty
 of what all may share, else the name of the workloads that have it to themselves."""
 VOLUMES = "storage and traffic"
-"""What volumes are bought as, beside machines."""
+"""Name of volumes on the bill."""
 
 
 def is_rented(purchase: str) -> bool:
@@ -249,7 +249,7 @@ class MonthlyOption:
 
     @property
     def provider(self) -> str:
-        """Whose machines they are."""
+        """The provider of the machines."""
         return self.offer.provider
 
     @property
@@ -279,12 +279,12 @@ class MonthlyOption:
 
     @property
     def machine(self) -> Machine:
-        """What tells pools apart."""
+        """The key that identifies a pool of machines."""
         return self.provider, self.region, self.instance, self.purchase, self.pool
 
     @property
     def whole_kind(self) -> Machine:
-        """The same whoever may use them: what own machines are counted by."""
+        """The machine without its pool, by which own machines are counted."""
         return (*self.machine[:4], "")
 
     @property
@@ -308,7 +308,7 @@ class MonthlyOption:
         return self.pool_usd(self.instances) + self.instances * self.usd_running
 
     def pool_usd(self, machines: int) -> float:
-        """USD a month of so many of its machines, whoever uses them."""
+        """USD a month of `machines` of its machines, by any user."""
         return machines * self.usd_each if self.own is None else self.own.used_usd(machines)
 
     def __str__(self) -> str:

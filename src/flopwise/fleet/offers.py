@@ -179,7 +179,7 @@ def why_not_allowed(
 
 
 def _why_without_tags(offer: Offer, job: ResolvedJob, having: frozenset[str] | None) -> str | None:
-    """Which tags own machines, or the provider, or hosts of third parties do not have; None where none is missing."""
+    """Reason that names the tags missing on own machines, a provider or third-party hosts; None if none is missing."""
     if isinstance(offer, OwnOffer):
         lacking = [tag for tag in job.spec.tags if tag.strip().lower() not in offer.tags]
         return f"own machines without {', '.join(lacking)}" if lacking else None
@@ -224,7 +224,7 @@ def monthly_tokens(job: ResolvedJob, factor: float = 1.0) -> tuple[float, float]
 
 
 def api_offers(job: ResolvedJob, platform: Platform, facts: Facts) -> tuple[list[ApiOffer], list[str]]:
-    """The APIs that may answer a workload, and why others, or any, may not. Neither where nobody asked for one."""
+    """The APIs that may answer a workload, and the reasons against others; both empty if the workload allows no API."""
     workload = job.workload
     if API not in job.purchase or workload is None:
         return [], []
@@ -275,7 +275,7 @@ def _why_forbidden(offer: ApiOffer, job: ResolvedJob, platform: Platform, facts:
 
 
 def _above_budget(usd: float, job: ResolvedJob) -> str | None:
-    """That the workload's own budget is exceeded, of a run or of a month of a service; None where it is not."""
+    """Reason that a run, or a service's month, exceeds the workload's own budget; None if it does not."""
     budget = None if job.workload is None else job.workload.budget_usd
     each = usd / job.runs
     return None if budget is None or each <= budget else f"{format_usd(each, 2)} is above its budget"

@@ -59,7 +59,7 @@ class Site:
 
 
 COLOCATED = Site(colocation_usd_per_kw_month=184.06, pue=1.4)
-"""In somebody's data centre: rent for the power reserved, electricity at its overhead (assumed) on top."""
+"""A colocation site: rent for reserved power, plus electricity with its overhead (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ def months_to_recover(own: Ownership, cloud_usd_per_gpu_hour: Floats, utilisatio
 def against_clouds(
     own: Ownership, offers: Iterable[Offer], *, utilisation: float = 0.6, purchases: tuple[str, ...] = ("on_demand",)
 ) -> list[AgainstCloud]:
-    """The same accelerator of your own against every offer of it with a price, cheapest cloud first.
+    """Comparison of an own accelerator with every priced offer of the same one, cheapest cloud first.
 
     Raises: SpecError: a utilisation outside (0, 1].
     """

@@ -68,7 +68,7 @@ def monthly_option(
         machines, usd = offer.machines, offer.first_usd
         notes = [f"paid for all {HOURS_PER_MONTH:g} hours of the month, used or not; power by use"]
         if machines.count and machines.sunk:
-            notes.append(f"what {machines.count} of them cost to buy is already spent and not in the bill")
+            notes.append(f"the purchase price of {machines.count} of them is already spent and not in the bill")
         running = running_usd(offer, None if kwh is None else kwh / instances, busy)
         return option(
             paid_hours=HOURS_PER_MONTH, usd_per_hour=usd / HOURS_PER_MONTH, usd_each=usd, usd_running=running,
@@ -99,7 +99,7 @@ def api_option(index: int, job: ResolvedJob, offer: ApiOffer, factor: float = 1.
     )  # fmt: skip
     note = (
         f"{format_usd(price.input_usd_per_mtok)} a million tokens in, {format_usd(price.output_usd_per_mtok)} out, "
-        f"no discounts, for the published weights in whatever precision it has ({price.source}, {price.date})"
+        f"no discounts, for the published weights; the precision is not stated ({price.source}, {price.date})"
     )
     return MonthlyOption(
         workload=index, candidate=candidate, offer=offer, instances=1, busy_hours=job.hours_per_month,

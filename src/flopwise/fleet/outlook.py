@@ -107,7 +107,7 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: floa
             text += LATE if free.out_of_time else ""
             rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps, moves=moves))
         elif free.out_of_time:
-            text = f"{words} nothing that was found{LATE}"
+            text = f"{words} nothing, as far as the search went{LATE}"
             rows.append(Binding(constraint=name, usd_per_month=0.0, text=text))
     return sorted(rows, key=lambda row: -row.usd_per_month)
 
@@ -163,7 +163,7 @@ def _left_out(trait: Trait, usd: float) -> Binding:
         more = ", ".join(kind for kind, present in kinds.items() if present)
         what = f"{of} in {region}" + (f" ({more})" if more else "")
     text = (
-        f"so that the shares hold, {what} is left out for all workloads; with it the same providers would do the same "
+        f"to meet the shares, {what} is left out for all workloads; with it the same providers would do the same "
         f"work for {format_usd(usd, 0)} a month less"
     )
     return Binding(constraint=f"without {what}", usd_per_month=usd, text=text)
@@ -219,7 +219,7 @@ def _share_step(now: Allocation, name: str, end: str, share: float, usd: float, 
     words = f"{name} with at {end} {100 * share:g} % of the bill"
     step = partial(ShareStep, provider=name, bound=end, share=share)
     if usd == inf:
-        text = f"{words}: none was found without waste, under the other policies" + LATE * late
+        text = f"{words}: no allocation without waste was found under the other policies" + LATE * late
         return step(usd_per_month=None, change_usd=None, text=text)
     change = usd - now.usd
     text = f"{words}: {format_usd(usd, 0)} a month, {'+' if change >= 0 else '-'}{format_usd(abs(change), 0)}"
@@ -347,7 +347,7 @@ class _Questions:
             else:
                 stranded.append(item.name)
         if stranded:
-            text = f"{', '.join(stranded)} would wait: no on-demand price is known for what runs them"
+            text = f"{', '.join(stranded)} would wait: no on-demand price is known for their machines"
             return [_impossible(name, text)]
         return self.answer(name, usd, "its workloads bought on demand for that week") if spot else []
 

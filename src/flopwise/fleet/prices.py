@@ -24,9 +24,9 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 from flopwise.values import dataclass
 
 MOST_HOURS = 744.0
-"""Of the longest month."""
+"""Hours of the longest month."""
 RESTART_S = DEFAULT_RELIABILITY.detect_s + DEFAULT_RELIABILITY.reschedule_s + DEFAULT_RELIABILITY.warmup_s
-"""From losing an instance to going on, where the workload does not say: that of `flopwise.training.goodput`."""
+"""Default time from the loss of an instance until work continues: that of `flopwise.training.goodput`."""
 _LEAST_S = 1e-3
 _SUSTAINED_FROM = 0.25
 

@@ -11,7 +11,7 @@ from flopwise.fleet.offers import allowed_devices, providers_with_tags, why_not_
 from flopwise.fleet.spec import OWNED
 
 LARGE_CLOUDS = ("aws", "gcp", "azure")
-"""Providers that are always told of, with those of the policies and of the plan."""
+"""Providers that are always listed, with those of the policies and of the plan."""
 OTHERS = 3
 """The cheapest of all other providers."""
 Refused = dict[tuple[object, ...], str]
@@ -64,7 +64,7 @@ def _why_not(option: MonthlyOption, chosen: ChosenWorkload, usd: float, *, taken
 
 
 def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:
-    """That nothing of a provider carries a workload, and why."""
+    """The choice for a provider without a machine for the workload, with the reason."""
     job = chosen.job
     key = (provider.lower(), job.spec.residency, job.spec.tags, job.spec.constraints)
     if key not in refused:

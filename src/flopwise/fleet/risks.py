@@ -29,7 +29,7 @@ UNKNOWN = 0.5
 PROVIDER_LOSS = 0.1
 """Probability within a year that a provider is given up, for its prices, terms or capacity. Assumed."""
 LARGE = 16
-"""Accelerators of one kind in one region from which they have to be asked for, and may not be there. Assumed."""
+"""Number of accelerators of one kind in one region from which capacity must be requested. Assumed."""
 THIN = 0.25
 """Share of the price on demand below which a spot price is of capacity that nobody can count on. Assumed."""
 SLOWER = 1.1

@@ -34,7 +34,7 @@ COUNTED = frozenset({"schedule", *PURCHASES.values()})
 
 
 def baseline_of(platform: Platform) -> str:
-    """What savings are held against: as the fleet says, else what it runs on today, else the same on demand."""
+    """Baseline of the savings: the fleet's own, else its current machines, else the same machines on demand."""
     there = any(job.spec.existing for job in platform.jobs)
     return platform.rules.baseline or (EXISTING if there else ON_DEMAND)
 

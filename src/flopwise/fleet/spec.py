@@ -264,7 +264,7 @@ class Job(Spec):
     environment: str | None = _key(
         _NAME, "Environment whose hours it has (default: training for training tasks, otherwise production).",
     )
-    machines: Workstations | None = _key(record(Workstations), "Only of a `develop` workload.")
+    machines: Workstations | None = _key(record(Workstations), "Only for a `develop` workload.")
     hours: Hours | None = _key(record(Hours), "Schedule of its own, instead of its environment's.")
     runs_per_month: float | None = _key(
         options.quantity("count", units.parse_count, low=1e-3, high=1e6, closed=True),

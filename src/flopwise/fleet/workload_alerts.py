@@ -22,7 +22,7 @@ MINUTE_S = 60.0
 MEMORY_LIMIT = 0.97
 """Share of a device's memory from which an alert is due, where the interval leaves more."""
 MEMORY_SLACK = 0.05
-"""The same above what the engine sets aside at the start: more of it is used by something else."""
+"""Excess over the memory that the engine reserves at the start: something else uses it."""
 SPEND_SLACK = 1.1
 BUSY_LIMIT = 0.9
 """Share of what replicas can do from which queues grow out of hand; they are planned below `PREFILL_BUSY`."""
@@ -80,7 +80,7 @@ def _targets(title: str, workload: Resolved, figures: Mapping[str, Any]) -> Iter
         spare = target.seconds - first["value"]
         yield alert(
             metric="requests waiting", threshold=max(1.0, rate["value"] * spare), unit="requests", for_s=MINUTE_S,
-            why=f"the queue that {rate['value']:,.3g} requests/s clear in the target's other {format_seconds(spare)}",
+            why=f"the queue that {rate['value']:,.3g} requests/s clear in the remaining {format_seconds(spare)}",
             key="requests_waiting",
         )  # fmt: skip
 
@@ -113,7 +113,7 @@ def _rates(name: str, workload: Resolved, candidate: Candidate, figures: Mapping
 
 
 def spend_alert(name: str, one: str, usd: float, high: float, times: float) -> Alert:
-    """Of one run or day of a month's `usd` (at most `high`) in which there are so many `times` one."""
+    """Alert on the spend of one run or day: a month costs `usd` (at most `high`) and has `times` of them."""
     threshold, why = with_slack(usd, high)
     why += f"; {format_usd(usd / times, 2)} is planned, storage and traffic included, {times:,.3g} {one}s a month"
     return Alert(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 WorkKind = Literal["matmul", "grouped", "attention", "norm", "pointwise", "gather", "conv", "recurrence"]
 Trainable = Literal["all", "none"] | frozenset[str]
-"""Whose weights get gradients: everything, nothing, or nothing but adapters on the items of these names (LoRA)."""
+"""Items whose weights have gradients: all, none, or only adapters on the named items (LoRA)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from flopwise.results import Result, attributes
 from flopwise.values import dataclass
 
 MOST_DAYS = 180
-"""Age beyond which a plan says so."""
+"""Age of a price, in days, beyond which a plan notes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

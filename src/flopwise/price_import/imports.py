@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FETCHED = "gpuhunt"
 """The name of prices that were fetched."""
 ODD = 4.0
-"""Times a known price, up or down, beyond which an import asks whether it is right."""
+"""Factor to a known price, up or down, beyond which an import notes the price."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
@@ -233,7 +233,7 @@ LAYOUTS = {
 
 
 def layout_of(path: Path) -> str:
-    """Which of LAYOUTS a file has, by its first line.
+    """The name of the file's layout in LAYOUTS, by its first line.
 
     Raises:
         SpecError: none of them; says which columns are missing from the nearest.

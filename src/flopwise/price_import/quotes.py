@@ -12,7 +12,7 @@ from flopwise.facts import tables
 from flopwise.values import dataclass
 
 PROVIDERS = {"lambdalabs": "lambda", "vastai": "vast", "cudocompute": "cudo", "do": "digitalocean"}
-"""What others call providers that have another name here."""
+"""Names of providers in other catalogs, by their name here."""
 GIB = 2**30
 _FORM = re.compile(r"pcie|nvl(?!\d)|sxm", re.IGNORECASE)
 _ZONE = re.compile(r"^([a-z]+-[a-z]+\d+)-[a-z]$")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region", "SpotPrice")
 NAMES = {"A100": "A100 40GB", "H100-MEGA": "H100", "A100-80GB-SXM": "A100 SXM 80GB"}
-"""Names that stand for another accelerator there than here, where the memory is not said."""
+"""Names of accelerators that differ between the catalogs if the memory is not stated."""
 ATTACHED = {
     "a2-highgpu": "A100", "a2-megagpu": "A100", "a2-ultragpu": "A100-80GB", "a3-highgpu": "H100",
     "a3-megagpu": "H100-MEGA", "a3-ultragpu": "H200", "a4-highgpu": "B200", "g2-standard": "L4",
@@ -31,7 +31,7 @@ ATTACHED = {
 }  # fmt: skip
 """What SkyPilot's catalog of Google calls the accelerators of a series (sky/catalog/gcp_catalog.py)."""
 NO_PRICE = 700.0
-"""What stands for the price of a TPU there that is not known."""
+"""Placeholder price of a TPU whose price is not known."""
 _MEMORY = re.compile(r"'SizeInMiB':\s*([0-9.]+)")
 _usd = tables.usd_per_hour
 

@@ -34,7 +34,7 @@ MOST_EVENTS = 10_000
 BATCH = 10_000
 """Calls of `add` that are written in one transaction."""
 RETRY_S = 0.2
-"""The same, while the program waits for the last values to be written."""
+"""Time between two attempts while the program waits for the last values to be written, in seconds."""
 EXIT_WAIT_S = 10.0
 """How long the end of the program waits for the last values to be written."""
 _LOG = logging.getLogger("flopwise")

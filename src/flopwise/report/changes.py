@@ -11,7 +11,7 @@ from flopwise.units import format_percent
 
 SMALL_USD = 0.005
 SMALL_SCORE = 0.05
-"""By which a risk's score has to move to be told."""
+"""Minimum change of a risk's score that is reported."""
 
 
 def changes(before: Assessment, after: Assessment) -> Iterator[Block]:
@@ -78,7 +78,7 @@ def _machines(before: Assessment, after: Assessment) -> Iterator[tuple[str, str,
 
 
 def _prices(before: Assessment, after: Assessment) -> Iterator[tuple[str, ...]]:
-    """Of machines that both have."""
+    """Changed prices of machines that both assessments use."""
     was, now = ({(a.provider, a.region, a.instance, a.purchase): a for a in x.allocation} for x in (before, after))
     for key in sorted(was.keys() & now.keys()):
         (provider, region, instance, purchase), old, new = key, was[key], now[key]

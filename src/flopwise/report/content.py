@@ -125,8 +125,7 @@ def _tiles(assessment: Assessment) -> Iterator[Tile]:
     primary = [a for a in assessment.allocation if a.role == "primary" and a.purchase != "api"]
     yield Tile(
         "accelerators", f"{sum(a.num_gpus for a in primary):,}",
-        f"on {sum(a.count for a in primary):,} machines of {len({a.provider for a in primary}):,} providers, at most "
-        "at once",
+        f"on {sum(a.count for a in primary):,} machines of {len({a.provider for a in primary}):,} providers, at peak",
     )  # fmt: skip
     sums = savings_by_kind(assessment)
     if sums:

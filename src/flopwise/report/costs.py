@@ -177,7 +177,7 @@ def _carries(a: Allotment) -> str:
 
 
 def baseline_text(assessment: Assessment) -> str:
-    """What savings are held against."""
+    """Baseline of the savings, in words."""
     if assessment.baseline == "existing":
         return "what runs today, where that is stated, else the same machines on demand"
     if assessment.baseline == "on_demand":
@@ -232,7 +232,7 @@ def policies(assessment: Assessment) -> Iterator[Block]:
         yield Text("No policy makes the bill higher than it would be without it.")
     if steps := [step for b in assessment.binding for step in b.steps]:
         yield Table(
-            ["share of the bill that binds, moved", ">a month", ">change"],
+            ["binding share, moved to", ">a month", ">change"],
             [
                 (f"{step.provider}: at {step.bound} {100 * step.share:g} %",
                  "none found without waste" if step.usd_per_month is None else usd(step.usd_per_month),

@@ -1,4 +1,4 @@
-"""Which workload runs where, as a picture, and the best machines of each provider for it."""
+"""A picture of the machines of each workload, and each provider's best machines for it."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from flopwise.units import format_count, format_percent, format_seconds, format_
 
 BOUGHT = {
     "on_demand": "on demand", "spot": "spot", "reserved_1y": "reserved 1 year", "reserved_3y": "reserved 3 years",
-    "owned": "own machines", "api": "API, by the token",
+    "owned": "own machines", "api": "API, per token",
 }  # fmt: skip
 
 AS_PLANNED = "as planned, at list prices"
-"""Of the bill that all tables split: no demand, price or machine strays."""
+"""Words for the bill that all tables split: demand, prices and machines as planned."""
 
 
 def dash(value: Any, write: Callable[[Any], str]) -> str:

@@ -55,7 +55,7 @@ def _interval(name: str, value: Any) -> str:
 
 
 def _target(w: WorkloadResult, name: str) -> str:
-    """What is asked of a figure."""
+    """The target of a figure, in words."""
     return dash(w.targets.get(name), lambda target: figure(name, float(target["value"])))
 
 
@@ -98,7 +98,7 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
     for w in assessment.workloads:
         plan: tuple[str | Link, ...] = (Link("plan", plan_page(w.plan_file)) if w.plan_file else "-",) if linked else ()
         if not w.feasible:
-            rows.append((w.name, "nothing runs it", "", "", "; ".join(w.reasons), *plan))
+            rows.append((w.name, "no machine runs it", "", "", "; ".join(w.reasons), *plan))
             continue
         way = f"{runs_on(assessment, w)}, {purchase_text(str(w.best.get('purchase', '')))}".rstrip(", ")
         reason = w.why_not_cheaper or "it is the cheapest"

@@ -251,8 +251,8 @@ def _default_assumptions(
     if flow.sessions is not None:
         texts.append(
             f"sessions of {flow.sessions.turns} turns: rates and lengths are those of a turn, whose prompt holds all "
-            "turns before it; estimates keep what was used last (Che's approximation of a cache), the simulator all "
-            "that happens"
+            "turns before it; estimates assume that the cache evicts the least recently used "
+            "blocks (Che's approximation); the simulator evicts them one by one"
         )
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")

@@ -30,7 +30,7 @@ from flopwise.training.spec import DataSpec, TrainingSpec
 
 TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, SourceSpec)
 SERVE = (MachineSpec, ServingSpec, RequestSpec, SessionsSpec, TechniqueRequest, SharedSpec, SourceSpec)
-"""Whose options the commands take, in the order in which they are said."""
+"""Specs whose options the commands take, in the order in which they are written."""
 _NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name != "dp"}
 _NEUTRAL |= {"recompute": "none", "schedule": "1f1b"}
 """Settings of a layout that need not be said."""

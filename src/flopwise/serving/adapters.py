@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout
 
 ELEMENT_BYTES = 2.0
-"""Of an adapter's weights and of activations: 16 bits."""
+"""Bytes per element of an adapter's weights and of activations: 16 bits."""
 BUFFER_BYTES = 4.0
-"""Of what stands between the two products: vLLM's buffer is fp32."""
+"""Bytes per element between the two products: vLLM's buffer is fp32."""
 
 
 def _adapted_products(items: Iterable[Item]) -> list[Linear]:
@@ -67,7 +67,7 @@ def _packed_products(items: Iterable[Item]) -> Iterator[list[Linear]]:
 
 
 class Adapters(NamedTuple):
-    """So many adapters of one rank, of which each sequence uses one."""
+    """Adapters of one rank; each sequence uses one of them."""
 
     number: int
     rank: int

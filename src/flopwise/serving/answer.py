@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 LARGEST_BATCH = 4096
-"""Up to which it is looked up where speculation stops paying."""
+"""Largest batch at which speculation is checked for a benefit."""
 
 
 SIMULATED_FROM = 0.45
@@ -482,8 +482,8 @@ def _run_estimate(
 
 
 OUTGROWN = (
-    "the answers of so many users outgrow the cache: those that were started last give way and are read again, as "
-    "simulated requests do"
+    "the answers of so many users outgrow the cache: the requests that started last are preempted and recomputed, as "
+    "in the simulator"
 )
 
 

@@ -101,7 +101,7 @@ def request_tokens(
     notes = mean if drawn else ()
     own, made = model.stacks[0].tokens_per_sample, model.max_position
     if own is not None:
-        fixed_length = f"{model.name} turns every input into {own:,} tokens, whatever length is given"
+        fixed_length = f"{model.name} encodes every input as {own:,} tokens, whatever length is given"
         return own, 0, () if inputs in (None, own) else (fixed_length,)
     if encode and generates(model):
         return min(inputs or DEFAULT_INPUT, made or DEFAULT_INPUT), 0, notes

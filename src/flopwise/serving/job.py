@@ -265,7 +265,7 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
         wider = f" ({across ** (1 / ttft.spread):.1f}x, before what is added for the device)" if ttft.spread > 1 else ""
         notes.append(
             f"the interval of TTFT is wide ({across:.1f}x from low to high) because {ttft.rows:,} published runs of "
-            f"its class differ as much{wider}: most do not state their load generator, bursts, queues or warm-up; "
+            f"its class vary as much{wider}: most do not state their load generator, bursts, queues or warm-up; "
             "measure it under your own load"
         )
     if job.decodes:

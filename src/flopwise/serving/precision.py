@@ -1,4 +1,4 @@
-"""In which precision a weight format computes on a device, and how many bits a weight of it takes inside the layers."""
+"""Precision in which a weight format computes on a device, and bits of a weight inside the layers."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DRAWN_SESSIONS = 2**16
 """Sessions whose turns are drawn for the moments of their number."""
 HALVINGS = 40
-"""Of the interval, in logarithms, in which the time until an eviction is looked for."""
+"""Halvings of the logarithmic interval in which the time until an eviction is searched."""
 LONGEST_S = 1e9
 """No cache keeps what nobody used for longer."""
 
@@ -52,7 +52,7 @@ class SessionTraffic:
 
     @property
     def history_tokens(self) -> float:
-        """Of `prompt_tokens` those of the turns before."""
+        """Tokens of earlier turns, part of `prompt_tokens`."""
         return self.prompt_tokens - mean_tokens(self.input_tokens)
 
     @property
@@ -61,7 +61,7 @@ class SessionTraffic:
         return (1.0 - self.tool_share, self.think_s), (self.tool_share, self.tool_pause_s)
 
     def traffic(self, sessions_per_s: float, seed: int = 0) -> Traffic:
-        """The same as requests of the simulator."""
+        """The sessions as traffic of the simulator."""
         from flopwise.serving.sim.source import Traffic  # noqa: PLC0415 - the simulator starts where one runs
 
         return Traffic(

@@ -86,7 +86,7 @@ class ServingSpec(Spec):
     """How a model is served: format, engine, and how a replica is spread."""
 
     weights: str | None = _format("--weights", options.name("format"),
-        "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; in plans any (default: as published).")
+        "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).")
     kv_dtype: str | None = _format(
         "--kv-dtype", options.name("dtype"), "Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...")
     engine: str | None = _format("--engine", options.name("engine"),
@@ -178,8 +178,8 @@ class SessionsSpec(Spec):
     turns: int | str | None = _traffic("--turns", LENGTH,
         "Turns of a session, as --input; the prompt of each contains all turns before it.")
     think_s: float = _traffic(
-        "--think", options.SECONDS_OR_ZERO, "Of users: the pause before they ask again; of sessions: on average.",
-        default=0.0)
+        "--think", options.SECONDS_OR_ZERO,
+        "Pause of a user before the next request; for sessions, the mean pause between turns.", default=0.0)
     tool_share: float | None = _traffic("--tool-share", options.FRACTION_OR_ZERO,
         "Share of later turns that follow a tool call, not a person (default: none).")
     tool_pause: float | None = _traffic(
@@ -299,7 +299,7 @@ class Scheduling(Spec):
         "--step-tokens", options.TOKENS, "Token budget of an engine step (default: the engine's).")
     mix: bool | None = _scheduling(
         "--mix/--no-mix", options.FLAG,
-        "Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine).")
+        "Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).")
     preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),
         "How a sequence is preempted when the KV cache is full.", default="recompute")
     prefix_cache: bool | None = _scheduling(

@@ -1,4 +1,4 @@
-"""From nothing to the first answer: image, process, weights from storage to the device, compilation and graphs."""
+"""Cold start of a replica: image, process, weights from storage to the device, compilation and graphs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3
 LEAST_S = 1e-30
 """Stands for no time at all where something is divided by it."""
 STEP_IN_PROGRESS = 0.5
-"""Of a step, what is left of it on average when a request comes."""
+"""Share of a step that remains on average when a request arrives."""
 ROUNDS = 10
 """Requests of each user in a closed loop of a load generator (SemiAnalysisAI/InferenceX, benchmarks: num-prompts is ten
 times max-concurrency, all sent at once; its times to a first token are means over all of them)."""
@@ -404,7 +404,7 @@ class _Spread(NamedTuple):
     third: Floats
 
     def plus(self, other: _Spread) -> _Spread:
-        """Of the sum of both."""
+        """The spread of the sum of both."""
         return _Spread(*(a + b for a, b in zip(self, other, strict=True)))
 
     def at(self, percentile: str) -> Floats:
@@ -614,7 +614,7 @@ class OpenLoop(NamedTuple):
 
 
 def _each(steady: Steady, change: Callable[[Floats], Array]) -> Steady:
-    """The same with every column changed, those of its steps too."""
+    """The steady state with `change` applied to every column, those of its steps included."""
     changed: dict[str, Any] = {
         name: StepTime(*map(change, value)) if isinstance(value, StepTime) else change(value)
         for name, value in steady._asdict().items()

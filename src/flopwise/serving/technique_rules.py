@@ -165,7 +165,7 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
 
 
 def _request_settings(how: Techniques) -> Iterator[tuple[str, str]]:
-    """Of those that requests bring: adapters, images, grammars."""
+    """Settings of techniques that come with requests: adapters, images, grammars."""
     if how.adapters:
         yield "adapters", f"{how.adapters:,} LoRA adapters of rank {how.adapter_rank}"
     if how.images:
@@ -206,7 +206,7 @@ def technique_assumptions(job: ServeJob) -> Iterator[str]:
 
 def _request_assumptions(how: Techniques) -> Iterator[str]:
     if how.adapters:
-        yield "each request uses one of the adapters, all alike often; all are in device memory, experts have none"
+        yield "each request uses one adapter, all equally often; all are in device memory; experts have no adapters"
     if how.structured_frac:
         yield "one core fills the masks of grammars while the device runs the model; each answer brings a new schema"
 

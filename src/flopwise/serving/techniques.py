@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
 
 STREAM_TOKENS = 32
-"""From so many tokens in a step llama.cpp copies weights to the device instead of computing on the host (GGML_CUDA,
+"""Tokens in a step from which llama.cpp copies weights to the device instead of computing on the host (GGML_CUDA,
 `min_batch_size` of its pull request 6083)."""
 MASK_S, GRAMMAR_S = 47e-6, 1.6e-3
 """Host time for the mask of one token, and to compile a schema: means of LLGuidance 0.6.7 over 10,163 JSON schemas
 (guidance-ai/jsonschemabench, maskbench; XGrammar 0.1.10: 292 us with a median of 8 us, and 4.1 s)."""
 LOGIT_BYTES = 2 * 4 + 1 / 8
-"""That setting the tokens aside which a grammar forbids moves for each of the vocabulary: fp32 in and out, one bit."""
+"""Bytes moved per vocabulary entry to mask the tokens that a grammar forbids: fp32 in and out, one bit."""
 DESKTOP_HOST, SERVER_HOST = "Ryzen 9 7950X", "Xeon Platinum 8480+"
 """Processors that compute offloaded layers where none is named: beside GeForce and Radeon cards, and beside others."""
 

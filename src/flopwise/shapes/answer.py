@@ -18,7 +18,7 @@ from flopwise.units import format_percent, format_seconds
 from flopwise.values import dataclass
 
 PAGEABLE_FRAC = 0.4
-"""Of that, what transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""
+"""Share of that rate that transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""
 
 
 DRAWN = 20
@@ -96,7 +96,7 @@ class ShapeAnswer(Result):
 
     @property
     def l2_ridge_flops_per_byte(self) -> float | None:
-        """The same for operands that come from L2."""
+        """The ridge point for operands in L2."""
         return l2_ridge_flops_per_byte(self.clock.cluster.rates, self.clock.dtype)
 
     @property

@@ -38,7 +38,7 @@ VOCABULARY_MULTIPLES = (64, 128)
 HEAD_DIMS = (64, 128, 256)
 """Head dimensions that every flash kernel is built for; the last is for heads that are larger than the second."""
 MOST = 0.7
-"""Of the best gain: what a nearer change must reach to be preferred."""
+"""Share of the best gain that a smaller change must reach to be preferred."""
 
 
 @dataclass(frozen=True, slots=True)

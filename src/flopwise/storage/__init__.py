@@ -1,1 +1,1 @@
-"""What training asks of storage, and what kinds of storage deliver."""
+"""Bandwidth that training needs, and that kinds of storage deliver."""

@@ -161,7 +161,7 @@ class StorageAnswer(Result):
 
     @property
     def achieved_flops_per_s(self) -> float:
-        """Of one device."""
+        """Achieved FLOP/s of one device."""
         return self.rate.samples_per_s * self.workload.flops_per_sample
 
     @property
@@ -235,7 +235,7 @@ def storage_answer(
 ) -> StorageAnswer:  # fmt: skip
     """The bandwidth that training `model` on `gpus` devices (None: a whole node) needs, and what storage delivers.
 
-    What has layers of tokens trains at `training_rate`.
+    What has token layers trains at `training_rate`.
 
     Raises:
         MissingFactError: the size of compressed records, or a fact that the rate needs, is not known.
@@ -263,7 +263,7 @@ def _rated_workload(
     model: Model | str | None, sample: SampleSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
     training_rate: Callable[[SampledWorkload, Cluster, int], EstimatedRate],
 ) -> RatedWorkload:  # fmt: skip
-    """The workload on `gpus` devices (None: a whole node); what has layers of tokens trains at `training_rate`.
+    """The workload on `gpus` devices (None: a whole node); what has token layers trains at `training_rate`.
 
     Raises:
         SpecError: a value or a name that cannot be; MissingFactError: a fact that the answer needs is not known.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from flopwise.training.layout import Recipe
 
 SUM_BYTES = 4.0
-"""Of an element of the sum of attention's pieces."""
+"""Bytes of an element of the sum of attention's pieces."""
 PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 TIMED = (
     "forward_s", "backward_s", "attention_s", "light_s", "raised_s", "named_s", "weight_s", "attention_back_s",

@@ -47,7 +47,7 @@ class Documents:
         return self.mean if self.packing == "padded" else self.seq_len * filled_frac(self)
 
     def within(self, seq_len: int) -> Documents:
-        """The same documents in sequences of `seq_len` tokens; what is longer is cut off."""
+        """The documents truncated to sequences of `seq_len` tokens."""
         return histogram(np.array(self.lengths), np.array(self.shares), seq_len, self.packing)
 
     def computed_lengths(self, micro_batch: Ints, *, masked: bool) -> tuple[Floats, Floats]:

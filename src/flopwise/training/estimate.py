@@ -302,7 +302,7 @@ def _schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
 
 
 LARGE_GPUS = 1000
-"""Above so many devices few runs were measured."""
+"""Number of devices above which few runs were measured."""
 
 
 def training_band(job: TrainJob, *, complete: bool = True, num_gpus: int | None = None) -> ErrorBand:

@@ -253,7 +253,7 @@ class MemoryTable:
         )
 
     def _kept_beside(self, modules: Sequence[str], layer: Layer, stack: Stack, split: Split, seq: Ints) -> Floats:
-        """The same where `modules` are computed again."""
+        """Bytes kept by a layer whose `modules` are recomputed."""
         given = Setting(shape=stack_shape(self.model, stack, 1, seq), **self._setting(layer, split))
         kept = kept_bytes(layer, stack.width, given, modules=modules, eight_bits=self.eight_bits)
         return kept + self._kept_for_adapters(layer, split, seq)

@@ -86,7 +86,7 @@ class Layout:
         return tuple(getattr(self, name) for name in COLUMNS)
 
     def with_degrees(self, **degrees: Ints) -> Layout:
-        """The same layout with other degrees; layers are spread anew where the number of stages changes."""
+        """The layout with other degrees; layers are redistributed if the number of stages changes."""
         layers = () if "pp" in degrees else self.stage_layers
         return replace(self, stage_layers=layers, **degrees)  # type: ignore[arg-type]  # fields by name
 

@@ -155,7 +155,7 @@ def ends_of(shifts: Iterable[Iterable[float]]) -> tuple[float, float]:
 
 
 PLAIN_BITS = 16
-"""Of weights that are not quantised."""
+"""Bits of a weight that is not quantised."""
 FITS_WITH = 0.9
 """Probability to fit that a layout must reach where nobody names one: running out of memory costs more than time."""
 

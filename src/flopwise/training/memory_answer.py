@@ -27,7 +27,7 @@ from flopwise.values import dataclass
 
 NO_RECOMPUTE = 0
 MOST_DOUBLINGS = 16
-"""Of GPUs that are looked at."""
+"""Maximum number of doublings of the GPUs that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

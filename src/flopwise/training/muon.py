@@ -74,7 +74,7 @@ class Matrices:
         return cls(counts, *_largest([matrix for matrices in hidden for matrix in matrices], steps))
 
     def at(self, degree: NDArray[np.intp], inner: NDArray[np.intp]) -> Matrices:
-        """The same of each candidate: `degree` and `inner` index the axes."""
+        """The matrices of each candidate; `degree` and `inner` index the axes."""
         return replace(self, counts=self.counts[:, degree, inner])
 
     def seconds(self, fabric: Fabric, flops_per_s: float, tp: Ints, experts: Ints, group: Ints, zero: Ints) -> Floats:

@@ -1,6 +1,6 @@
 """Samples a second that one device trains on when nothing keeps it waiting.
 
-Networks with layers of tokens are timed by the training estimate, convolutional ones by their layers; what is known by
+Networks with token layers are timed by the training estimate, convolutional ones by their layers; what is known by
 published figures only gets the share of the peak that published runs reached.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
 
 ASSUMED_FRAC = 0.25
-"""Of the 16-bit peak: the middle of what runs of convolutional networks report (Kurth et al. 2018: 17 to 31 % on V100;
-Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
+"""Share of the 16-bit peak: the middle of what runs of convolutional networks report (Kurth et al. 2018: 17 to 31 % on
+V100; Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
 REFERENCE_STACK = "fsdp-eager"
 """How the reference implementations of benchmarks run: eagerly, nothing fused."""
 WIDER_BY_SHARE = 2.0

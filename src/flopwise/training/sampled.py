@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 TF32 = "tf32"
 """What runs in other formats where a device lacks it: `usable_precision`."""
 SAMPLED_OPTIONS = {"samples", "epochs", "global_batch", "micro_batch", "dp", "precision", "optimizer", "stack"}
-"""What can be said of training a network without layers of tokens, beside its machines and its run."""
+"""What can be said of training a network without token layers, beside its machines and its run."""
 BUCKET_BYTES = 25 * 2**20
-"""Of gradients that are sent together: `bucket_cap_mb` of PyTorch's DistributedDataParallel."""
+"""Bytes of gradients that are sent together: `bucket_cap_mb` of PyTorch's DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +224,7 @@ def _run(job: SampledJob, parts: dict[str, float], count: float | None, watts: f
 
 
 def check_sampled_options(work: SampledWorkload, *specs: Spec) -> None:
-    """Refuse what is said of a network without layers of tokens and means nothing to it.
+    """Refuse what is said of a network without token layers and means nothing to it.
 
     Raises:
         SpecError: names it.
@@ -232,8 +232,10 @@ def check_sampled_options(work: SampledWorkload, *specs: Spec) -> None:
     options = {name for spec in specs for name in changed_options(spec)}
     if wrong := sorted(options - SAMPLED_OPTIONS):
         names = ", ".join(name.replace("_", " ") for name in wrong)
-        more = "; what storage it needs `flopwise io` says" if {"storage", "storage_bandwidth"} & options else ""
-        raise SpecError(f"{names}: of models with layers of tokens; {work.name} is trained by whole samples{more}")
+        more = (
+            "; `flopwise io` estimates the storage that it needs" if {"storage", "storage_bandwidth"} & options else ""
+        )
+        raise SpecError(f"{names}: only for models with token layers; {work.name} is trained on whole samples{more}")
 
 
 def sampled_recipe(

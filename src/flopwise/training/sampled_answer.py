@@ -159,7 +159,7 @@ class SampledTrainAnswer(StepAnswer):
         shown, run = job_settings(job), found.run
         memory = sampled_memory_answer(job.recipe, job.cluster.accelerator, job.num_gpus, facts, shown)
         millions = (job.samples or 0.0) / 1e6
-        unknown = ("its parameters are not known, and so is not the memory that it takes",)
+        unknown = ("its parameters are not known, so neither is its memory",)
         noted = (*assumptions, *found.assumptions, *(unknown if memory is None else memory.assumptions))
         return cls(
             estimate=found, memory=memory, fits=None if memory is None else memory.fits,

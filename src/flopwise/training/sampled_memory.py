@@ -14,12 +14,12 @@ from flopwise.training.samples import SampledWorkload, num_parameters
 from flopwise.values import dataclass
 
 PARAMETER_BYTES = 4.0
-"""Of weights, gradients and each state: automatic mixed precision keeps all of them in 32 bits."""
+"""Bytes of a weight, a gradient and each state: automatic mixed precision keeps all of them in 32 bits."""
 INDEX_BYTES = 8.0
-"""Of the place that a largest value came from, which pooling keeps: torch.int64."""
+"""Bytes of the index of a maximum, which pooling keeps: torch.int64."""
 MASK_BYTES = 1.0
-"""Of what dropout has left, by element: torch.bool."""
-EVERY_REPLICA = "every device has all weights, gradients and states: only layers of tokens are sharded (ZeRO, FSDP)"
+"""Bytes per element of dropout's mask: torch.bool."""
+EVERY_REPLICA = "every device has all weights, gradients and states: only token layers are sharded (ZeRO, FSDP)"
 GRADIENTS, WEIGHTS, STATES = "gradients", "weights", "optimizer states"
 
 

@@ -99,7 +99,7 @@ def benchmark_and_model(name: Model | str, source: SourceSpec) -> tuple[Training
 
 
 def network_of_samples(name: Model | str, source: SourceSpec) -> SampledWorkload | None:
-    """What training a model does for each sample, where that is known and layers of tokens are not; else None.
+    """What training a model does for each sample, where that is known and token layers are not; else None.
 
     Raises:
         SpecError: as `SourceSpec.model`.

@@ -304,7 +304,7 @@ def any_of(code: Ints, trait: Callable[[PipelineSchedule], bool]) -> bool:
 
 
 def copies(code: Ints, stages: Ints) -> Floats:
-    """Of how many stages a rank holds the weights; who holds the same one shares its optimizer states."""
+    """Number of stages whose weights a rank holds; ranks with the same stage share its optimizer states."""
     if not any_of(code, lambda schedule: schedule.copies > 1):
         return 1.0
     return np.where(np.asarray(stages) > 1, having(code, lambda schedule: schedule.copies), 1.0)

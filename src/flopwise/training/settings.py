@@ -1,4 +1,4 @@
-"""Which options say a setting of a training job, by the names of its figures."""
+"""Options that set a training job, by the names of their figures."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ SETTINGS = {
     "base format": ("base_format", "qlora"), "load of the fullest expert over the mean": ("expert_skew",),
     "bytes per token": ("token_bytes",), "batches per validation": ("validate_batches",),
 }  # fmt: skip
-"""The same of the recipe, the data and the run."""
+"""Options of the recipe, the data and the run, by the names of their figures."""

@@ -229,7 +229,7 @@ class TrainingSpec(Spec):
         default=False)
     qlora: bool = _recipe(
         "--qlora", options.FLAG,
-        f"Train adapters on a 4-bit base, of rank {defaults.LORA_RANK} unless --lora says another.", default=False)
+        f"Train adapters on a 4-bit base, of rank {defaults.LORA_RANK} unless --lora sets another.", default=False)
     lora_targets: tuple[str, ...] = _recipe(
         "--lora-targets", options.NAMES, "all-linear (default), attention, qv, or a list such as q,k,v,o.",
         default=(), metavar="TARGETS", key="method.targets")

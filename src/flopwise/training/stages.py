@@ -1,4 +1,4 @@
-"""Which layers each pipeline stage holds, for many pipeline degrees at once."""
+"""Layers of each pipeline stage, for many pipeline degrees at once."""
 
 from __future__ import annotations
 

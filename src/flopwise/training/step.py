@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.intp]
 HOST_BYTES_PER_S = 110e9
-"""At which the host of a node updates: 28 bytes a parameter, 1e9 parameters in about 0.25 s (ZeRO-Offload, table 4)."""
+"""Rate at which the host of a node updates parameters: 28 bytes a parameter, 1e9 parameters in about 0.25 s
+(ZeRO-Offload, table 4)."""
 MAX_GPUS_PER_HOST = 8
 ROUTED = "expert_parallel"
 _FORWARD, _BACKWARD, _RECOMPUTE = (STAGE_PARTS.index(name) for name in ("forward", "backward", "recompute"))
@@ -351,7 +352,7 @@ def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) 
 
 
 def owned_others(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
-    """Of `owned_params`, those of embedding, head and norms where the optimizer keeps other states for them.
+    """Parameters of embedding, head and norms among `owned_params`, if the optimizer keeps other states for them.
 
     Source and assumptions: as there.
     """
@@ -363,7 +364,7 @@ def owned_others(table: StepTable, inner: Index, degree: Index, layout: Layout) 
 
 
 def _copies(table: StepTable, degree: Index, layout: Layout) -> Floats:
-    """Of how many stages a rank updates the parameters: those that it holds, unless copies share their states."""
+    """Number of stages whose parameters a rank updates: those that it holds, unless copies share their states."""
     twice = copies(layout.schedule, table.degrees[degree])
     return np.where(np.asarray(layout.zero) > 0, 1.0, twice) if np.any(np.asarray(twice) > 1) else 1.0
 

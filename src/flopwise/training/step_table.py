@@ -111,7 +111,7 @@ class StepTable:
         return self.recipe.stack
 
     def with_partials(self, model: Model, partials: tuple[Partial, ...]) -> StepTable:
-        """The same table with modes of partial recompute; every stage as even as layers allow."""
+        """The table extended by modes of partial recompute; stages are as even as the layers allow."""
         if self.partials == partials:
             return self
         stack = split_model(model, self.recipe.frozen).model.stacks[0]

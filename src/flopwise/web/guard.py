@@ -1,4 +1,4 @@
-"""Who may ask: requests of this machine or with the token, named by the server's own name, from its own pages."""
+"""Access control: requests from this machine or with the token, for the server's own name, from its own pages."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask: names of the server that requests may use (empty: any), and the token, where one is needed."""
+    """Access rules: host names that requests may use (empty: any), and the token, if one is required."""
 
     hosts: frozenset[str]
     token: str | None = None
 
     @classmethod
     def of(cls, host: str, token: str | None) -> Access:
-        """Of a server that listens at `host`: with a token it goes by any name, else by those of this machine."""
+        """The rules of a server at `host`: any host name with a token, otherwise only those of this machine."""
         return cls(frozenset() if token and not is_loopback(host) else frozenset({*LOOPBACK, host.strip("[]")}), token)
 
     def check(self, headers: Headers, *, api: bool) -> None:
@@ -62,7 +62,7 @@ class Access:
         if headers.get("sec-fetch-site", "none") == "cross-site" or (
             origin is not None and urlsplit(origin).netloc != named[0]
         ):
-            raise ProblemError("forbidden", "pages of other origins may not ask")
+            raise ProblemError("forbidden", "requests from pages of other origins are refused")
         if self.token is not None:
             given = headers.get("authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):

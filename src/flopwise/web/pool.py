@@ -38,7 +38,7 @@ MOMENT_S = 0.05
 
 
 class Listener(Protocol):
-    """Who is told how a question stands before its reply is there."""
+    """Receiver of a question's progress, before its reply."""
 
     def note(self, what: str, done: float, total: float | None, note: str) -> None:
         """What is done, how much of it, and of how much."""

@@ -227,7 +227,7 @@ class PageFiles:
     """Files of the pages, kept in memory and read again where one changed; asked again each time, answered with 304."""
 
     def __init__(self) -> None:
-        """Of `STATIC`, and the styles of pictures: no other file can be named."""
+        """Read the files of `STATIC` and the styles of pictures; no other file can be requested."""
         self._paths = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
         self._paths[PICTURES.name] = PICTURES
         self._kept: dict[Path, tuple[tuple[int, int], bytes, str]] = {}

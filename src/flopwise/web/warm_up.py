@@ -24,7 +24,7 @@ class SimulatorWarmUp:
         self._started = asyncio.Event()
 
     def begin(self) -> None:
-        """Begin, the first time that it is asked to."""
+        """Start the warm-up, once."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 

@@ -134,7 +134,7 @@ def blocks(
     cost = found.usd_per_month
     for w in found.workloads:
         if not w.feasible:
-            yield paper.paint(plain_text(f"WARNING: nothing runs {w.name}: {'; '.join(w.reasons)}"), "red")
+            yield paper.paint(plain_text(f"WARNING: no machine runs {w.name}: {'; '.join(w.reasons)}"), "red")
     for text in found.warnings:
         yield paper.paint(plain_text(f"WARNING: {text}"), "red")
     yield pairs(_totals(found), paper)
@@ -217,7 +217,9 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
     if steps := [step for b in binding for step in b.steps]:
-        yield "Shares of the bill, moved:\n" + "\n".join(f"  - {plain_text(step.text)}" for step in steps)
+        yield "What other shares of the bill would cost:\n" + "\n".join(
+            f"  - {plain_text(step.text)}" for step in steps
+        )
     if found.price_notes:
         yield "Prices:\n" + "\n".join(f"  - {plain_text(note)}" for note in found.price_notes[:MOST])
 

@@ -41,10 +41,15 @@ MACHINES = "gpu instance gpus_per_node network power_limit"
 @add("--list", FLAG, "List the profiles.", field="listing", default=False, section="Profiles")
 @add("--show", PROFILE, "Show a profile: its constants and its sources.", section="Profiles")
 @add("--remove", PROFILE, "Remove a profile, so that the shipped constants apply again.", section="Profiles")
-@add("--model", name("model", 4096), "What it serves; FILE is then what `flopwise observe` wrote.", section=DEPLOYMENT)
+@add(
+    "--model",
+    name("model", 4096),
+    "Model that the deployment serves; FILE is then a folder of `flopwise observe`.",
+    section=DEPLOYMENT,
+)
 @add(
     "--users", DEGREE,
-        "Clients that each send a request after an answer (default: as in FILE; else requests arrive at its times).",
+        "Clients of a closed loop (default: as in FILE; else requests arrive at the recorded times).",
     section=DEPLOYMENT,
 )  # fmt: skip
 @flags(MachineSpec, MACHINES, section=DEPLOYMENT)
@@ -72,7 +77,7 @@ def command(
             ["name", "dry_run", "force", "facts", "calibration", "model", *of_service], "goes with measurement files"
         )
     if given["model"] is None:
-        options.refuse(of_service, "needs --model, which the deployment serves")
+        options.refuse(of_service, "needs --model, the model that the deployment serves")
         given = {key: value for key, value in given.items() if key not in of_service}
     if listing:
         found = api.calibrations()
@@ -150,7 +155,7 @@ def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
         )  # fmt: skip
         yield (
             "'now' covers the rows that were fitted; 'left out' predicts each model, row or stretch of traffic with "
-            "constants fitted without it, as is to be expected of new ones."
+            "constants fitted without it, the error to expect for new ones."
         )
     reasons = [f"{rows:,} x {why}" for why, rows in profile.skipped[:MOST_REASONS]]
     if profile.notes or reasons:

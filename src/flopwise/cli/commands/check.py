@@ -82,7 +82,7 @@ def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterato
 def _totals(found: Check) -> Iterator[tuple[str, Any]]:
     beside = found.usd_per_month - sum(m.usd_per_month for w in found.workloads for m in w.machines)
     if beside > 0.005:
-        yield "storage and traffic in it", usd(beside)
+        yield "of it, storage and traffic", usd(beside)
     share = format_percent(found.idle_usd_per_month / found.usd_per_month) if found.usd_per_month else "-"
     yield "idle", f"{usd(found.idle_usd_per_month)} a month, {share} of it"
     if found.proposed_usd_per_month is not None:
@@ -91,7 +91,7 @@ def _totals(found: Check) -> Iterator[tuple[str, Any]]:
     elif found.no_proposal:
         yield "proposed", f"nothing: {found.no_proposal}"
     if found.without:
-        yield "not said", f"what {len(found.without)} other workloads run on: {', '.join(found.without[:5])}"
+        yield "unknown", f"current machines of {len(found.without)} other workloads: {', '.join(found.without[:5])}"
 
 
 def _rows(w: CheckedWorkload) -> Iterator[tuple[Any, ...]]:

@@ -144,7 +144,7 @@ def _with_ends(record: Any, name: str, show: Callable[[float], str], *, never: b
     if value is None:
         return None
     if low is None and high is None:
-        return show(value) if not never else f"{show(value)} (never at either end)"
+        return show(value) if not never else f"{show(value)} (never at either end of the interval)"
     ends = ["never" if end is None else show(end) for end in (low, high)]
     return show(value) if ends == [show(value)] * 2 else f"{show(value)} ({ends[0]} to {ends[1]})"
 
@@ -165,7 +165,7 @@ def _requirements_row(way: Alternative) -> tuple[Any, ...]:
         count = _with_ends(serving, "num_instances", "{:.0f}".format)
         served = f"{'' if count is None else f'{count} x '}{serving.provider} {serving.what}"
         if serving.last_what is not None:
-            served += f", at last {serving.last_num_instances} x {serving.last_what}"
+            served += f", in the last month {serving.last_num_instances} x {serving.last_what}"
         filled = _with_ends(serving, "filled_frac", units.format_percent)
     return (way.name, trained, takes, served, filled)
 

@@ -163,7 +163,7 @@ def shape_lines(answer: ShapeAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(
         [
             *answer.settings,
-            ("time", f"{units.format_seconds(answer.pass_s)}, of it kernels {units.format_seconds(answer.kernels_s)}"),
+            ("time", f"{units.format_seconds(answer.pass_s)} (kernels {units.format_seconds(answer.kernels_s)})"),
             ("memory-bound", f"{units.format_percent(answer.memory_bound_frac)} of the pass"),
             ("ridge", ridge + (f", {cache:,.0f} from L2" if cache is not None else "")),
         ],

@@ -100,7 +100,7 @@ class FolderExport:
 
 
 def _places(files: Sequence[str]) -> str:
-    """The first files that hold a placeholder, and how many more do."""
+    """The first files with a placeholder, and the number of further ones."""
     return ", ".join(files[:2]) + (f" and {len(files) - 2} more" if len(files) > 2 else "")
 
 

@@ -105,4 +105,4 @@ def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
                 words += declared.arguments(given.get(name))
     words += ["--input", str(answer.context - answer.output_tokens)]
     words += ["--output", str(answer.output_tokens)] if answer.output_tokens else []
-    return {f"More of {best.weights}": shlex.join(words)}
+    return {f"{best.weights} in full": shlex.join(words)}

@@ -174,6 +174,6 @@ def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
         size, within = size_text(answer.weights_bytes, base), units.format_seconds(within_s)
         wanted = answer.weights_bytes / within_s
         rows.append(
-            ("to load for serving", f"{rate_text(wanted, base)} per node: {size} of 16-bit weights within {within}")
+            ("to load weights", f"{rate_text(wanted, base)} per node: {size} of 16-bit weights within {within}")
         )
     return rows

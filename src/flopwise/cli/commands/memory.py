@@ -38,7 +38,7 @@ TASKS = {
 @options.argument("model")
 @add(
     "--task", choice("train", "serve"),
-    "What the memory is for (default: serve with options of serving alone, such as --context; else train).",
+    "Task that uses the memory (default: serve with options of serving alone, such as --context; else train).",
 )  # fmt: skip
 @flags(MachineSpec, "gpu", section="")
 @flags(TrainingSpec, "micro_batch", flags=("--micro-batch", "--batch"), section="")
@@ -93,7 +93,7 @@ def _further(*, model: str, task: Literal["train", "serve"] | None, explains: bo
 
 
 def _load(concurrency: int | None, context: int | None) -> list[str]:
-    """The words of `serve` for so many sequences of so many tokens in the cache."""
+    """The options of `serve` for this number of sequences and tokens in the cache."""
     load = [] if concurrency is None else ["--concurrency", str(concurrency)]
     if context is None or context <= 2 * DEFAULT_OUTPUT:
         return load
@@ -118,7 +118,7 @@ def question(*, model: str, task: Literal["train", "serve"] | None, **given: Any
 
 
 def lines(answer: MemoryAnswer, paper: Screen) -> Iterator[str]:
-    """The memory as people read it."""
+    """The memory as text."""
     doing = "training" if answer.task == "train" else "serving"
     where = "" if answer.accelerator is None else f" on {answer.accelerator.name}"
     yield heading(f"Memory per accelerator: {doing} {answer.model.name}{where}", paper)

@@ -77,7 +77,7 @@ def _whole(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "No model of the catalog fits all of these."
     count = "1 model" if len(rows) == 1 else f"{len(rows):,} models"
-    return f"{count} of the catalog; a hub id, a folder, a config.json or a size such as 7B will do in their place."
+    return f"{count} of the catalog; a hub id, a folder, a config.json or a size such as 7B can be given instead."
 
 
 def document(card: ModelCard) -> dict[str, Any]:

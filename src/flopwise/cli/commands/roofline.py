@@ -68,7 +68,7 @@ def _further(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
-    """The answer as people read it."""
+    """The answer as text."""
     yield heading(f"Roofline: {answer.what} on {answer.num_gpus:,} x {answer.cluster.accelerator.name}", paper)
     intensity, ridge = answer.intensity_flops_per_byte, answer.ridge_flops_per_byte
     compute, memory = map(units.format_percent, (answer.compute_efficiency_frac, answer.memory_efficiency_frac))
@@ -109,7 +109,10 @@ def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
     """What follows from a time that is only the least."""
     cost, energy = units.format_cost(answer.cost_usd_at_least), parts.energy(answer.energy_joules_at_least)
     return [
-        ("note", "an upper limit of speed: what activations move is not known and left out; convolutions run below it"),
+        (
+            "note",
+            "an upper limit of speed: the traffic of activations is unknown and not counted; convolutions run slower",
+        ),
         ("samples", f"at most {answer.samples_per_s_at_most:,.4g}/s"),
         ("cost", None if cost is None else f"at least {cost}"),
         ("energy", None if energy is None else f"at least {energy}"),

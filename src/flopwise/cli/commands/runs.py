@@ -22,7 +22,7 @@ command = QuestionGroup(
     examples=("flopwise runs list --since 7d", "flopwise runs list --task pretrain --json"),
     help="""Recorded runs, compared with their estimates.
 
-    They are kept in a file of yours, or on a PostgreSQL server of a team: --store of each command, else FLOPWISE_RUNS,
+    They are stored in a file, or in the PostgreSQL server of a team: --store of each command, else FLOPWISE_RUNS,
     else runs.db in your data folder. A RUN is an id, its first digits (four or more), or a name (the latest run of that
     name). The default command is list.
     """,

@@ -72,7 +72,7 @@ def command(*, sweep: str | None, explain: bool, web: bool, **given: Any) -> Non
     if sweep is not None:
         from flopwise.api.serve import serve_sweep
 
-        options.refuse(["explain"], "of one estimate; leave it out with --sweep")
+        options.refuse(["explain"], "applies to one estimate; leave it out with --sweep")
         swept = serve_sweep(given.pop("model"), sweep, on_compile=announce_compilation, **options.values(given))
         options.answer(swept, sweep_lines)
         return
@@ -154,7 +154,7 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
 def _warnings(answer: ServeAnswer) -> Iterator[str]:
     """What stands in the way."""
     if not answer.fits:
-        yield "weights and one sequence do not fit the memory; nothing would start."
+        yield "weights and one sequence do not fit the memory; the engine would not start."
     load = answer.under_load
     if load is not None and not answer.keeps_up:
         gpus = load.replicas_needed * answer.estimate.num_gpus
@@ -200,7 +200,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows.append(("requests", f"{requests.value * replicas:,.3g}/s {decoding}"))
     rows.append(("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"))
     if drafts is not None:
-        far = f"pays up to {drafts.pays_up_to:,} decoding at once" if drafts.pays_up_to else "never pays here"
+        far = f"faster up to {drafts.pays_up_to:,} decoding at once" if drafts.pays_up_to else "never faster here"
         gain = f"decoding {drafts.decode_speedup:.2f} x as fast; {far}"
         rows.append(("speculation", f"{drafts.tokens_per_step:.2f} tokens a step, {gain}"))
     if answer.host_bytes:

@@ -248,7 +248,7 @@ def _batch_further(worked: BatchAnswer, given: Mapping[str, Any]) -> dict[str, s
 def _judgement(one: _Target) -> str:
     limit, had = map(units.format_seconds, (one.limit_s, one.measured_s))
     what = f"{TITLES[TARGETS[one.latency]]} {one.percentile}"
-    return f"{'Holds' if one.holds else 'Misses'} {what} of {limit}: {had}."
+    return f"{'Meets' if one.holds else 'Misses'} {what} of {limit}: {had}."
 
 
 def _objective(given: dict[str, Any]) -> Slo:
@@ -262,7 +262,9 @@ def _objective(given: dict[str, Any]) -> Slo:
     limits = {name: given[name] for name in TARGETS if given[name] is not None}
     for name, limit in limits.items():
         if limit.percentile not in Percentiles._fields:
-            raise options.usage_error(f"--{name}: allowed of a run: {', '.join(Percentiles._fields)}, such as p95=1s")
+            raise options.usage_error(
+                f"--{name}: allowed in a simulation: {', '.join(Percentiles._fields)}, such as p95=1s"
+            )
     return Slo(*(limits[name].seconds if name in limits else None for name in TARGETS))
 
 
@@ -281,7 +283,7 @@ def check_option_groups(purchase: str) -> None:
     if {"autoscale", "replicas"} <= spelled.keys():
         why = "--autoscale decides how many replicas there are: give --min-replicas, --max-replicas"
     elif {"vertical", "response_cache"} <= spelled.keys():
-        why = "--vertical compares replicas without a --response-cache; ask for one of them"
+        why = "--vertical compares replicas without a --response-cache; give one of them"
     elif "replay" in spelled and (other := sorted({"trace", "rate", "users", "autoscale", "queue"} & spelled.keys())):
         why = f"--replay takes its requests from the observation, for fixed replicas: leave {flag[other[0]]} out"
     elif "queue" in spelled:

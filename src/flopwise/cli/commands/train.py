@@ -71,13 +71,13 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, 
     if compare:
         from flopwise.api.compare import compare as compared
 
-        options.refuse(OF_RUNS, "--compare is of steps in all layouts; leave it out")
+        options.refuse(OF_RUNS, "does not go with --compare, which covers steps in all layouts; leave it out")
         values = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
         found = compared(model, gpus=given["gpus"], weak=weak, **values)
         options.answer(found, scaling_lines, scaling_document, verdict=scaling_verdict)
         return
     if weak:
-        raise options.usage_error("--weak says how --compare scales the batch; give that, too")
+        raise options.usage_error("--weak sets how --compare scales the batch; give --compare, too")
     answer = question(model=model, **given)
     text: Callable[[Any, Screen], Iterator[str]] = lines
     further = {"What each change would do": options.command_line("explain", "train")}
@@ -142,7 +142,7 @@ def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
 
 
 def _is_sampled(answer: Any) -> bool:
-    """Whether the answer is of a network that is known by its samples, not of a model with layers of tokens."""
+    """Whether the answer is of a network that is known by its samples, not of a model with token layers."""
     from flopwise.training.answer import TrainAnswer  # which is there; the other would have to be imported
 
     return not isinstance(answer, TrainAnswer)

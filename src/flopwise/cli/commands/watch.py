@@ -53,7 +53,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
         options.answer(RULES, lambda rows, paper: [_rule_table(rows, paper)])
         return
     if once and serve is not None:
-        raise usage_error("--once looks once; --serve goes on: give one of them")
+        raise usage_error("--once prints one status, --serve runs until it is stopped: give one of them")
     page: MetricsPage | None = None
     watcher = watcher_of(**options.values(given))
     try:
@@ -65,7 +65,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
         if once or not watcher.live:
             fired = _look(watcher)
         elif form := output_form():
-            raise usage_error(f"--{form} is one answer: give --once too")
+            raise usage_error(f"--{form} prints one status: give --once, too")
         else:
             fired = _follow(watcher, page)
     finally:
@@ -164,7 +164,7 @@ def blocks(status: WatchStatus, paper: Screen) -> Iterator[str]:
     facts = [("source", status.source if not status.source_lost else f"{status.source}: {status.source_lost}")]
     facts += [("evidence", "; ".join(one.evidence))] * bool(one.evidence)
     facts += [("less certain", one.missing)] * bool(one.missing)
-    facts += [("what would move it", one.lever)] * bool(one.lever)
+    facts += [("remedy", one.lever)] * bool(one.lever)
     yield pairs([(key, plain_text(value)) for key, value in facts], paper)
     if status.reading.devices or status.reading.lost:
         headers = ["GPU", "model", ">busy", ">tensor", ">memory bw", ">memory", ">temp", ">power", ">clock", "held by",

@@ -36,9 +36,11 @@ NOT_SHOWN = (
     default="127.0.0.1",
 )
 @add("--port", whole(low=0, high=65_535), "Port; 0 takes a free one.", default=8321)
-@add("--token", name("token"), f"Token that requests must send (default: {TOKEN}; made up where one is needed).")
+@add(
+    "--token", name("token"), f"Token that requests must send (default: {TOKEN}, else generated where one is required)."
+)
 @add("--open/--no-open", FLAG, "Open the page in a browser.", field="opens", default=True)
-@add("--openapi", FLAG, "Print the description of the API instead.", default=False)
+@add("--openapi", FLAG, "Print the OpenAPI description instead.", default=False)
 def command(*, openapi: bool, **settings: Any) -> None:
     """The local web app and REST API: planning pages, and the commands over HTTP.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @add(
     "--rows",
     choice("training", "memory", "serving"),
-    "Instead a row a run, as `flopwise backtest` and `flopwise calibrate` read it; without RUNS all that make one.",
+    "Write one row per run instead, in the columns of `flopwise backtest`; without RUNS, all runs that have them.",
 )
 @flags(StoreSpec)
 def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None, store: str | None) -> None:
@@ -40,9 +40,9 @@ def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None,
     from flopwise.api.runs import export_runs
 
     if rows is None and not runs:
-        raise usage_error("no run is named")
+        raise usage_error("no run is given; `flopwise runs list` shows them")
     if rows is not None:
-        options.refuse(("form",), "--rows are a file of their own; leave it out")
+        options.refuse(("form",), "does not go with --rows, which write CSV; leave it out")
         options.answer(run_rows(runs, rows, store=store, file=output), lambda done, _: _rows(done, output))
         return
     found = export_runs(runs, output, form=form, store=store)
@@ -54,4 +54,4 @@ def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None,
 def _rows(done: RunRows, output: Path) -> Iterator[str]:
     yield f"Wrote {len(done.rows)} row{'s' * (len(done.rows) != 1)} of {done.kind}: {output}"
     if done.missing:
-        yield bullets("Runs that make none", done.missing)
+        yield bullets("Runs left out", done.missing)

@@ -43,7 +43,7 @@ def command(*, store: str | None, web: bool, **which: str | None) -> None:
     if web:
         from flopwise.cli.commands.web import run_server
 
-        options.refuse(which, "the page lists every run; look for it there")
+        options.refuse(which, "the page lists all runs; filter them there")
         run_server("runs")
         return
     found = runs(store=store, **options.values(which))

@@ -70,7 +70,7 @@ class PlannedUser(HttpUser):
         self.environment.runner.quit()
 
     def words(self, tokens: int, source: random.Random) -> str:
-        """Words that are about so many tokens."""
+        """Words with about `tokens` tokens."""
         return " ".join(source.choices(WORDS, k=max(round(tokens / self.word_tokens), 0)))
 
     def stream(self) -> None:
@@ -128,7 +128,7 @@ class PlannedUser(HttpUser):
 
 @events.quitting.add_listener
 def check_targets(environment: Any, **_: Any) -> None:
-    """Say which targets are held; a failed request, or a target without figures, is a miss."""
+    """Print the targets that are met; a failed request, or a target without figures, is a miss."""
     missed = [f"{len(FAILED)} requests failed, the first with {FAILED[0]}"] if FAILED else []
     for name, target in LOAD["targets"].items():
         times = sorted(SECONDS[name])

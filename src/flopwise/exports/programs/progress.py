@@ -22,7 +22,7 @@ class RunProgress:
     """What a run has done so far, and the server that tells it."""
 
     def __init__(self, port: int = PORT, host: str = "") -> None:
-        """Begin to answer; the age of a checkpoint counts from now."""
+        """Start the server; the age of a checkpoint counts from now."""
         self.tokens, self.saved = 0, time.time()
         progress = self
 
@@ -42,7 +42,7 @@ class RunProgress:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def step(self, tokens: int) -> None:
-        """So many more tokens are trained."""
+        """Count `tokens` more trained tokens."""
         self.tokens += tokens
 
     def checkpoint(self) -> None:

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def read_arguments(file: str, others: list[str]) -> TrainingArguments:
-    """The arguments of a file, and what stands behind it on the command line."""
+    """The arguments in a file, overridden by those that follow it on the command line."""
     parser = HfArgumentParser([TrainingArguments])
     parser.set_defaults(**json.loads(Path(file).read_text(encoding="utf-8")))
     (arguments,) = parser.parse_args_into_dataclasses(args=others)
@@ -76,7 +76,7 @@ def read_arguments(file: str, others: list[str]) -> TrainingArguments:
 
 
 def load_model(job: Job) -> PreTrainedModel:
-    """The model with its weights, or as it starts; with adapters where they are asked for."""
+    """The model with pretrained or initial weights, and with adapters if the job has them."""
     kind = AutoModelForMaskedLM if job["objective"] == "masked" else AutoModelForCausalLM
     options: dict[str, Any] = {"dtype": getattr(torch, job["dtype"]), "attn_implementation": job["attention"]}
     if QUANTIZATION.exists():
@@ -111,7 +111,7 @@ def freeze(model: PreTrainedModel, frozen: dict[str, Any]) -> None:
 
 
 def load_rows(job: Job) -> Dataset:
-    """Sequences of token ids: rows that hold `input_ids`, else their text through the model's tokenizer."""
+    """Sequences of token ids: `input_ids` of the rows, else their text, tokenized."""
     rows = load_data(job["data"])
     if "input_ids" not in rows.column_names:
         tokenizer = AutoTokenizer.from_pretrained(job["model"])

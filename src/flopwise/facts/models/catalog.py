@@ -352,7 +352,7 @@ class ModelCatalog:
             return replace(model, hf_id=spec, source="config.json of the Hugging Face hub", confidence="high")
         if spec.endswith(".json") or spec.startswith((".", "/", "~")):
             raise SpecError(f"{spec}: no such file or folder")
-        hint = "A hub id (organisation/model), a folder, a config.json or a size such as 7B will do too"
+        hint = "A hub id (organisation/model), a folder, a config.json or a size such as 7B can be given, too"
         raise UnknownNameError("model", spec, self.names, hint)
 
     def _from_config(self, config: Mapping[str, Any], name: str, assume_family: str | None) -> Model:

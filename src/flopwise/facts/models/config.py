@@ -75,7 +75,7 @@ def model_from_config(
     model = _decoder_head(fields, build(fields))
     notes = model.notes
     if assume_family and assume_family != given:
-        notes = (*notes, f"model_type {given!r} read as {assume_family!r}, as asked")
+        notes = (*notes, f"model_type {given!r} read as {assume_family!r} (assume_family)")
     stored_as = published_format(config) or named_format(name)
     return replace(model, name=name, model_type=given or chosen, notes=notes, checkpoint_format=stored_as)
 

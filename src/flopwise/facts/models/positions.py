@@ -6,7 +6,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Embedding, Model
 
 STRETCH = 16
-"""How many times beyond the length that it is made for a model without learned positions may be asked."""
+"""Multiple of its context that is allowed for a model without learned positions."""
 
 
 def learned_positions(model: Model) -> int | None:
@@ -17,7 +17,7 @@ def learned_positions(model: Model) -> int | None:
 
 
 def longest(model: Model) -> int | None:
-    """The longest sequence that may be asked about; None: any."""
+    """The longest sequence allowed; None: any."""
     learned = learned_positions(model)
     if learned is not None or not model.max_position:
         return learned

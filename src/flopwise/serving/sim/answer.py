@@ -91,7 +91,7 @@ class SimulateAnswer(Result):
                 seen.append(f"{title} {second(p.p95)} ({interval}{second(low)} to {second(high)})")
         text = f"{found.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
         if any(limit is not None for limit in self.slo):
-            text += f"; {format_percent(found.goodput_frac)} within the objective"
+            text += f"; {format_percent(found.goodput_frac)} of requests meet every target"
         if found.mean_queue > max(found.mean_running, 1.0):
             text += "; the replicas cannot keep up"
         usd = format_cost(self.usd_per_million_output_tokens)

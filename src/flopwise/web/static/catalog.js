@@ -90,7 +90,7 @@ export async function show(main) {
     const found = rows.filter((row) => wanted.every((word) => columns.some(([, text]) => String(text(row)).toLowerCase().includes(word))));
     const shown = all ? found : found.slice(0, FIRST);
     fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, kind: name === "source" ? "source" : null, cell: text })), shown)
-      : el("p", { class: "empty" }, `Nothing of the ${title} holds “${search.value}”.`),
+      : el("p", { class: "empty" }, `No entry of the ${title} contains “${search.value}”.`),
     found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
     fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)), more?.(found));
     status.classList.remove("busy");
@@ -135,7 +135,7 @@ function ages(rows) {
   const days = dated.map((moment) => (Date.now() - moment) / 86400e3);
   const counts = AGES.map(([most], i) => days.filter((age) => age < most && age >= (AGES[i - 1]?.[0] ?? -Infinity)).length);
   return el("section", { class: "card" }, el("h2", {}, "Age of prices"),
-    chart("Number of offers by the age of their price; the table holds each date", () => ({
+    chart("Number of offers by the age of their price; the table has each date", () => ({
       tooltip: { formatter: (p) => `${p.name}: ${p.value} offers` },
       xAxis: { type: "category", data: AGES.map(([, name], i) => (i < AGES.length - 1 ? `up to ${name}` : name)), axisLabel: { interval: 0, width: 60, overflow: "break", lineHeight: 14, hideOverlap: false, alignMinLabel: "center", alignMaxLabel: "center" } }, yAxis: { type: "value", minInterval: 1 },
       series: [{ type: "bar", data: counts, barMaxWidth: 60 }],
@@ -150,7 +150,7 @@ function scatter(plot, rows, group, peaks) {
   }
   if (!by.size) return null;
   return el("section", { class: "card" }, el("h2", {}, plot.title),
-    chart(`${plot.y} against ${plot.x}; the table holds the same figures`, () => ({
+    chart(`${plot.y} against ${plot.x}; the table has the same figures`, () => ({
       legend: {}, tooltip: { formatter: (p) => `${p.data.name}\n${plot.textX(p.value[0])}, ${plot.textY(p.value[1])}` },
       xAxis: { type: plot.time ? "time" : "log", name: plot.x, axisLabel: { formatter: plot.textX } },
       yAxis: { type: "log", axisLabel: { formatter: plot.textY } },

@@ -103,7 +103,7 @@ async function estimate(place, command, row, plan, question, signal) {
     linkOrigins(cards, () => ofEstimate(noun, own, files));
     await roofline(roof, noun, own, gpu, files, signal);
   } catch (problem) {
-    if (problem.name !== "AbortError") fill(place, el("p", { class: "card note" }, `Its own estimate is not there: ${problem.message}`));
+    if (problem.name !== "AbortError") fill(place, el("p", { class: "card note" }, `This plan could not be estimated by itself: ${problem.message}`));
   }
 }
 

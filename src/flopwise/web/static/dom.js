@@ -114,7 +114,7 @@ export function tiles(figures) {
 /** How a problem is shown: its title, its message, and what to do. */
 export function failed(problem) {
   const details = problem.details ?? { title: "a defect of the page", detail: problem.message };
-  const hint = { 0: "Start it again and reload.", 401: "Open the link that flopwise web printed: it holds the token.", 503: "Try again in a moment." }[details.status];
+  const hint = { 0: "Start it again and reload.", 401: "Open the link that flopwise web printed: it contains the token.", 503: "Try again in a moment." }[details.status];
   return el("div", { class: details.type?.endsWith(":infeasible") ? "infeasible" : "error", role: "alert" }, el("h2", {}, details.title),
     el("p", {}, details.detail), hint && el("p", {}, hint), details.reasons?.length ? el("ul", {}, details.reasons.map((r) => el("li", {}, r))) : null);
 }

@@ -21,7 +21,7 @@ const QUESTIONS = {
 };
 const LABELS = {
   model: "Model", gpu: "GPU", gpus: "GPUs", tokens: "Tokens of the run", seq: "Tokens of a sequence", global_batch: "Sequences of a step", micro_batch: "Sequences of a micro-batch", rate: "Requests a second", concurrency: "Sequences at once",
-  input: "Tokens of a prompt", output: "Tokens of an answer", weights: "Weights", context: "Tokens of a request", formats: "Formats of weights", kv_dtype: "Format of the cache", tp: "Tensor-parallel degree", pp: "Pipeline stages", dp: "Data-parallel replicas", zero: "ZeRO stage",
+  input: "Tokens of a prompt", output: "Tokens of an answer", weights: "Weights", context: "Tokens of a request", formats: "Weight formats", kv_dtype: "Format of the cache", tp: "Tensor-parallel degree", pp: "Pipeline stages", dp: "Data-parallel replicas", zero: "ZeRO stage",
   recompute: "Recomputed", lora: "Rank of adapters", qlora: "On a 4-bit base (QLoRA)", max_batch: "Sequences at once, at most", task: "For", training: "Backward, too", flops: "FLOP", bytes: "Bytes moved", dtype: "Number format", batch: "Samples of a pass",
 };
 const RANGES = { gpus: counts(1, 16384), tokens: counts(1e6, 2e13), seq: counts(256, 131072), global_batch: counts(8, 16384), rate: counts(0.1, 1000), concurrency: counts(1, 4096), input: counts(32, 131072), output: counts(16, 16384), context: counts(1024, 1048576), deadline: times(600, 86400 * 365) };
@@ -31,7 +31,7 @@ const FIGURES = [
   ["run.seconds", "The run takes", "run time"], ["run.cost_usd", "The run costs", "cost"], ["run.energy_joules", "Energy", "energy"], ["run.gpu_hours", "GPU-hours", "GPU-hours"], ["run.goodput_frac", "Goodput", "goodput"],
   ["ttft_s", "TTFT, on average", "TTFT"], ["tpot_s", "TPOT, on average", "TPOT"], ["e2e_s", "Whole request", "whole request"], ["output_tokens_per_s", "output tokens/s", "throughput"], ["requests_per_s", "requests/s", "requests per second"],
   ["utilisation_frac", "Of datasheet rates", "share of datasheet rates"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
-  ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Left of it", "margin"], ["fits_probability", "Chance to fit", "chance to fit"], ["max_concurrency", "Sequences at most", "maximum concurrency"], ["kv_capacity_tokens", "Tokens in the cache at most", "cache capacity"],
+  ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Memory left", "margin"], ["fits_probability", "Chance to fit", "chance to fit"], ["max_concurrency", "Sequences at most", "maximum concurrency"], ["kv_capacity_tokens", "Tokens in the cache at most", "cache capacity"],
   ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "A step at datasheet rates", "lower bound of a step"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
   ["bandwidth_frac", "Of the bandwidth"], ["samples_per_s", "Samples/s"], ["cost_usd", "Cost"], ["energy_joules", "Energy"],
 ];
@@ -147,7 +147,7 @@ function remedies(rows) {
 function quick(rows) {
   if (!rows?.length) return "";
   const unit = (r, value) => format.known(value, (one) => format.withUnit(one, r.unit));
-  return el("section", { class: "card" }, el("h2", {}, "Beside the rule of thumb"), table("Formulas of people, and the estimate", [
+  return el("section", { class: "card" }, el("h2", {}, "Compared with the rule of thumb"), table("Rules of thumb, compared with the estimate", [
     { title: "figure", cell: (r) => r.name }, { title: "formula", minor: true, cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => unit(r, r.value) },
     { title: "estimate", number: true, cell: (r) => unit(r, r.estimate) }, { title: "off by", number: true, cell: (r) => format.known(r.error, format.percent) },
   ], rows));
@@ -169,7 +169,7 @@ function onePoint(place, found, gpu) {
   const ridge = peak / moved;
   const xs = [Math.min(x, ridge) / 8, ridge, Math.max(x, ridge) * 8];
   const reached = found.flops / found.seconds;
-  place.replaceChildren(title, chart("Rate of the work against its FLOP per byte, under the roof of the devices; the tiles hold the same figures", () => ({
+  place.replaceChildren(title, chart("Rate of the work against its FLOP per byte, under the roof of the devices; the tiles have the same figures", () => ({
     legend: {}, tooltip: { formatter: (p) => (p.seriesType === "scatter" ? `${format.rate(reached, "FLOP/s")} at ${format.fixed(x, 1)} FLOP/byte` : "") },
     xAxis: { ...numbersAxis(xs, format.count), name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
     series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: found.what, type: "scatter", symbolSize: 13, data: [[x, reached]] }],

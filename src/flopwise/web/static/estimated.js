@@ -41,7 +41,7 @@ export function memory(found) {
   const of = (bar, name) => bar.parts.find((part) => part.name === name)?.value;
   const whole = `${format.gib(used.per_gpu_bytes)} (80 % interval: ${format.gib(used.low_bytes)} to ${format.gib(used.high_bytes)})${used.capacity_bytes ? ` of ${format.gib(used.capacity_bytes)}` : ""}`;
   return el("section", { class: "card" }, el("h2", {}, several ? "Memory of the GPUs of each pipeline stage" : `Memory of ${one}`),
-    stacks(`Memory by item, ${format.gib(used.per_gpu_bytes)} in all${several ? ` on ${used.worst_rank}` : ""}; the table holds the same figures`, bars.map((bar) => ({ ...bar, name: several ? bar.name : "" })), format.gib,
+    stacks(`Memory by item, ${format.gib(used.per_gpu_bytes)} in all${several ? ` on ${used.worst_rank}` : ""}; the table has the same figures`, bars.map((bar) => ({ ...bar, name: several ? bar.name : "" })), format.gib,
       used.capacity_bytes && { name: `capacity ${format.gib(used.capacity_bytes)}`, value: used.capacity_bytes }, 2 ** 30),
     table(several ? `Fullest, on ${used.worst_rank}: ${whole}` : whole, [
       { title: "item", cell: (name) => [swatch(parts.indexOf(name)), name] },
@@ -54,7 +54,7 @@ export function time(found) {
   const parts = found.breakdown.filter((part) => part.seconds > 0).map((part) => ({ name: part.name.replaceAll("_", " "), value: part.seconds }));
   const whole = parts.reduce((sum, part) => sum + part.value, 0);
   return el("section", { class: "card" }, el("h2", {}, "Time of a step"),
-    stack(`Time of a step by cause, bound by ${found.bound}; the table holds the same figures`, parts, format.seconds),
+    stack(`Time of a step by cause, bound by ${found.bound}; the table has the same figures`, parts, format.seconds),
     table(`${format.seconds(whole)}, bound by ${found.bound}`, [
       { title: "part", cell: (p) => [swatch(parts.indexOf(p)), p.name] }, { title: "time", number: true, cell: (p) => figure(p.name, format.seconds(p.value)) },
       { title: "share", number: true, cell: (p) => format.percent(p.value / whole) },
@@ -90,7 +90,7 @@ export async function roofline(place, noun, own, gpu, files, signal) {
   const pass = [found.settings.pass, found.settings.recipe].filter(Boolean).join(", ");
   const origins = () => ofEstimate("explain", question);
   fill(place, title,
-    chart("Rate of each operation against its FLOP per byte, under the roof of the GPU; the table holds the same figures", () => ({
+    chart("Rate of each operation against its FLOP per byte, under the roof of the GPU; the table has the same figures", () => ({
       legend: {}, tooltip: { formatter: (p) => (p.data.row ? `${p.name}\n${format.rate(p.data.row.y, "FLOP/s")} at ${format.fixed(p.data.row.x, 1)} FLOP/byte\n${format.percent(p.data.row.share_frac)} of the pass` : "") },
       xAxis: { type: "log", name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
       series: [

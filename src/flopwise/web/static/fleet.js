@@ -12,7 +12,7 @@ const FILE = "fleet.yaml";
 /** How long after the last key the form follows the text. */
 const FOLLOWS_MS = 250;
 const FILES_TYPE = "application/vnd.flopwise.files+json";
-const FIELDS = [{ key: "scenarios", label: "Draws of demand, prices and interruptions", placeholder: "1000" }];
+const FIELDS = [{ key: "scenarios", label: "Simulated months", placeholder: "1000" }];
 const EXAMPLE = `name: two services and a fine-tuning
 environments:
   production: {always: true}
@@ -83,7 +83,7 @@ function drawFleet(found, place, question, view) {
   const missing = found.workloads.filter((w) => !w.feasible);
   const expected = cost.expected ?? cost.total;
   place.append(
-    ...missing.map((w) => el("div", { class: "infeasible", role: "alert" }, el("h2", {}, `Nothing runs ${w.name}`), el("ul", {}, w.reasons.map((r) => el("li", {}, r))))),
+    ...missing.map((w) => el("div", { class: "infeasible", role: "alert" }, el("h2", {}, `No machine runs ${w.name}`), el("ul", {}, w.reasons.map((r) => el("li", {}, r))))),
     el("section", { class: "card", "aria-label": "The bill" }, el("h2", {}, found.verdict), tiles([
       ["A month", format.usd(expected), cost.low === null ? null : `80 % interval: ${format.usd(cost.low)} to ${format.usd(cost.high)}`, band(cost.low, expected, cost.high), cost.expected === null ? "bill of a month" : "expected bill"],
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
@@ -109,7 +109,7 @@ function whatIf(found, expected, view) {
   if (!found.whatif?.length) return "";
   const most = Math.max(expected, ...found.whatif.map((one) => one.usd_per_month ?? 0));
   const status = el("p", { role: "status", "aria-live": "polite" });
-  const bill = (usd) => [el("b", {}, usd === null ? "nothing runs it all" : format.usd(usd)), el("span", { class: "note" }, " a month"), usd === null ? null : el("meter", { min: "0", max: String(most), "aria-label": "of the dearest of these", value: usd })];
+  const bill = (usd) => [el("b", {}, usd === null ? "some workloads have no machine" : format.usd(usd)), el("span", { class: "note" }, " a month"), usd === null ? null : el("meter", { min: "0", max: String(most), "aria-label": "share of the highest of these bills", value: usd })];
   const show = (one) => fill(status, one ? [bill(one.usd_per_month), el("span", { class: "line" }, `${one.name}: ${one.text}`)] : [bill(expected), el("span", { class: "line" }, "As planned.")]);
   const name = fresh("whatif");
   const on = found.whatif.find((one) => one.name === view.what_if) ?? null;

@@ -37,12 +37,12 @@ const shares = {
 const names = (noun, key) => async () => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 const ALL = ["serve", "encode", "batch", "finetune", "pretrain"];
 const POLICIES = [
-  { path: ["budget_per_month"], label: "Budget of a month, US dollars", kind: plain, placeholder: "$8k" },
+  { path: ["budget_per_month"], label: "Monthly budget, US dollars", kind: plain, placeholder: "$8k" },
   { path: ["providers"], label: "Providers, with their shares", kind: shares, placeholder: "aws 60%, gcp 40%", hint: "Empty: all, with any shares." },
   { path: ["regions"], label: "Regions", kind: list, placeholder: "us-east-1, eu-*" },
   { path: ["purchase"], label: "Bought", kind: list, hint: "on_demand, spot, reserved_1y, reserved_3y." },
-  { path: ["max_spot_share"], label: "Spot, at most of the cost", kind: plain, placeholder: "50%" },
-  { path: ["growth_per_month"], label: "Growth of a month", kind: plain, placeholder: "4%" },
+  { path: ["max_spot_share"], label: "Maximum share of spot", kind: plain, placeholder: "50%" },
+  { path: ["growth_per_month"], label: "Monthly growth", kind: plain, placeholder: "4%" },
 ];
 const FIELDS = [
   { path: ["name"], label: "Name", kind: { ...plain, write: (text) => text } },
@@ -88,7 +88,7 @@ export function fleetForm({ text, write }) {
   /** The text anew; `focus`: of which field the cursor stays in. */
   function refresh() {
     if (!library) {
-      yaml.then((found) => { library = found; refresh(); }, () => fill(status, "The form is not there; the file can be written as text."));
+      yaml.then((found) => { library = found; refresh(); }, () => fill(status, "The form could not be loaded; edit the file as text."));
       return;
     }
     parsed = library.parseDocument(text() || "name: our platform\nworkloads: []\n", { version: "1.1" });

@@ -61,7 +61,7 @@ async function showOrigins(place, figures, name = null) {
   try {
     const all = await figures();
     const some = name === null ? all : [named(all, name)].filter(Boolean);
-    fill(place, some.length ? some.map((one) => node(one, true)) : el("p", {}, "The estimate holds nothing more about it."));
+    fill(place, some.length ? some.map((one) => node(one, true)) : el("p", {}, "The estimate has no further detail about it."));
   } catch (problem) {
     fill(place, el("p", { class: "error" }, problem.message));
   }

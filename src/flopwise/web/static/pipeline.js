@@ -63,7 +63,7 @@ export function schedule(found) {
   ];
   const idle = ["A stage is idle for ", figure("pipeline bubble", waiting ? format.seconds(waiting) : "0 s"), ` of a step, ${format.percent(waiting / step)} of it. `];
   return el("section", { class: "card" }, el("h2", {}, `Pipeline of ${pp} stages`),
-    chart(`Forward and backward passes of each stage over time; the table holds when each stage works`, () => ({
+    chart(`Forward and backward passes of each stage over time; the table shows when each stage works`, () => ({
       tooltip: { formatter: ({ data }) => `stage ${data.value[0]}, micro-batch ${data.value[3]}, ${data.value[4] ? "backward" : "forward"}\n${format.seconds(data.value[1])} to ${format.seconds(data.value[2])}` },
       xAxis: { ...timeAxis(whole), max: whole },
       yAxis: { type: "category", inverse: true, data: Array.from({ length: pp }, (_, stage) => `stage ${stage}`) },

@@ -43,8 +43,8 @@ const FIELDS = {
   qlora: { label: "On a 4-bit base (QLoRA)", check: "off" },
   deadline: { label: "Done within", range: times(600, 86400 * 365) },
   budget: { label: "Budget, US dollars", range: counts(1, 1e7), hint: "Of the run; of a month for services." },
-  simulate: { label: "Check the best plans in the simulator", check: "on", hint: "Slower; holds percentiles under real queues." },
-  turns: { label: "Turns of a conversation", range: counts(1, 50), hint: "Each prompt holds all turns before it." },
+  simulate: { label: "Check the best plans in the simulator", check: "on", hint: "Slower; percentiles then come from simulated queues." },
+  turns: { label: "Turns of a conversation", range: counts(1, 50), hint: "Each prompt contains all turns before it." },
   think: { label: "Until the next turn, on average", range: times(1, 600) },
   tool_share: { label: "Turns that follow a tool call", hint: "A share of the later turns: 0.3, 30%." },
   tool_pause: { label: "A tool takes, on average", range: times(0.05, 60) },
@@ -237,7 +237,7 @@ export async function show(main) {
     const below = el("div", { class: "below" });
     fill(results,
       problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
-        el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses stand below." : "")),
+        el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses are below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
       rows.length ? ranked(rows, plan, view, remember, select, (row) => () => ofPlan(whole ?? plan, row, question.files)) : null,
       before ?? below);

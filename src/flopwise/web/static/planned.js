@@ -40,7 +40,7 @@ export function front(plan, select) {
   const title = target ? `Cost against ${AXES[target] ?? target}` : "Cost against time";
   const words = (row) => `${row.num_instances} x ${row.provider} ${row.instance}\n${row.num_gpus} x ${row.gpu}\n${format.seconds(timeOf(plan, row))}, ${format.usd(row.cost_usd)}`;
   return el("section", { class: "card" }, el("h2", {}, title),
-    chart(`${title}: ${all.length} plans and the cheapest at each time; the table of plans holds the same figures`, () => ({
+    chart(`${title}: ${all.length} plans and the cheapest at each time; the table of plans has the same figures`, () => ({
       legend: {},
       tooltip: { formatter: (p) => words(p.data.row) },
       xAxis: { ...timesAxis([...all, ...lower].map((one) => one.value[0])), name: target ? AXES[target] ?? target : "time" },
@@ -60,7 +60,7 @@ export function levers(plan, origins) {
   const drawn = plan.levers.filter((one) => one.cost !== null && size(one) > SMALL).sort((a, b) => size(a) - size(b)).slice(-MOST_BARS);
   const effect = (title, key) => ({ title, number: true, cell: (one) => (one[key] === null ? "-" : figure(`${title}, ${one.change}`, ratio(one[key]))) });
   const made = el("section", { class: "card" }, el("h2", {}, "What one change would do"),
-    drawn.length > 0 && chart("Change of the cost by each single change; the table below holds the same figures", () => ({
+    drawn.length > 0 && chart("Change of the cost by each single change; the table below has the same figures", () => ({
       tooltip: { formatter: (p) => `${p.name}: cost ${ratio(1 + p.value / 100)}` },
       grid: { left: 12, right: 30, top: 8, bottom: 30, containLabel: true },
       xAxis: { type: "value", name: "cost, %", splitNumber: 3 },

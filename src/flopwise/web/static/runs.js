@@ -9,11 +9,11 @@ import * as format from "./format.js";
 const AGAIN_MS = 5000;
 /** Metrics as people call them. */
 const TITLES = {
-  step_s: "Time of a step", data_wait_s: "Wait for data", communication_s: "Messages that nothing hides", tokens_per_s: "Tokens/s", samples_per_s: "Samples/s", tokens: "Tokens", loss: "Loss", eval_loss: "Loss on held-out data",
+  step_s: "Time of a step", data_wait_s: "Wait for data", communication_s: "Exposed messages", tokens_per_s: "Tokens/s", samples_per_s: "Samples/s", tokens: "Tokens", loss: "Loss", eval_loss: "Loss on held-out data",
   learning_rate: "Learning rate", grad_norm: "Norm of gradients", loss_scale: "Scale of the loss", mfu_frac: "MFU", model_flops_per_s: "Model FLOP/s", plan_deviation_frac: "Longer than expected", peak_memory_bytes: "Memory at its peak",
   reserved_memory_bytes: "Memory reserved", used_memory_bytes: "Memory in use", energy_joules: "Energy", cost_usd: "Cost", elapsed_s: "Time recorded", eta_s: "Time until it ends", utilization_frac: "Device busy", tensor_active_frac: "Tensor units busy",
   memory_active_frac: "Memory interface busy", temperature_c: "Temperature", power_w: "Power", sm_clock_hz: "Clock", pcie_bytes_per_s: "PCIe traffic", nvlink_bytes_per_s: "NVLink traffic", ttft_s: "TTFT", itl_s: "Between two tokens", e2e_s: "Whole request",
-  ttfb_s: "Time to the first byte", chunks: "Pieces of an answer", failed_requests: "Failed requests", preemptions: "Preemptions", requests_per_s: "Requests/s", requests_running: "Requests that run", requests_waiting: "Requests that wait", cache_frac: "KV cache in use",
+  ttfb_s: "Time to the first byte", chunks: "Pieces of an answer", failed_requests: "Failed requests", preemptions: "Preemptions", requests_per_s: "Requests/s", requests_running: "Running requests", requests_waiting: "Waiting requests", cache_frac: "KV cache in use",
 };
 const called = (metric) => TITLES[metric] ?? metric.replaceAll("_", " ");
 const at = (moment) => (moment === null ? "-" : new Date(moment * 1000).toLocaleString());
@@ -38,7 +38,7 @@ async function all(main) {
   }
   if (!rows.length) {
     fill(main, el("h1", {}, "Runs"), el("div", { class: "empty" },
-      el("h2", {}, "No run is kept on this machine yet."),
+      el("h2", {}, "No run is recorded on this machine yet."),
       el("p", {}, "Record one from any PyTorch loop, and it appears here while it runs:"),
       el("pre", {}, "from flopwise.callbacks import record\n\nwith record(model) as run:\n    for batch in batches:\n        ...  # the step\n        run.step(loss=loss, tokens=batch.numel())"),
       el("p", {}, "Trainer and Lightning have callbacks, ", el("code", {}, "flopwise runs import"), " reads the logs of past runs.")));
@@ -57,7 +57,7 @@ async function all(main) {
   function draw() {
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = rows.filter((r) => wanted.every((word) => `${r.name} ${r.task} ${r.model} ${r.status} ${machines(r)}`.toLowerCase().includes(word)));
-    fill(place, found.length ? table(`${found.length} of ${rows.length} runs, the latest first`, columns, found) : el("p", { class: "empty" }, `No run holds “${search.value}”.`));
+    fill(place, found.length ? table(`${found.length} of ${rows.length} runs, the latest first`, columns, found) : el("p", { class: "empty" }, `No run contains “${search.value}”.`));
     status.classList.remove("busy");
     status.textContent = `${found.length} of ${rows.length}`;
   }
@@ -101,14 +101,14 @@ function draw(place, run) {
       ].filter(([, value]) => value !== "-"))),
     el("div", { class: "cards" }, terms(run), ...Object.entries(run.series).map(([metric, points]) => line(run, metric, points))),
     figures(run), causes(run), events(run),
-    run.expected ? el("section", { class: "card" }, el("h2", {}, "What was expected"), el("p", { class: "note" }, `By flopwise ${run.expected.version}, of this question:`), el("pre", {}, JSON.stringify(run.expected.question, null, 1))) : null);
+    run.expected ? el("section", { class: "card" }, el("h2", {}, "What was expected"), el("p", { class: "note" }, `Estimated by flopwise ${run.expected.version} for this question:`), el("pre", {}, JSON.stringify(run.expected.question, null, 1))) : null);
 }
 
 const SIDES = [["expected", "expected_s", 7], ["measured", "measured_s", 0]];
 const APART = 100; // times: bars of terms that lie further apart show one of them alone
 const timesOf = (rows) => rows.flatMap((term) => SIDES.map(([, key]) => term[key])).filter((value) => value > 0);
 const areApart = (times) => times.length > 1 && Math.max(...times) > APART * Math.min(...times);
-const LABEL = "Time of each term, expected and measured; the table holds the same figures";
+const LABEL = "Time of each term, expected and measured; the table has the same figures";
 const names = (rows) => ({ type: "category", data: rows.map((term) => term.name), axisLabel: { interval: 0 } });
 
 function bars(rows) {
@@ -146,7 +146,7 @@ function line(run, metric, points) {
   const marks = planned && { silent: true, symbol: "none", label: { formatter: "expected" }, data: [{ yAxis: planned.expected }] };
   const area = planned && planned.low !== null && { silent: true, itemStyle: { opacity: 0.12 }, data: [[{ yAxis: planned.low }, { yAxis: planned.high }]] };
   return el("section", { class: "card" }, el("h2", {}, `${called(metric)} over the run`),
-    chart(`${called(metric)} over the run; its median stands in the table`, () => ({
+    chart(`${called(metric)} over the run; its median is in the table`, () => ({
       tooltip: { trigger: "axis", formatter: ([p]) => `${across} ${format.plain(p.value[0])}: ${text(p.value[1])}` },
       xAxis: { type: "value", min: "dataMin", max: "dataMax", name: across }, yAxis: { type: "value", scale: true, axisLabel: { formatter: text } },
       series: [{ type: "line", showSymbol: false, data: points, markLine: marks || undefined, markArea: area || undefined }],
@@ -156,7 +156,7 @@ function line(run, metric, points) {
 function figures(run) {
   const text = (figure, value) => format.known(value, (one) => format.figure(figure.metric, one));
   if (!run.figures.length) return null;
-  return el("section", { class: "card" }, el("h2", {}, "Measured beside expected"), table("Figures with their 80 % interval", [
+  return el("section", { class: "card" }, el("h2", {}, "Measured and expected"), table("Figures with their 80 % interval", [
     { title: "figure", cell: (f) => called(f.metric) }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
     { title: "expected", number: true, cell: (f) => text(f, f.expected) },
     { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [`${text(f, f.low)} to ${text(f, f.high)}`, f.measured === null ? null : band(f.low, f.measured, f.high)]) },

@@ -21,12 +21,12 @@ const FIELDS = [
   { key: "duration", label: "Traffic of", range: times(10, 86400) },
   { key: "ttft", label: "First token within", range: times(0.05, 30) },
   { key: "tpot", label: "Each further token within", range: times(0.005, 0.5) },
-  { key: "autoscale", label: "Autoscaling", redraws: true, choices: [["", "fixed replicas"], ["concurrency", "by requests in flight"], ["queue", "by requests that wait"], ["utilisation", "by the time replicas are busy"], ["kv", "by how full the cache is"]] },
-  { key: "target", label: "Of that, for each replica", hint: "Requests (8), or a share (0.7) of time or cache.", range: counts(0.1, 256), when: scales },
+  { key: "autoscale", label: "Autoscaling", redraws: true, choices: [["", "fixed replicas"], ["concurrency", "by requests in flight"], ["queue", "by waiting requests"], ["utilisation", "by the time replicas are busy"], ["kv", "by cache usage"]] },
+  { key: "target", label: "Target for each replica", hint: "Requests (8), or a share (0.7) of time or cache.", range: counts(0.1, 256), when: scales },
   { key: "min_replicas", label: "Replicas, at least", range: counts(1, 64), when: scales },
   { key: "max_replicas", label: "Replicas, at most", range: counts(1, 256), when: scales },
-  { key: "cold_start", label: "From the wish for a replica to its first request", range: times(1, 1800), when: scales },
-  { key: "cool_down", label: "Never fewer than wanted so long", range: times(1, 3600), when: scales },
+  { key: "cold_start", label: "Cold start of a replica", range: times(1, 1800), when: scales },
+  { key: "cool_down", label: "Scale-down window", range: times(1, 3600), when: scales },
 ];
 const START = { model: "Llama-3.1-8B", gpu: "l40s", rate: "2", input: "1024", output: "256", duration: "5min", ttft: "1s" };
 const TITLES = { ttft_s: "TTFT", tpot_s: "TPOT", itl_s: "between tokens", e2e_s: "whole request" };
@@ -34,7 +34,7 @@ const TITLES = { ttft_s: "TTFT", tpot_s: "TPOT", itl_s: "between tokens", e2e_s:
 export function show(main) {
   return questionPage(main, {
     title: "Serve", noun: "simulate", fields: FIELDS, start: START, needs: (state, files) => state.model && state.gpu && (!state.trace || files[TRACE]),
-    empty: [el("h2", {}, "What do users see?"), el("p", {}, "Choose a model and a GPU; requests are played through every engine step.")],
+    empty: [el("h2", {}, "What do users see?"), el("p", {}, "Choose a model and a GPU; requests are simulated through every engine step.")],
     before: ({ state, change, files, drawForm }) => traceField(state, change, files, drawForm),
     run: async (noun, question, how) => {
       const own = { ...question };
@@ -110,7 +110,7 @@ function timeline(run) {
     })), el("p", { class: "note" }, note));
   const several = line.replicas && new Set(line.replicas).size > 1;
   return [
-    over("Requests that run and wait", `${format.plain(run.mean_running)} run and ${format.plain(run.mean_queue)} wait on average.`, [["running", "running"], ["queue", "waiting"]].filter(([key]) => line[key])),
+    over("Running and waiting requests", `${format.plain(run.mean_running)} run and ${format.plain(run.mean_queue)} wait on average.`, [["running", "running"], ["queue", "waiting"]].filter(([key]) => line[key])),
     line.blocks && over("KV cache: blocks in use", ["At most ", figure("cache at most", format.percent(run.kv_peak_frac)), ` of the cache, ${format.percent(run.kv_mean_frac)} on average.`], [["blocks", "blocks"]]),
     several && over("Replicas", [`Between ${format.plain(Math.min(...line.replicas))} and ${format.plain(Math.max(...line.replicas))}; `, figure("replica-hours", format.plain(run.replica_hours)), " replica-hours", run.cost_usd === null ? "" : [", ", figure("cost of the run", format.usd(run.cost_usd))], "."], [["replicas", "replicas", true]]),
   ];
@@ -119,7 +119,7 @@ function timeline(run) {
 function throughput(points, question) {
   const rows = points.filter((p) => p.tpot_s > 0);
   const made = el("section", { class: "card" }, el("h2", {}, "Latency against throughput"),
-    chart("Time of a token against output tokens a second; the table holds the same figures", () => ({
+    chart("Time of a token against output tokens a second; the table has the same figures", () => ({
       tooltip: { formatter: (p) => `${format.plain(p.value[0])} output tokens/s\n${format.seconds(p.value[1])} a token` },
       xAxis: { ...numbersAxis(rows.map((p) => p.tokens_per_s), format.count), name: "output tokens/s", splitNumber: 4 }, yAxis: timesAxis(rows.map((p) => p.tpot_s)),
       series: [{ type: "line", symbolSize: 8, data: rows.map((p) => [p.tokens_per_s, p.tpot_s]) }],

@@ -1,0 +1,34 @@
+"""The heading of a plan states the question: task, tokens or traffic, targets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flopwise.cli.plan_text import title
+from flopwise.search.answer import Plan
+
+
+@pytest.mark.parametrize(("task", "stated", "heading"), [
+    ("finetune", {"method": {"kind": "lora"}, "data": {"tokens": 5e7}, "targets": {"budget": 100}},
+     "finetune with LoRA on 50.0 M tokens; targets: budget $100"),
+    ("serve", {"traffic": {"requests_per_s": "20/s", "input_tokens": "1k", "output_tokens": 250},
+               "targets": {"ttft": {"p95": "1s"}}},
+     "serve 20 requests/s, 1,000 tokens in, 250 tokens out; targets: ttft p95 1s"),
+    ("serve", {"traffic": {"requests_per_s": 1, "turns": "2:8"}}, "serve 1 session/s"),
+    ("serve", {"traffic": {"concurrency": 8, "input_tokens": "200:800"}},
+     "serve 8 requests in flight, 200:800 tokens in"),
+    ("serve", {"traffic": {"trace": "logs/day.csv"}}, "serve the requests of day.csv"),
+    ("batch", {"traffic": {"requests": "1M"}}, "batch 1,000,000 requests"),
+])  # fmt: skip
+def test_the_heading_is_the_question(task: str, stated: dict[str, Any], heading: str) -> None:
+    plan = cast("Plan", SimpleNamespace(task=task, workload={"model": "Llama-3.1-8B", **stated}))
+    assert title(plan) == f"Llama-3.1-8B: {heading}"
+
+
+def test_a_name_goes_before_the_model() -> None:
+    stated = {"name": "chat", "model": "Llama-3.1-8B", "traffic": {"requests_per_s": 2}}
+    plan = cast("Plan", SimpleNamespace(task="serve", workload=stated))
+    assert title(plan) == "chat: serve Llama-3.1-8B, 2 requests/s"
