@@ -504,8 +504,8 @@ def _money_claims() -> Iterator[Claim]:
     )
 
 
-_RANGES = """Statements of a least or a largest figure, or of both, and of single figures of machines. "Off by" is from the
-nearer end; what lies within 5 % of it is right.
+_RANGES = """Statements of a least or a largest figure, or of both, and of single figures of machines. "Off by" is from
+the nearer end; what lies within 5 % of it is right.
 """
 
 
