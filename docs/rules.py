@@ -57,6 +57,7 @@ def page() -> str:
     parts += ["", "## Cores\n", *_cores()]
     parts += ["", "## A month's bill\n", _BILL, *_bills()]
     parts += ["", "## Claims\n", _CLAIMS, *_claims()]
+    parts += ["", "## Ranges\n", _RANGES, *_range_rows()]
     parts += ["", "## Rules\n"]
     for title, formula, rows, verdict in _rules():
         parts += [f"### {title}\n", f"{formula}\n", *rows, "", f"{verdict}\n"]
@@ -501,6 +502,197 @@ def _money_claims() -> Iterator[Claim]:
         "times",
         "twice the width has four times the elements and eight times the operations",
     )
+
+
+_RANGES = """Statements of a least or a largest figure, or of both, and of single figures of machines. "Off by" is from
+the nearer end; what lies within 5 % of it is right.
+"""
+
+
+class Range(NamedTuple):
+    """A statement of a range with our figure and why it lies elsewhere, in `unit`; infinite where there is no end."""
+
+    what: str
+    least: float
+    most: float
+    ours: float
+    unit: str
+    why: str
+    once: bool = False  # it was right at some time
+
+    @property
+    def off(self) -> float:
+        """The nearer end relative to our figure; 1 within the range."""
+        return min(max(self.ours, self.least), self.most) / self.ours
+
+    @property
+    def verdict(self) -> str:
+        """`right`, `outdated` or `wrong`."""
+        if abs(self.off - 1) <= WITHIN:
+            return "right"
+        return "outdated" if self.once else "wrong"
+
+
+def _range_rows() -> Iterator[str]:
+    yield "| said | computed | off by | verdict | why |"
+    yield "|---|---|---|---|---|"
+    for one in (*_memory_ranges(), *_speed_ranges(), *_machine_ranges()):
+        ends = [_figure(end) for end in (one.least, one.most) if 0 < end < math.inf]
+        said = (
+            " to ".join(dict.fromkeys(ends)) if len(ends) > 1 else ("at least " if one.least else "at most ") + ends[0]
+        )
+        off = f"{100 * (one.off - 1):+.0f} %" if 0.2 < one.off < 5 else f"{one.off:.2g} x"
+        row = f"{one.what}: {said} {one.unit}", f"{_figure(one.ours)} {one.unit}", off, f"**{one.verdict}**", one.why
+        yield f"| {' | '.join(row)} |"
+
+
+def _memory_ranges() -> Iterator[Range]:
+    for name, said in (("fp32", 4.0), ("fp16", 2.0), ("int8", 1.0)):
+        weights = dict(flopwise.memory("7B", task="serve", context=1, weights=name).items)["weights"]
+        each = weights / parameters(_model("7B"))
+        yield Range(f"a weight in {name.upper()} takes", said, said, each, "bytes", "with scales and what stays wider")
+    plain = 4.0 * parameters(_model("Llama-2-7B"))
+    for kind, said, batch in (("gradients", 1.0, 1), ("optimizer states", 2.0, 1), ("activations", 2.0, 4)):
+        found = flopwise.memory("Llama-2-7B", task="train", precision="fp32", micro_batch=batch, seq=2048)
+        yield Range(
+            f"training takes in {kind}", said, said, dict(found.items)[kind] / plain, "times the weights",
+            f"Llama-2-7B in FP32, {batch} x 2,048 tokens, which activations follow",
+        )  # fmt: skip
+    recipe = Recipe(
+        seq_len=2048,
+        optimizer=load_facts().optimizer("adamw"),
+        stack=load_facts().stack("hf-trainer"),
+        attention="eager",
+    )
+    for attention, why in (
+        ("eager", "the scores grow with the square, the rest with the length"),
+        ("flash", "no scores are kept: all grows with the length"),
+    ):
+        short, long = (
+            float(
+                MemoryTable(_model("Llama-2-7B"), replace(recipe, seq_len=seq, attention=attention))
+                .sums(Layout())[0].activations[0, -1, 0]
+            )
+            for seq in (4096, 8192)
+        )  # fmt: skip
+        yield Range(f"twice the sequence takes with {attention} attention", 4.0, 4.0, long / short, "times", why)
+    with_spare = flopwise.memory("7B", task="serve", concurrency=4, context=2048).per_gpu_bytes / 1e9
+    yield Range(
+        "the same 7B model at 4 x 2,048 tokens with 20 % for the framework takes", 273.8, 273.8, with_spare, "GB",
+        "a fifth of activations that are not kept",
+    )  # fmt: skip
+    trained = flopwise.memory("7B", task="train", precision="fp32", micro_batch=2, seq=2048).per_gpu_bytes / 1e9
+    yield Range(
+        "and trained in FP32 on 2 x 2,048",
+        383.4,
+        383.4,
+        trained,
+        "GB",
+        "activations of 4 times the weights, and a fifth",
+    )
+    served = flopwise.memory("7B", task="serve", context=2048).per_gpu_bytes / 1e9
+    yield Range("models of 7 to 20 B are served in; the smallest in", 16.0, 40.0, served, "GB", "in 16 bits")
+    small = flopwise.memory("gpt2", task="train", seq=1024).per_gpu_bytes / 1e9
+    yield Range("small models (GPT-2) train in", 8.0, 16.0, small, "GB", "one sequence at a time; more with more")
+    whole = 8 * flopwise.train("Llama-65B", gpu="a100-80gb", gpus=8, seq=2048).memory.per_gpu_bytes / 1e9
+    yield Range("large models (Llama-65B) train in", 160.0, 320.0, whole, "GB", "total of eight GPUs, best sharding")
+
+
+def _speed_ranges() -> Iterator[Range]:
+    run = flopwise.train("gpt2", gpu="t4", seq=1024, tokens="100M").estimate.run
+    assert run is not None
+    yield Range(
+        "GPT-2 on 100M tokens trains on a T4 for", 2.0, 8.0, run.seconds / 3600, "hours", "with a current kernel"
+    )
+    months = flopwise.train("Llama-3.1-70B", gpu="h100", gpus=1024, tokens="2T").estimate.run
+    assert months is not None
+    yield Range(
+        "large models train for weeks to months; 70B on 2T tokens on 1,024 H100 for", 2.0, 26.0,
+        months.seconds / 604_800, "weeks", "failures and checkpoints included",
+    )  # fmt: skip
+    token = flopwise.roofline("70B", gpu="h100", batch=1, seq=1)
+    yield Range(
+        "a token of one request of a 70B model takes more time for memory than for arithmetic", 1.0, math.inf,
+        (token.memory_s or 0.0) / (token.compute_s or math.inf), "times", "all weights are read for it, on H100s",
+    )  # fmt: skip
+    slow = flopwise.roofline(
+        gpu="custom:fp16=300T,bandwidth=2TB/s,memory=80GB", flops=4.2e14, bytes=280e9, dtype="fp16", efficiency=0.6
+    )
+    yield Range(
+        "4.2e14 FLOP at 60 % of 300 TFLOP/s take", 2.33, 2.33, slow.compute_s or 0.0, "s", "operations over the rate"
+    )
+    chips = load_facts().accelerators
+    single = [chips[name].peak["fp32"] for name in ("RTX 4090", "A100-SXM-80")]
+    yield Range(
+        "consumer GPUs are better in FP32: an RTX 4090 has",
+        1.0,
+        math.inf,
+        single[0] / single[1],
+        "times an A100",
+        "of peaks",
+    )
+    pair = flopwise.serve("Llama-7B", gpu="t4", weights="awq", rate=1, input_tokens=128, output_tokens=64)
+    assert pair.under_load is not None
+    hourly = 3600 * pair.under_load.requests_per_s / pair.under_load.utilisation_frac
+    yield Range(
+        "a T4 takes batches of Llama-7B of", 10_000.0, math.inf, hourly, "requests an hour",
+        "in 4 bits, 128 input, 64 output tokens",
+    )  # fmt: skip
+
+
+def _machine_ranges() -> Iterator[Range]:
+    chips, offers = load_facts().accelerators, load_facts().offers
+    for name, said in (
+        ("T4", 16.0), ("V100-SXM2-16", 16.0), ("V100-SXM2-32", 32.0), ("A100-SXM-40", 40.0), ("A100-SXM-80", 80.0),
+        ("H100-SXM-80", 80.0),
+    ):  # fmt: skip
+        most = said * 2**30 / 1e9
+        yield Range(
+            f"{name} has memory of", said, most, chips[name].hbm_bytes / 1e9, "GB", "sold as GB, and up to as many GiB"
+        )
+    for name, said in (("A100-SXM-80", 600.0), ("H100-SXM-80", 900.0)):
+        both = 2 * (chips[name].link_bytes_per_s or 0.0) / 1e9
+        yield Range(f"NVLink of {name} moves", said, said, both, "GB/s", "both directions together; a message has half")
+    lanes = 2 * (chips["A100-SXM-80"].pcie_bytes_per_s or 0.0) / 1e9
+    yield Range("PCIe 4.0 with 16 lanes moves", 64.0, 64.0, lanes, "GB/s", "both directions together")
+    for instance, cores, memory in (
+        ("g4dn.xlarge", 4, 16.0), ("g4dn.2xlarge", 8, 32.0), ("p3.2xlarge", 8, 61.0), ("p3.8xlarge", 32, 244.0),
+        ("p4d.24xlarge", 96, 1152.0),
+    ):  # fmt: skip
+        offer = _offer("aws", instance, "us-east-1")
+        yield Range(
+            f"{instance} has", float(cores), float(cores), float(offer.vcpus or 0), "vCPUs", "the provider's page"
+        )
+        yield Range(f"{instance} has memory of", memory, memory, (offer.ram_bytes or 0.0) / 2**30, "GiB", "the same")
+    devices = {a.name for a in chips.values() if a.kind == "gpu"}
+    for provider, least, most in (("aws", 50.0, 90.0), ("gcp", 60.0, 91.0), ("azure", 60.0, 90.0)):
+        known = sorted(
+            100 * (1 - o.spot_usd_per_hour / o.on_demand_usd_per_hour)
+            for o in offers
+            if o.provider == provider and o.spot_usd_per_hour and o.on_demand_usd_per_hour and o.accelerator in devices
+        )
+        why = f"the median of {len(known)} offers with GPUs, from {known[0]:.0f} to {known[-1]:.0f} %"
+        yield Range(f"spot machines of {provider} save", least, most, known[len(known) // 2], "%", why)
+    terms = sorted(
+        100 * (1 - o.reserved_1y_usd_per_hour / o.on_demand_usd_per_hour)
+        for o in offers
+        if o.provider == "gcp" and o.reserved_1y_usd_per_hour and o.on_demand_usd_per_hour
+    )
+    middle = terms[len(terms) // 2]
+    yield Range("a year's commitment at gcp saves", 40.0, 60.0, middle, "%", f"the median of {len(terms)} offers")
+    fast = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=50e12, gpus_per_node=8, gpus=8)
+    slow = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=35e12, gpus_per_node=8, gpus=8)
+    yield Range(
+        "CosmoFlow at 50 TFLOP/s reads on a V100", 3.25, 3.25, fast.read_bytes_per_s_per_gpu / 1e9, "GB/s",
+        "65 GB/s a PFLOP/s",
+    )  # fmt: skip
+    for words, said, found in (("35", 18.2, slow), ("50", 26.0, fast)):
+        yield Range(
+            f"and on a node of eight at {words} TFLOP/s", said, said, found.read_bytes_per_s_per_node / 1e9, "GB/s",
+            "eight times that of one",
+        )  # fmt: skip
+    nfs = load_facts().storage("nfs-tcp").read_bytes_per_s / 1e9
+    yield Range("NFS over TCP reads", 3.0, 3.0, nfs, "GB/s", "of one client, at most")
 
 
 _BILL = """Instances x hours x price. The arithmetic of such plans is right, but the prices age.

@@ -90,3 +90,39 @@ def test_prices_of_retired_machines_say_so() -> None:
     assert reasons["Standard_NC6s_v3"].endswith(", retirement date 2025-09-30")
     assert reasons["p3.2xlarge"].endswith(", retirement date 2025-12-20")
     assert "retirement" not in reasons["g4dn.xlarge"]
+
+
+@cache
+def ranges() -> dict[str, Any]:
+    """Every range by what it says."""
+    names = ("_memory_ranges", "_speed_ranges", "_machine_ranges")
+    return {one.what: one for name in names for one in rules()[name]()}
+
+
+@pytest.mark.parametrize(
+    ("what", "by_hand", "near"),
+    [
+        ("a weight in INT8 takes", 1.0 + 2 * 2 * 32_000 * 4096 / 2 / 6.74e9, 0.01),  # embeddings and head in 16 bits
+        ("training takes in optimizer states", 2.0, 1e-6),  # two moments in 4 bytes
+        ("twice the sequence takes with flash attention", 2.0, 1e-6),
+        ("4.2e14 FLOP at 60 % of 300 TFLOP/s take", 4.2e14 / (0.6 * 300e12), 1e-6),
+        ("consumer GPUs are better in FP32: an RTX 4090 has", 82.6 / 19.5, 0.01),  # datasheets
+        ("NVLink of A100-SXM-80 moves", 12 * 50.0, 1e-6),  # twelve links of 25 GB/s each way
+        ("PCIe 4.0 with 16 lanes moves", 2 * 16 * 16e9 * 128 / 130 / 8 / 1e9, 0.01),
+        ("CosmoFlow at 50 TFLOP/s reads on a V100", 63.26 * 0.05, 0.001),
+        ("and on a node of eight at 35 TFLOP/s", 8 * 63.26 * 0.035, 0.001),
+        ("p4d.24xlarge has memory of", 1152.0, 1e-6),
+    ],
+)
+def test_computed_figures_of_ranges_are_those_by_hand(what: str, by_hand: float, near: float) -> None:
+    assert ranges()[what].ours == pytest.approx(by_hand, rel=near)
+
+
+def test_a_range_is_right_within_its_ends_and_off_by_the_nearer() -> None:
+    made = rules()["Range"]
+    inside, above, below = (made("x", 2.0, 4.0, ours, "s", "") for ours in (3.0, 8.0, 1.0))
+    assert (inside.verdict, inside.off) == ("right", 1.0)
+    assert (above.verdict, above.off) == ("wrong", 0.5)
+    assert (below.verdict, below.off) == ("wrong", 2.0)
+    assert made("x", 2.0, 4.0, 8.0, "s", "", once=True).verdict == "outdated"
+    assert made("x", 2.0, float("inf"), 1e9, "s", "").verdict == "right"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import flopwise
 from flopwise.cost.cluster import cluster
-from flopwise.cost.intervals import ErrorBand, device_band
-from flopwise.errors import SpecError
+from flopwise.cost.intervals import OTHER_SOFTWARE, ErrorBand, device_band
+from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.calibration import FamilyRows, MeasuredFamilies
 from named import FACTS
 
@@ -87,3 +90,57 @@ def test_a_file_that_is_not_one_of_coverage_is_refused(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(SpecError, match="fit_coverage"):
             MeasuredFamilies.by_kind(file)
+
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "dense": {"model": "Llama-3.1-8B", "gpus": 8}, "one device": {"model": "gpt2", "gpus": 1},
+    "adapters": {"model": "Llama-3.1-8B", "gpus": 8, "lora": 16}, "mixture": {"model": "Mixtral-8x7B", "gpus": 64},
+    "sampled": {"model": "resnet50", "gpus": 1}, "large": {"model": "Llama-3.1-70B", "gpus": 2048},
+}  # fmt: skip
+FOREIGN = [name for name, device in FACTS.accelerators.items() if device.kind in OTHER_SOFTWARE]
+H100S = ("H100-SXM-80", "H100-PCIe-80")
+
+
+def log_widths(answer: Mapping[str, Any], names: Iterable[str]) -> list[float]:
+    """Of the intervals of some figures of an answer."""
+    ends = [(answer[f"{name}low"], answer[f"{name}high"]) for name in names]
+    return [math.log(high / low) for low, high in ends]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_no_run_on_other_software_is_surer_than_on_an_h100(question: str) -> None:
+    """Of all TPUs, Gaudis, Trainiums and their like, whatever nobody stated of the run."""
+    asked, seen = QUESTIONS[question], 0
+    least = max(log_widths(flopwise.train(gpu=name, **asked).to_dict(), [""])[0] for name in H100S)
+    for name in FOREIGN:
+        try:
+            found = flopwise.train(gpu=name, **asked).to_dict()
+        except (MissingFactError, SpecError, InfeasibleError):  # a rate or a link that nobody knows
+            continue
+        seen += 1
+        assert log_widths(found, [""])[0] >= least * (1 - 1e-9), name
+    assert seen >= 10
+
+
+def test_what_nobody_stated_makes_no_run_on_other_software_surer() -> None:
+    for name in FOREIGN:
+        try:
+            stated = flopwise.train("Llama-3.1-8B", gpu=name, gpus=8, stack="xla")
+        except (MissingFactError, SpecError):
+            continue
+        (width,), (open_width,) = (
+            log_widths(one.to_dict(), [""]) for one in (stated, flopwise.train("Llama-3.1-8B", gpu=name, gpus=8))
+        )
+        assert open_width >= width
+
+
+def test_no_service_on_other_software_is_surer_than_on_an_h100() -> None:
+    names = ("ttft_s_", "tpot_s_", "output_tokens_per_s_")
+    least = log_widths(flopwise.serve("Llama-3.1-8B", gpu="H100-SXM-80", concurrency=16).to_dict(), names)
+    for name in FOREIGN:
+        try:
+            found = flopwise.serve("Llama-3.1-8B", gpu=name, concurrency=16).to_dict()
+        except (MissingFactError, SpecError):
+            continue
+        if found["ttft_s"] is not None:
+            assert all(own >= other for own, other in zip(log_widths(found, names), least, strict=True)), name

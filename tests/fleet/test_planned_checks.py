@@ -47,7 +47,7 @@ def test_a_fleet_is_refused_before_any_search(
 ) -> None:
     """The bad one is the last of three."""
 
-    def run_searches(*_: object) -> None:
+    def run_searches(*_: object, **__: object) -> None:
         raise AssertionError("a search was started")
 
     monkeypatch.setattr(planned, "run_searches", run_searches)

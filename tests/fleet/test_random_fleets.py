@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import sys
+from dataclasses import replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -112,14 +113,21 @@ def wide_shelf() -> Facts:
     return whole.with_tables(offers=tuple(offers.values()))
 
 
-def bills_beside_shares(seed: int, field: str, *, retired: bool) -> list[float]:
+@cache
+def clouds() -> Facts:
+    """All that three clouds have on offer."""
+    whole = load_facts(None)
+    return whole.with_tables(offers=tuple(o for o in whole.offers if o.provider in {"aws", "gcp", "azure"}))
+
+
+def bills_beside_shares(seed: int, field: str, *, retired: bool, facts: Facts | None = None) -> list[float]:
     """The bills of a random fleet with shares of two providers, from the strictest value of a policy to the loosest."""
     document, draw = random_fleet(seed), random.Random(seed)  # noqa: S311 - figures for a test
     policies: dict[str, Any] = {"purchase": ["on_demand", "spot"], "software": ["any"], "include_retired": retired}
     share = draw.choice([20, 40, 60])
     policies |= {"providers": {"aws": f"{share}%", "gcp": f"{100 - share}%"}, "share_tolerance": "30%"}
     tried = (policies | ({} if value is None else {field: value}) for value in RELAXED[field])
-    return [bill(document | {"policies": one}, wide_shelf())[0] for one in tried]
+    return [bill(document | {"policies": one}, facts or wide_shelf())[0] for one in tried]
 
 
 @pytest.mark.parametrize("field", RELAXED)
@@ -134,3 +142,32 @@ def test_a_region_more_never_costs_more_beside_shares_that_bind() -> None:
     """Without machines that are retired, so that a share may rest on one region."""
     for strict, loose in itertools.pairwise(bills_beside_shares(0, "regions", retired=False)):
         assert loose <= strict * CLOSE
+
+
+@pytest.mark.parametrize(("seed", "field"), [(7, "max_spot_share"), (7, "exclude"), (20, "purchase")])
+def test_a_policy_relaxed_over_all_that_clouds_sell_never_costs_more(seed: int, field: str) -> None:
+    """With hundreds of options, not those of a small shelf alone: what held without one more of them holds with it."""
+    for strict, loose in itertools.pairwise(bills_beside_shares(seed, field, retired=False, facts=clouds())):
+        assert loose <= strict * CLOSE
+
+
+@pytest.mark.parametrize("regions", [["eu*"], ["eu*", "us*"], None])
+def test_a_share_rests_on_an_instance_in_a_dearer_region_where_its_cheapest_is_left_out(
+    regions: list[str] | None,
+) -> None:
+    """Half and half hold with gcp's machine in Europe, at the price of aws' own; Virginia has the same for 40 %."""
+    aws, gcp = (next(o for o in wide_shelf().offers if o.instance == name) for name in ("g6.xlarge", "g2-standard-4"))
+    places = [(aws, "us-east-1", 1.0), (aws, "eu-west-1", 1.0), (gcp, "us-east4", 0.4), (gcp, "europe-west4", 1.0)]
+    offers = tuple(replace(offer, region=region, on_demand_usd_per_hour=usd) for offer, region, usd in places)
+    traffic = {"requests_per_s": 5, "input_tokens": 128, "output_tokens": 16}
+    service: dict[str, Any] = {"task": "serve", "model": "gpt2", "traffic": traffic}
+    service["targets"] = {"latency": {"p95": "10s"}}
+    policies: dict[str, Any] = {"purchase": ["on_demand"], "providers": {"aws": "50%", "gcp": "50%"}}
+    document = {
+        "name": "halves", "policies": policies | ({} if regions is None else {"regions": regions}),
+        "workloads": [service | {"name": name, "constraints": {"providers": [name]}} for name in ("aws", "gcp")],
+    }  # fmt: skip
+    usd, found = bill(document, wide_shelf().with_tables(offers=offers))
+    assert usd == pytest.approx(2 * 730)
+    assert found is not None
+    assert {row.region for row in found.rows if row.provider == "gcp"} == {"europe-west4"}

@@ -54,9 +54,11 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the effort for an allocation: to improve a late one, and for each step of finding out why there is none."""
-FEW = 200
-"""Up to so many options, those of each trait kept apart, traits are left out of an allocation where that is cheaper;
-else where nothing else holds."""
+EFFORT_EACH = 5e3
+"""Effort for each option, those of each trait kept apart, with which traits are left out of an allocation where that is
+cheaper; with less where nothing else holds."""
+COMPARISONS = 40
+"""Solutions of which the shares do not hold once what they use is a measure, after which no more are looked for."""
 CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
 ROUNDS = 4
@@ -146,7 +148,7 @@ def allocate(
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
         made, solution = _lean_solution(ThriftyProgram(problem, without), gap, effort)
         late |= solution.out_of_time
-    if made.has_shares:
+    if made.rules.has_shares:
         made, solution = _with_traits_left_out(problem, made, solution, gap, effort)
         late |= solution.out_of_time
     if solution.columns is None:
@@ -172,15 +174,24 @@ def _with_traits_left_out(
     if not closable_traits(options):
         return made, solution
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
-    if solution.columns is not None and len(wider.options) > FEW:
+    if solution.columns is not None and len(wider.options) * EFFORT_EACH > effort:
         return made, solution
-    trial, other = _lean_solution(ThriftyProgram(wider, made.without), gap, effort * LATER_FRAC)
-    same = replace(solution, out_of_time=other.out_of_time)
-    if other.columns is None:
-        return made, same
-    if solution.columns is not None and other.objective >= solution.objective * (1.0 - max(gap, CENT_FRAC)):
-        return made, same
-    return trial, other
+    most, late = np.inf, False
+    if solution.columns is not None:
+        most = solution.objective * (1.0 - max(gap, CENT_FRAC))
+    for _ in range(COMPARISONS):
+        trial = ThriftyProgram(wider, made.without)
+        if np.isfinite(most):  # what costs no less is not looked for
+            trial.program.at_most({column: usd for column, usd in enumerate(trial.program.costs) if usd}, most)
+        other = solve(trial.program, gap, effort * LATER_FRAC)
+        late |= other.out_of_time
+        if other.columns is None or other.objective >= most:
+            break
+        measures, minimal = trial.missing_measures(other.columns), trial.redundant(other.columns)
+        if not measures and not minimal:
+            return trial, replace(other, out_of_time=late)
+        wider = replace(wider, measures=wider.measures | measures, minimal=wider.minimal | minimal)
+    return made, replace(solution, out_of_time=late)
 
 
 def _lean_solution(
@@ -194,7 +205,7 @@ def _lean_solution(
     late = solution.out_of_time
     while solution.columns is not None and (more := made.redundant(solution.columns)):
         rounds += 1
-        made = made.without_redundant(more if rounds < ROUNDS else frozenset(made.of))
+        made = made.without_redundant(made.alike(more) if rounds < ROUNDS else frozenset(range(len(made.options))))
         solution = solve(made.program, gap, effort)
         late |= solution.out_of_time
     return made, replace(solution, out_of_time=late)
@@ -418,7 +429,7 @@ def _nearest(made: ThriftyProgram, effort: float, *, late: bool) -> tuple[Thrift
         more = trial.redundant(solution.columns)
         if not more:
             break
-        made = made.without_redundant(more)
+        made = made.without_redundant(made.alike(more))
     gives = relaxed.gives(solution.columns)
     if gives:
         proven = solution.objective * (1 - solution.gap) > ELSEWHERE * TIE

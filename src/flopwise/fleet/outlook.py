@@ -317,7 +317,7 @@ class _Questions:
         anew, late = _least_usd(_with_rise(self.free, provider), self.now, self.effort)
         same = "the same machines, which stay the cheapest"
         how = f"machines, storage and traffic, with {'machines chosen anew' if anew < usd * (1 - TELLING) else same}"
-        if self.free.rules.shares or self.free.rules.max_spot_share < 1:
+        if self.free.rules.has_shares:
             how += "; shares of the bill held at the prices before the rise"
         name = f"prices of {provider} rise {100 * PRICE_RISE:.0f} %"
         return self.answer(name, max(self.now.usd, min(usd, anew)), how + LATE * late)

@@ -81,7 +81,10 @@ def planned_workloads(
             offered[_tags(job)] = _allowed_offers(job, platform, facts)
     searches: dict[bytes, Search] = {}
     keys = [_add_searches(n, platform, offered[_tags(job)][0], searches) for n, job in enumerate(platform.jobs)]
-    answers = run_searches(searches, advance or (lambda _done, _whole: None), tuple(platform.rules.shares), times)
+    rules = platform.rules
+    answers = run_searches(
+        searches, advance or (lambda _done, _whole: None), tuple(rules.shares), times, by_region=rules.has_shares
+    )
     return tuple(
         _planned_workload(
             index, platform, offered[_tags(job)], [(searches[key].workload, answers[key]) for key in mine]
@@ -362,11 +365,14 @@ class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_searches(
-    searches: Mapping[bytes, Search], advance: Advance, shares: Sequence[str] = (), times: int = 1
-) -> dict[bytes, SearchAnswer]:
+    searches: Mapping[bytes, Search], advance: Advance, shares: Sequence[str] = (), times: int = 1, *,
+    by_region: bool = False,
+) -> dict[bytes, SearchAnswer]:  # fmt: skip
     """The answers of all searches; `advance(done, whole)` is called as they come.
 
     `shares`: providers that have a share of the bill. `times`: as many kinds of machines as usual in a large fleet.
+    `by_region`: an instance is looked for in every region, since parts of the bill are limited and its cheapest region
+    may have to be left out.
 
     Raises: SpecError, UnknownNameError: a workload names what does not exist.
     """
@@ -375,7 +381,7 @@ def run_searches(
     parts = _alike_parts(searches)
     encode = msgspec.msgpack.encode  # between processes an answer is much smaller as bytes than as objects
     data = run_forked(
-        lambda number: encode([_answer(searches[key], kinds, shares) for key in parts[number]]),
+        lambda number: encode([_answer(searches[key], kinds, shares, by_region=by_region) for key in parts[number]]),
         len(parts), WORTH_SHARING,
     )  # fmt: skip
     answers: dict[bytes, SearchAnswer] = {}
@@ -394,15 +400,15 @@ def _alike_parts(searches: Mapping[bytes, Search]) -> list[list[bytes]]:
     return sorted(parts, key=len, reverse=True)
 
 
-def _answer(search: Search, kinds: int | None, shares: Sequence[str]) -> SearchAnswer:
+def _answer(search: Search, kinds: int | None, shares: Sequence[str], *, by_region: bool) -> SearchAnswer:
     """One search: of only `kinds` of machines first, and of all where nothing on those carries the workload."""
     try:
         if kinds is not None:
             some = _with_promising(search.facts, kinds, search.workload.purchase, tuple(shares))
-            answer = _search_answer(search.workload, some)
+            answer = _search_answer(search.workload, some, by_region=by_region)
             if answer.plan is not None and answer.plan.plans:
                 return msgspec.structs.replace(answer, num_kinds=kinds)
-        return _search_answer(search.workload, search.facts)
+        return _search_answer(search.workload, search.facts, by_region=by_region)
     except SpecError as error:
         raise SpecError(f"{search.where}: {error}" if search.where else str(error)) from None
 
@@ -413,10 +419,10 @@ def _with_promising(facts: Facts, kinds: int, purchases: tuple[str, ...], shares
     return facts.with_tables(offers=promising(facts, kinds, purchases, shares))
 
 
-def _search_answer(workload: Resolved, facts: Facts) -> SearchAnswer:
+def _search_answer(workload: Resolved, facts: Facts, *, by_region: bool) -> SearchAnswer:
     """The plan over the offers of `facts`; what it constrains exists, so that a name among none of them is a reason."""
     try:
-        return SearchAnswer(plan=plan(workload, facts, alone=False))
+        return SearchAnswer(plan=plan(workload, facts, alone=False, by_region=by_region))
     except InfeasibleError as error:
         return SearchAnswer(plan=None, reasons=(str(error), *error.reasons))
 

@@ -201,8 +201,9 @@ class AllocationProblem:
 
     `risen`: providers whose prices are so many times those at which shares of the bill, spot too, are to be held.
     `bounds`: least and largest share of a provider that are others than the policies'. `dropped`: options that only
-    waste money, left out before. `minimal`: workloads of which no machine may be taken that the others make redundant.
-    `closing`: markets of a provider, devices and ways to buy may be left out for all workloads together.
+    waste money, left out before. `minimal`: numbers of options of which no machine may be taken that the others make
+    redundant. `closing`: markets of a provider, devices and ways to buy that no workload uses are no measure of what
+    work is worth. `measures`: the numbers of the options that are such a measure where all of theirs are used.
     """
 
     options: tuple[MonthlyOption, ...]
@@ -215,6 +216,7 @@ class AllocationProblem:
     dropped: tuple[MonthlyOption, ...] = ()
     minimal: frozenset[int] = frozenset()
     closing: bool = False
+    measures: frozenset[int] = frozenset()
 
     def share_bounds(self, policy: ProviderShare | SpotLimit) -> tuple[float, float]:
         """The least and the largest share of the bill that a provider, or spot, may have."""

@@ -446,6 +446,11 @@ class Policies(Spec):
         """Shares of what is rented, by provider."""
         return self.providers or {}
 
+    @property
+    def has_shares(self) -> bool:
+        """Whether one is on parts of the bill, a provider's or that of spot, so that waste could hold it."""
+        return bool(self.shares) or self.max_spot_share < 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet(Spec):

@@ -36,6 +36,7 @@ from flopwise.fleet.program import (
     PaidColumn,
     Share,
     backup_usd,
+    less_share,
     machine_sharers,
 )
 from flopwise.fleet.spec import API, OWNED, Policies, Quota
@@ -63,8 +64,7 @@ class Waste:
         """`by_traits`: an option may take the place of others with the same traits alone."""
         self.options, self.demands = options, demands
         quotas = [quota for quota in dict.fromkeys(rules.quotas) if _may_bind(quota, options)]
-        apart = bool(rules.shares) or rules.max_spot_share < 1
-        spot = SpotLimit(rules.max_spot_share) if apart else None
+        spot = SpotLimit(rules.max_spot_share) if rules.has_shares else None
         self.by_traits = by_traits
         by_type = {
             key: frozenset[Policy](q for q in quotas if q.counts(*key))
@@ -174,8 +174,11 @@ Ladder = list[tuple[float, frozenset[Trait]]]
 a step counts where something is left out of every one before it."""
 AS_PAID = frozenset({OWNED, VOLUMES})
 """What counts as what is paid for it: there is no other way."""
-Carried = tuple[Seller, Ladder, dict[int, float]]
-"""Who has work of a workload, what all of it is worth there, and the part that each column carries."""
+Carried = tuple[Seller, dict[int, float], dict[int, float]]
+"""Who has work of a workload, what all of it costs on each option there, cheapest first, and each column's part."""
+Compared = tuple[Seller, dict[int, float], list[int]]
+"""Who has work of a workload, what all of it costs on each option there, cheapest first, and the columns of what
+counts."""
 
 
 def closable_traits(options: Iterable[MonthlyOption]) -> frozenset[Trait]:
@@ -193,12 +196,15 @@ class ThriftyProgram(AllocationProgram):
 
     The work that a provider has of a workload is worth its part of the cheapest way to do all of it there, whichever
     machines are taken and whatever the other workloads run on. What is paid beyond that neither raises the provider's
-    share nor lowers that of others. The cheapest way is that of all markets, devices and ways to buy that are open; a
-    market is closed for all workloads at its provider, the others at all providers, and nothing is taken of them then.
-    What work is worth follows from no other policy (but for machines of which a quota allows none), so that looser
-    policies allow whatever stricter ones do.
+    share nor lowers that of others. The cheapest way is that of all markets, devices and ways to buy; in a problem that
+    is `closing`, of those alone that some workload uses. What work is worth follows from no other policy (but for
+    machines of which a quota allows none), so that looser policies allow whatever stricter ones do: whatever of a used
+    market, device and way to buy is cheaper was allowed before.
 
-    Of the workloads in `minimal` no machine is taken beside others that carry all of it, where the bill is less
+    Of a problem that is `closing` only the options in its `measures` are compared with, which a solution may need more
+    of (`missing_measures`): all pairs together are more rows than any solver likes, and few of them ever matter.
+
+    Of the options in `minimal` no machine is taken beside others that carry all of the workload, where the bill is less
     without it: a part of the load on it would count as that provider's work.
 
     Assumes: own machines are worth what they cost, what stands by the cheapest that stands by for all of the share;
@@ -207,44 +213,41 @@ class ThriftyProgram(AllocationProgram):
 
     def _hold_policies(self) -> None:
         self.worth: dict[Seller, dict[int, float]] = {}
-        self.open: dict[Trait, int] = {}
-        if self.has_shares:
-            if self.problem.closing:
-                self._add_open_traits()
+        self.used: dict[Trait, int] = {}
+        self.compared: list[Compared] = []
+        self.closable = closable_traits(self.options) if self.problem.closing else frozenset[Trait]()
+        if self.rules.has_shares:
+            self._add_used_traits()
             self._add_worth()
         super()._hold_policies()
-        for number in sorted(self.problem.minimal & self.of.keys()):
-            self._forbid_redundant(number)
-
-    @property
-    def has_shares(self) -> bool:
-        """Whether a policy is on parts of the bill, so that waste could hold it."""
-        return bool(self.rules.shares) or self.rules.max_spot_share < 1
+        for number, mine in self.of.items():
+            self._forbid_redundant(number, self.problem.minimal.intersection(mine))
 
     def redundant(self, columns: Array) -> frozenset[int]:
-        """Workloads of which a machine is taken without which the others carry all, for less."""
-        if not self.has_shares:
+        """Options of which a machine is taken without which the others carry all, for less."""
+        if not self.rules.has_shares:
             return frozenset()
         counts, found = np.rint(columns[self.own]), set[int]()
-        for number, mine in self.of.items():
-            if number in self.problem.minimal:
-                continue
+        for mine in self.of.values():
             taken = [i for i in mine if counts[i]]
             carried = sum(counts[i] * self.part[i] for i in taken)
-            if any(carried - self.part[i] > 1.0 - MARGIN and self._is_dropped(i) for i in taken):
-                found.add(number)
-        return frozenset(found)
+            found.update(i for i in taken if carried - self.part[i] > 1.0 - MARGIN and self._is_dropped(i))
+        return frozenset(found) - self.problem.minimal
 
-    def without_redundant(self, workloads: frozenset[int]) -> Self:
-        """The program in which these workloads, too, have no redundant machine."""
-        problem = replace(self.problem, minimal=self.problem.minimal | workloads)
+    def without_redundant(self, options: frozenset[int]) -> Self:
+        """The program in which these options, too, have no redundant machine."""
+        problem = replace(self.problem, minimal=self.problem.minimal | options)
         return type(self)(problem, self.without)
 
-    def _forbid_redundant(self, number: int) -> None:
-        """No unit of an option is taken unless less than all of the workload is carried without it."""
+    def alike(self, options: frozenset[int]) -> frozenset[int]:
+        """All options of the workloads of some."""
+        return frozenset(i for number in {self.options[i].workload for i in options} for i in self.of[number])
+
+    def _forbid_redundant(self, number: int, some: frozenset[int]) -> None:
+        """No unit of some options is taken unless less than all of their workload is carried without it."""
         carried = {self.own[i]: self.part[i] for i in self.of[number]}
         coarsest = max(self.part[i] for i in self.of[number])
-        for i in self.of[number]:
+        for i in sorted(some):
             own, more = self.own[i], coarsest - self.part[i]
             if more <= 0 or not self._is_dropped(i):
                 continue
@@ -282,13 +285,52 @@ class ThriftyProgram(AllocationProgram):
             more += min((np.ceil(part * o.instances - CENT) * backup_usd(o, self.rules) for o in ready), default=np.inf)
         return (option.usd_each + option.usd_running) * self.scale[index] > more + CENT
 
+    def missing_measures(self, columns: Array) -> frozenset[int]:
+        """The options with which the shares of a solution would not hold, were they measures; none where they hold."""
+        if not self.rules.has_shares:
+            return frozenset()
+        used, true, more = self._used_traits(columns), defaultdict[Seller, float](float), set[int]()
+        for seller, ordered, steps in self.compared:
+            part = sum(columns[column] for column in steps)
+            cheapest = next((i for i in ordered if self._closable(i) <= used), None)
+            if part > MARGIN and cheapest is not None:
+                true[seller] += part * ordered[cheapest]
+                more.add(cheapest)
+        actual = columns.copy()
+        for seller, terms in self.worth.items():
+            if seller[1] not in AS_PAID:
+                (column,) = terms
+                actual[column] = min(actual[column], true[seller])
+        shares = [policy for policy in self.policies if isinstance(policy, ProviderShare | SpotLimit)]
+        if all(self._holds(policy, actual) for policy in shares):
+            return frozenset()
+        return frozenset(more) - self.problem.measures
+
+    def _holds(self, policy: ProviderShare | SpotLimit, columns: Array) -> bool:
+        """Whether columns hold a share, whatever the program's rows say."""
+        low, high = self.problem.share_bounds(policy)
+        least, most = self.counted_shares(policy)
+        over = [(less_share(*least, low), 1.0)] * (low > 0) + [(less_share(*most, high), -1.0)] * (high < 1)
+        whole = max(1.0, sum(columns[column] * usd for column, usd in most[1].items()))
+        return all(sign * sum(columns[c] * usd for c, usd in terms.items()) >= -CENT * whole for terms, sign in over)
+
+    def _used_traits(self, columns: Array) -> frozenset[Trait]:
+        """Traits of the rented machines that are taken, or stand by."""
+        return frozenset(
+            trait
+            for i, option in enumerate(self.options)
+            if is_rented(option.purchase)
+            and (columns[self.own[i]] > HALF or (i in self.spare and columns[self.spare[i]] > HALF))
+            for trait in option.traits
+        )
+
     def left_out(self, columns: Array) -> tuple[tuple[Trait, float], ...]:
-        """Closed traits with which machines of the same provider would do the work that it has for less.
+        """Unused traits with which machines of the same provider would do the work that it has for less.
 
         With USD a month that they would save, alone.
         """
         saved: dict[Trait, float] = defaultdict(float)
-        counts = np.rint(columns[self.own])
+        counts, used = np.rint(columns[self.own]), self._used_traits(columns)
         for mine in self.of.values():
             sold: dict[Seller, list[int]] = defaultdict(list)
             for i in (i for i in mine if is_rented(self.options[i].purchase)):
@@ -299,9 +341,8 @@ class ThriftyProgram(AllocationProgram):
                 cheapest = min(group, key=whole.__getitem__)
                 less = sum(counts[i] * self.part[i] * whole[i] for i in group) - part * whole[cheapest]
                 if less > CENT:
-                    for trait in self.options[cheapest].traits:
-                        if trait in self.open and columns[self.open[trait]] < HALF:
-                            saved[trait] += less
+                    for trait in self._closable(cheapest) - used:
+                        saved[trait] += less
         return tuple(sorted(saved.items(), key=lambda item: -item[1]))
 
     def counted_shares(self, policy: ProviderShare | SpotLimit) -> tuple[Share, Share]:
@@ -316,15 +357,18 @@ class ThriftyProgram(AllocationProgram):
         paid = {column: usd for column, usd in whole.items() if column not in part}
         return (own, paid | own), (part, others | part)
 
-    def _add_open_traits(self) -> None:
-        """Of traits that may be left out each is open or closed: nothing with a closed one is taken."""
-        closable = closable_traits(self.options)
+    def _closable(self, index: int) -> frozenset[Trait]:
+        """The traits of an option that may be left out."""
+        return frozenset(trait for trait in self.options[index].traits if trait in self.closable)
+
+    def _add_used_traits(self) -> None:
+        """Of the traits of measures each is used or not: nothing with one that is not used is taken."""
+        traits = dict.fromkeys(t for i in sorted(self.problem.measures) for t in self.options[i].traits)
+        self.used = {trait: self.program.column(0.0, 1) for trait in traits if trait in self.closable}
         for i in (i for i, option in enumerate(self.options) if is_rented(option.purchase)):
-            for trait in (trait for trait in self.options[i].traits if trait in closable):
-                if trait not in self.open:
-                    self.open[trait] = self.program.column(0.0, 1)
+            for trait in (trait for trait in self.options[i].traits if trait in self.used):
                 for column in (self.own[i], *([self.spare[i]] if i in self.spare else [])):
-                    self.program.at_most({column: 1.0, self.open[trait]: -self.program.upper[column]}, 0.0)
+                    self.program.at_most({column: 1.0, self.used[trait]: -self.program.upper[column]}, 0.0)
 
     def _add_worth(self) -> None:
         """What each seller's work counts for: no more than is paid for it, nor than it costs at least."""
@@ -339,12 +383,12 @@ class ThriftyProgram(AllocationProgram):
             carried, standing = list[Carried](), list[Carried]()
             for (seller, _), group in alike.items():
                 usd = {i: o.instances * (o.usd_each + o.usd_running) for i, o in ((i, self.options[i]) for i in group)}
-                carried.append((seller, self._ladder(usd), {self.own[i]: self.part[i] for i in group}))
+                carried.append((seller, self._by_price(usd), {self.own[i]: self.part[i] for i in group}))
                 spare = {i: self.spare[i] for i in group if i in self.spare}
                 if spare:
                     usd = {i: self.program.upper[c] * backup_usd(self.options[i], self.rules) for i, c in spare.items()}
                     parts = {c: 1.0 / (share * self.options[i].instances) for i, c in spare.items()}
-                    standing.append((seller, self._ladder(usd), parts))
+                    standing.append((seller, self._by_price(usd), parts))
             self._count(carried, least, 1.0)
             self._count(standing, least, 0.0)
         for seller, terms in least.items():
@@ -372,37 +416,48 @@ class ThriftyProgram(AllocationProgram):
     def _count(self, parts: Sequence[Carried], least: dict[Seller, dict[int, float]], low: float) -> None:
         """Add what parts of a workload cost at least: each is no more than is carried there, all together are 1.
 
-        On a ladder nothing counts at a step above one that is open.
+        On a ladder nothing counts at a step above one of which all is used.
         """
         whole: dict[int, float] = {}
-        for seller, ladder, carried in parts:
+        for seller, usd_of, carried in parts:
+            ladder = self._ladder(usd_of)
             columns = [self.program.column(0.0, 1.0, whole=False) for _ in ladder]
+            self.compared.append((seller, usd_of, columns))
             self.program.at_most(dict.fromkeys(columns, 1.0) | {other: -part for other, part in carried.items()}, 0.0)
             for column, (usd, _) in zip(columns, ladder, strict=True):
                 least[seller][column], whole[column] = usd, 1.0
             for step, (_, traits) in enumerate(ladder[:-1], start=1):
-                still_open = {self.open[trait]: 1.0 for trait in traits}
-                self.program.at_most(dict.fromkeys(columns[step:], 1.0) | still_open, float(len(traits)))
+                all_used = {self.used[trait]: 1.0 for trait in traits}
+                self.program.at_most(dict.fromkeys(columns[step:], 1.0) | all_used, float(len(traits)))
         if whole:
             self.program.row(whole, low, 1.0)
 
-    def _ladder(self, whole: Mapping[int, float]) -> Ladder:
-        """What all of the work costs at least, then with traits left out, of options that do it for `whole`.
+    def _by_price(self, whole: Mapping[int, float]) -> dict[int, float]:
+        """What all of the work costs on each option that does it for `whole`, at prices as agreed.
 
-        At prices as agreed, of machines that may be taken at all, and in the order of prices with the weight on carbon,
-        as machines are chosen. What nothing closes, as an API, is the last step.
+        Of machines that may be taken at all, and in the order of prices with the weight on carbon, as machines are
+        chosen.
         """
         none = [quota for quota in self.rules.quotas if quota.most == 0]
         able = [i for i in whole if not any(q.counts(self.options[i].provider, self.options[i].instance) for q in none)]
+        ordered = sorted(able or whole, key=lambda i: whole[i] + self._kg_usd(self.options[i]))
+        return {i: whole[i] / self.problem.risen.get(self.options[i].provider, 1.0) for i in ordered}
+
+    def _ladder(self, usd_of: Mapping[int, float]) -> Ladder:
+        """What all of the work costs at least, then with traits left out; the last step is what cannot be left out.
+
+        Of a problem that is closing the measures are the steps, and what is dearest the last.
+        """
         ladder: Ladder = []
-        for i in sorted(able or whole, key=lambda i: whole[i] + self._kg_usd(self.options[i])):
-            option = self.options[i]
-            traits = frozenset(trait for trait in option.traits if trait in self.open)
-            if not any(before <= traits for _, before in ladder):  # else it is closed with one that is cheaper
-                ladder.append((whole[i] / self.problem.risen.get(option.provider, 1.0), traits))
-            if not traits:  # nothing closes it
-                break
-        return ladder
+        for i, usd in usd_of.items():
+            traits = self._closable(i)
+            if traits and i not in self.problem.measures:
+                continue
+            if not any(before <= traits for _, before in ladder):  # else it is left out with one that is cheaper
+                ladder.append((usd, traits))
+            if not traits:
+                return ladder
+        return [*ladder, (max(usd_of.values()), frozenset())]
 
     def _kg_usd(self, option: MonthlyOption) -> float:
         return self.rules.carbon_usd_per_kg * option.kg_each * option.instances

@@ -75,7 +75,7 @@ def keep_freed_memory() -> None:
 def plan(
     workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
     alone: bool = True, on_compile: Callable[[], None] | None = None, on_ranked: Callable[[Plan], None] | None = None,
-    dearest: float | None = None,
+    dearest: float | None = None, by_region: bool = False,
 ) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
@@ -85,7 +85,7 @@ def plan(
     `on_compile` is called before the simulator is compiled first, which takes seconds, `on_ranked` with what is ranked
     before the rest of the answer is there: rows as they will be, but without commands, unit costs and links. `dearest`:
     to train, machines that cost so many times the best even at their peak rate are not searched (None: as many as for
-    a list).
+    a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -107,16 +107,18 @@ def plan(
         from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
 
         draft = plan_training(
-            workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, on_ranked=report_ranking
-        )
+            workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, by_region=by_region,
+            on_ranked=report_ranking,
+        )  # fmt: skip
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
         from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
 
         workload, lengths = with_lengths(workload, model)
         draft = plan_serving(
-            workload, model, facts, advance, alone=alone, on_compile=on_compile, on_ranked=report_ranking
-        )
+            workload, model, facts, advance, alone=alone, by_region=by_region, on_compile=on_compile,
+            on_ranked=report_ranking,
+        )  # fmt: skip
         draft.assumptions += lengths
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])

@@ -113,12 +113,13 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
 
 def plan_serving(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    on_compile: Callable[[], None] | None = None, on_ranked: Callable[[PlanDraft], None] | None = None,
+    by_region: bool = False, on_compile: Callable[[], None] | None = None,
+    on_ranked: Callable[[PlanDraft], None] | None = None,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
-    Not `alone`: as in `plan`, nothing is run. `on_compile` is called before the simulator is compiled first,
-    `on_ranked` with the draft once its plans are ranked, before fronts and changes.
+    `by_region` as in `plan`; not `alone`, too, and nothing is run. `on_compile` is called before the simulator is
+    compiled first, `on_ranked` with the draft once its plans are ranked, before fronts and changes.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -155,8 +156,9 @@ def plan_serving(
     picks, missed = table.best_and_missed(options, LAYOUTS)
     _count_missed([pick for _, pick in missed], draft)
     plans = verified_plans(
-        picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile
-    )
+        picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile,
+        by_region=by_region,
+    )  # fmt: skip
     draft.plans = [plan.candidate(place) for place, (_, plan) in enumerate(plans, start=1)]
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)

@@ -94,9 +94,9 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
 
 def plan_training(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    dearest: float = HOPELESS, on_ranked: Callable[[PlanDraft], None] | None = None,
+    dearest: float = HOPELESS, by_region: bool = False, on_ranked: Callable[[PlanDraft], None] | None = None,
 ) -> PlanDraft:  # fmt: skip
-    """Search every offer for the layouts that meet the workload's targets; `alone` and `dearest` as in `plan`.
+    """Search every offer for the layouts that meet the workload's targets; `alone` to `by_region` as in `plan`.
 
     `on_ranked` is called with the draft once its plans are ranked, before the front and changes.
 
@@ -118,15 +118,16 @@ def plan_training(
         return draft
     picks, missed = best_and_missed(options, _best_rows)
     if not picks and workload.confidence > FAIR_CONFIDENCE:
-        draft.plans = _plans_that_may_fit(workload, model, facts)
+        draft.plans = _plans_that_may_fit(workload, model, facts, by_region=by_region)
         if draft.plans:
             share = f"{100 * workload.confidence:g} %"
             draft.assumptions.append(f"no plan fits in memory with a chance of {share}: notes give the chance of each")
             return draft
-    best: dict[tuple[str, str, str], Pick[TrainingOption]] = {}
+    best: dict[tuple[str, ...], Pick[TrainingOption]] = {}
     for pick in picks:
-        if pick.kind not in best or pick.score < best[pick.kind].score:
-            best[pick.kind] = pick
+        kind = pick.kind(by_region=by_region)
+        if kind not in best or pick.score < best[kind].score:
+            best[kind] = pick
     picks = sorted(best.values(), key=lambda pick: pick.score)
     _count_missed([pick for _, pick in missed], draft)
     draft.plans = candidates(picks)
@@ -150,18 +151,18 @@ def plan_training(
     return draft
 
 
-def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts) -> list[Candidate]:
+def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts, *, by_region: bool) -> list[Candidate]:
     """Plans that are fairly likely to fit in memory, where none is as likely as asked; they hold all else as asked."""
     fair = replace(workload, confidence=FAIR_CONFIDENCE)
     draft = PlanDraft()
     groups = _by_stack(fair, facts, draft, alone=False)
     options = _options(fair, model, groups, draft, None, facts, alone=True, dearest=HOPELESS)
     picks, _ = best_and_missed(options, _best_rows)
-    kept: dict[tuple[str, str, str], Candidate] = {}
+    kept: dict[tuple[str, ...], Candidate] = {}
     for pick in sorted(picks, key=lambda pick: pick.score):
         one = pick.candidate()
         if all(odds >= workload.confidence for name, odds in one.meets.items() if name != "memory"):
-            kept.setdefault(pick.kind, one)
+            kept.setdefault(pick.kind(by_region=by_region), one)
     return [
         msgspec.structs.replace(
             one, rank=rank, note=f"only {100 * one.meets['memory']:.0f} % chance of fitting in memory"

@@ -235,11 +235,10 @@ class Pick(NamedTuple, Generic[O]):
         """What plans are ranked by."""
         return float(self.option.score[self.row])
 
-    @property
-    def kind(self) -> tuple[str, str, str]:
-        """What the ranking has one plan of: an instance of a provider, bought one way."""
+    def kind(self, *, by_region: bool = False) -> tuple[str, ...]:
+        """What the ranking has one plan of: an instance of a provider, bought one way; `by_region`: in one region."""
         offer = self.option.priced.offer
-        return offer.provider, offer.instance, self.option.priced.purchase
+        return offer.provider, offer.instance, self.option.priced.purchase, *([offer.region] if by_region else ())
 
     def candidate(self, rank: int = 1) -> Candidate:
         """The candidate that it stands for."""

@@ -302,14 +302,16 @@ def verified_plans(
     draft: PlanDraft,
     advance: Callable[[int], None],
     on_compile: Callable[[], None] | None = None,
+    *,
+    by_region: bool = False,
 ) -> list[tuple[ServingPick, Trial]]:
     """Plans in the order of what they cost once they hold in the simulator; `workload` None: as estimated.
 
-    One of each instance type, beside the pick that it was. The cheapest that has not been run is run, and goes back
-    into the queue at its new cost: the order is exact as far as running only ever makes a plan dearer. Of those that
-    cost the same the one with the least latency comes first (simulated, where it is), then fewer machines, then the
-    simpler layout. What misses however many replicas there are is counted as ruled out; those that are not run come
-    last, as estimated.
+    One of each instance type (`by_region`: in each region), beside the pick that it was. The cheapest that has not been
+    run is run, and goes back into the queue at its new cost: the order is exact as far as running only ever makes a
+    plan dearer. Of those that cost the same the one with the least latency comes first (simulated, where it is), then
+    fewer machines, then the simpler layout. What misses however many replicas there are is counted as ruled out; those
+    that are not run come last, as estimated.
     """
     simulator = None if workload is None else Simulator(workload, on_compile=on_compile)
     runs = simulator is not None  # of equal costs all are run before one is taken
@@ -317,18 +319,19 @@ def verified_plans(
         (*_rank(Trial(pick, None, {}), ran=not runs), n, None) for n, pick in enumerate(picks)
     ]
     heapq.heapify(queue)
-    holding: dict[tuple[str, str, str], tuple[ServingPick, Trial]] = {}
-    rest: dict[tuple[str, str, str], tuple[ServingPick, Trial]] = {}
+    holding: dict[tuple[str, ...], tuple[ServingPick, Trial]] = {}
+    rest: dict[tuple[str, ...], tuple[ServingPick, Trial]] = {}
     failed: list[Trial] = []
     while queue:
         *_, number, trial = heapq.heappop(queue)
         pick = picks[number]
-        if pick.kind in holding or pick.kind in rest:
+        kind = pick.kind(by_region=by_region)
+        if kind in holding or kind in rest:
             continue
         if trial is not None and trial.run is not None:
-            holding[pick.kind] = pick, trial
+            holding[kind] = pick, trial
         elif trial is not None or simulator is None or len(holding) >= FINALISTS or simulator.runs >= MOST_RUNS:
-            rest[pick.kind] = pick, trial or Trial(pick, None, {}, note="" if simulator is None else NOT_RUN)
+            rest[kind] = pick, trial or Trial(pick, None, {}, note="" if simulator is None else NOT_RUN)
         else:
             advance(simulator.runs)
             trial = simulated_trial(pick, simulator)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.facts import defaults
 from flopwise.facts.software import PARALLELISM
 from flopwise.training.layout import TARGET_SETS, Layout, Recipe
@@ -94,8 +95,15 @@ def other_settings(
 
 
 def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, facts: Facts) -> list[TrainingStack]:
-    """The stacks that people use for such a recipe, of those that run on the device and have the layout's degrees."""
+    """The stacks that people use for such a recipe, of those that run on the device and have the layout's degrees.
+
+    Of a device with software of its own all count, and the default of others: how far stacks lie apart is the least
+    that is known of how far what people run there does.
+    """
     usual = defaults.USUAL_STACKS if recipe.lora is None else defaults.USUAL_ADAPTER_STACKS
     degrees = {name: int(getattr(layout, name)) for name in PARALLELISM}
-    stacks = map(facts.stack, usual)
-    return [s for s in stacks if (device is None or s.runs_on(device)) and not s.missing(degrees)]
+    if device is not None and device.kind in OTHER_SOFTWARE:
+        usual = ((defaults.STACKS if recipe.lora is None else defaults.ADAPTER_STACKS)[0], *usual)
+        device = None
+    stacks = [stack for stack in map(facts.stack, usual) if device is None or stack.runs_on(device)]
+    return [stack for stack in stacks if not stack.missing(degrees)]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import FlopwiseError
 from flopwise.training.alternatives import UnstatedInput, other_settings
 from flopwise.training.estimate import TrainEstimate, check, single_parts, single_table, training_band
@@ -53,11 +54,17 @@ def unstated_inputs(found: TrainEstimate, others: Mapping[str, Sequence[TrainJob
 def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:
     """The estimate with an interval that holds what inputs that nobody stated may be; says which they are.
 
+    Errors of runs whose inputs are not all stated are measured beside what those may be. Where none could be anything
+    else all that matters is stated, and on devices with software of their own, of which no such run is measured, the
+    wider of both errors counts.
+
     Source: `ErrorBand.between`. Assumes: as `unstated_inputs`.
     """
     if not inputs:
         return found
-    band = training_band(found.job, complete=False)
+    band = training_band(found.job, complete=not any(one.matters for one in inputs))
+    if found.job.cluster.accelerator.kind in OTHER_SOFTWARE:
+        band = max(band, training_band(found.job, complete=True), key=lambda one: one.high / one.low)
     for one in inputs:
         band = band.between(one.low, one.high)
     low, high = band.interval(found.tokens_per_s_per_gpu)
