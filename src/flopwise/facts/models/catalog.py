@@ -113,12 +113,12 @@ class _Index:
                 if "*" in pattern:
                     size = wanted[len(before) : len(wanted) - len(after)]
                     fits = wanted.startswith(before) and wanted.endswith(after) and size
-                    found = self.find(base.replace("*", size)) if fits else None
+                    card = self.find(base.replace("*", size)) if fits else None
                 else:
-                    found = self.find(base) if wanted == before else None
-                if found is not None:
-                    text = f"{name}: the architecture of {found['name']}, which it was tuned from"
-                    return {**found, "notes": "; ".join(filter(None, (found.get("notes"), text)))}
+                    card = self.find(base) if wanted == before else None
+                if card is not None:
+                    text = f"{name}: the architecture of {card['name']}, which it was tuned from"
+                    return {**card, "notes": "; ".join(filter(None, (card.get("notes"), text)))}
         return None
 
 
@@ -147,10 +147,10 @@ def _find(spec: str, index: _Index) -> Record | None:
     """The record that `spec` names; a hub id only within its organisation, but for re-packed weights."""
     if "/" not in spec:
         return index.find(spec) or index.same_architecture(spec)
-    found = index.exact.get(_key(spec))
+    exact = index.exact.get(_key(spec))
     organisation, _, tail = spec.rpartition("/")
-    if found is not None or not _key(tail):
-        return found
+    if exact is not None or not _key(tail):
+        return exact
     near = index.find(tail)
     if near is None or (tail == _FORMATS.sub("", tail) and "/" in organisation):
         return None

@@ -77,8 +77,8 @@ def published_format(config: Mapping[str, Any]) -> str | None:
 
 def named_format(name: str) -> str | None:
     """The format that the end of a checkpoint's name tells (`...-FP8`, `...-NVFP4`, `...-AWQ`), or None."""
-    found = _NAMED.search(name)
-    return None if found is None else found.group(1).lower()
+    match = _NAMED.search(name)
+    return None if match is None else match.group(1).lower()
 
 
 _WITH_HEADS = ("LMHead", "DoubleHeads", "MTModel")
