@@ -169,7 +169,7 @@ class Facts:
     def with_tables(self, **tables: Any) -> Facts:
         """The same facts with other values of some attributes, such as `offers`."""
         other = copy.copy(self)
-        other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "found": {}}
+        other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "lookups": {}}
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class Facts:
         for name, member in vars(type(self)).items():
             if isinstance(member, cached_property):
                 getattr(self, name)
-        return self.__dict__ | {"found": {}}
+        return self.__dict__ | {"lookups": {}}
 
     def rows(self, wanted: FactTable[Any] | str) -> dict[Key, Any]:
         """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
