@@ -179,8 +179,8 @@ def compare(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.compare("Llama-3.1-8B", tokens_per_month="500M", way="api", months=6)
-        >>> [way.kind for way in found.ways]
+        >>> answer = flopwise.compare("Llama-3.1-8B", tokens_per_month="500M", way="api", months=6)
+        >>> [way.kind for way in answer.ways]
         ['api']
     """
 
@@ -360,8 +360,8 @@ def fit(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
-        >>> [row.weights for row in found.formats]
+        >>> answer = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
+        >>> [row.weights for row in answer.formats]
         ['bf16', 'fp8']
     """
 
@@ -623,8 +623,8 @@ def io(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.io("resnet50", gpu="a100", gpus=64)
-        >>> found.num_nodes
+        >>> answer = flopwise.io("resnet50", gpu="a100", gpus=64)
+        >>> answer.num_nodes
         8
     """
 
@@ -776,8 +776,8 @@ def memory(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
-        >>> print(found.fits, found.task)
+        >>> answer = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
+        >>> print(answer.fits, answer.task)
         True serve
     """
 
@@ -964,8 +964,8 @@ def replay(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.replay("Llama-3.1-8B", "examples/observed", gpu="l40s")
-        >>> found.answer.summary.completed > 0
+        >>> answer = flopwise.replay("Llama-3.1-8B", "examples/observed", gpu="l40s")
+        >>> answer.answer.summary.completed > 0
         True
     """
 
@@ -1318,8 +1318,8 @@ def probe(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.probe(quick=True, only=["launch"], device=["cpu"])
-        >>> len(found.measurements) > 0
+        >>> answer = flopwise.probe(quick=True, only=["launch"], device=["cpu"])
+        >>> len(answer.measurements) > 0
         True
     """
 
@@ -1773,8 +1773,8 @@ def serve(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
-        >>> found.estimate.tpot_s.low < found.estimate.tpot_s.value < found.estimate.tpot_s.high
+        >>> answer = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
+        >>> answer.estimate.tpot_s.low < answer.estimate.tpot_s.value < answer.estimate.tpot_s.high
         True
     """
 
@@ -2005,8 +2005,8 @@ def advise(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
-        >>> 0 < found.memory_bound_frac < 1
+        >>> answer = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
+        >>> 0 < answer.memory_bound_frac < 1
         True
     """
 
@@ -2209,8 +2209,8 @@ def simulate(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
-        >>> found.summary.completed
+        >>> answer = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
+        >>> answer.summary.completed
         20
     """
 
@@ -2414,8 +2414,8 @@ def autoscale(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
-        >>> found.answer.summary.completed
+        >>> answer = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
+        >>> answer.answer.summary.completed
         20
     """
 
@@ -2573,8 +2573,8 @@ def batch(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
-        >>> found.queue.workers
+        >>> answer = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
+        >>> answer.queue.workers
         2
     """
 
@@ -2763,8 +2763,8 @@ def train(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
-        >>> found.estimate.low < found.estimate.high
+        >>> answer = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
+        >>> answer.estimate.low < answer.estimate.high
         True
     """
 

@@ -92,11 +92,11 @@ def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str
             break
     close = sorted((name for name in scores if scores[name] >= NEAR), key=lambda name: -scores[name])[:limit]
     inside = [k for k in folded if key in k or k in key]
-    found: list[str] = []
+    names_near: list[str] = []
     for near in dict.fromkeys([*close, *inside]):
         spelled = sorted(folded[near], key=lambda s: -difflib.SequenceMatcher(None, given, s).ratio())
-        found += (folded[near][s] for s in spelled)
-    return tuple(found[:limit])
+        names_near += (folded[near][s] for s in spelled)
+    return tuple(names_near[:limit])
 
 
 @lru_cache(maxsize=4096)  # names of rows are looked up again and again

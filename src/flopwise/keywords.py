@@ -59,23 +59,23 @@ def takes(
 
 def _fields(specs: tuple[type, ...], taken: set[str]) -> dict[str, Option]:
     """The options of the specs by name, without those that the function itself names."""
-    found: dict[str, Option] = {}
+    fields: dict[str, Option] = {}
     for spec in specs:
         for name, one in options_of(spec).items():
             if name not in taken:
-                found.setdefault(name, one)
-    return found
+                fields.setdefault(name, one)
+    return fields
 
 
 def _spellings(fields: Mapping[str, Option], taken: set[str]) -> dict[str, str]:
     """The fields that go by another name on the command line, by that name: `--kv-dtype` is kv_dtype."""
-    found = dict[str, str]()
+    spellings = dict[str, str]()
     for name, one in fields.items():
         for flag in one.flags:
             spelling = flag.partition("/")[0].removeprefix("--").replace("-", "_")
             if spelling.isidentifier() and not iskeyword(spelling) and spelling not in {*fields, *taken}:
-                found.setdefault(spelling, name)
-    return found
+                spellings.setdefault(spelling, name)
+    return spellings
 
 
 def _field(name: str, spelled: Mapping[str, str], known: set[str], keywords: Mapping[str, Any]) -> str:

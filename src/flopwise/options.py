@@ -424,12 +424,12 @@ class FileFormat:
         defaults = {o.key: defaults_of(s)[n] for s in self.specs for n, o in options_of(s).items() if o.key}
         values = {k: v for k, v in self._flat(data, "") if v is not None and v != [] and v != defaults[k]}
         top = self.keys[""]
-        found: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for key in sorted(defaults, key=lambda key: top.index(key.partition(".")[0])):
             if key in values:
                 section, dot, part = key.rpartition(".")
-                (found.setdefault(section, {}) if dot else found)[part] = values[key]
-        return found
+                (document.setdefault(section, {}) if dot else document)[part] = values[key]
+        return document
 
     def schema(self) -> JsonSchema:
         """JSON Schema of the mapping."""

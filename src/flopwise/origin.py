@@ -188,12 +188,12 @@ class Device:
 
     def links(self, ranks: int) -> tuple[Figure, ...]:
         """The links that a message over `ranks` neighbouring devices may cross."""
-        found: list[Figure] = []
+        figures: list[Figure] = []
         for level in self.cluster.fabric.levels:
-            found.append(self.link(level))
+            figures.append(self.link(level))
             if level.size >= ranks:
                 break
-        return tuple(found)
+        return tuple(figures)
 
     def message(self, name: str, seconds: float, nbytes: float, ranks: int, kind: str, *further: Figure) -> Figure:
         """Seconds of one message of `nbytes` over `ranks` devices; `kind` says which."""

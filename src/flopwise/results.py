@@ -262,14 +262,14 @@ def attributes(record: Any, paths: str) -> dict[str, Any]:
 
     What lies behind a None is None.
     """
-    found = {}
+    values = {}
     for text in paths.split():
         key, _, path = text.rpartition("=")
         value = record
         for name in path.split("."):
             value = None if value is None else getattr(value, name)
-        found[key or path.rpartition(".")[2]] = value
-    return found
+        values[key or path.rpartition(".")[2]] = value
+    return values
 
 
 def entries(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]:

@@ -186,12 +186,12 @@ def split_count(name: str) -> tuple[int | None, str]:
     Raises:
         SpecError: none at all.
     """
-    found = _COUNTED_NAME.match(name)
-    if found is None:
+    match = _COUNTED_NAME.match(name)
+    if match is None:
         return None, name
-    if (count := int(found[1])) < 1:
+    if (count := int(match[1])) < 1:
         raise SpecError(f"{name[:60]!r} is a count of 0; give 1 or more")
-    return count, name[found.end() :]
+    return count, name[match.end() :]
 
 
 def _three_digits(value: float) -> str:

@@ -127,7 +127,7 @@ def test_more_rate_never_takes_fewer_replicas_of_the_same_machine() -> None:
         before: np.ndarray = np.zeros(0)
         for rate in (1, 4, 16, 64):
             workload = asked(traffic={"requests_per_s": rate, "input_tokens": 500, "output_tokens": 100})
-            replicas = options(workload)[option_index].found.replicas
+            replicas = options(workload)[option_index].deployments.replicas
             assert not before.size or (replicas >= before).all()
             before = replicas
 
@@ -136,11 +136,11 @@ def test_the_search_finds_what_trying_every_row_finds() -> None:
     workload = asked(simulate=False)
     best = np.inf
     for option in options(workload):
-        for row in range(option.found.batch.size):
+        for row in range(option.deployments.batch.size):
             likely = option.odds()
             met = all(float(p[row]) >= workload.confidence for p in likely.values())
-            each = int(option.found.tp[row] * option.found.pp[row])
-            replicas = int(option.found.replicas[row])
+            each = int(option.deployments.tp[row] * option.deployments.pp[row])
+            replicas = int(option.deployments.replicas[row])
             packed = option.node.count // each
             instances = -(-replicas // packed) if packed else replicas * each // option.node.count
             if met and instances * option.node.count <= workload.max_gpus:
@@ -151,17 +151,17 @@ def test_the_search_finds_what_trying_every_row_finds() -> None:
 def test_a_row_is_the_single_estimate() -> None:
     workload = asked(traffic={"concurrency": 64, "input_tokens": 500, "output_tokens": 100})
     option = options(workload)[0]
-    for row in range(0, option.found.batch.size, 5):
-        assert float(option.found.batch[row]).is_integer()
-        alone = estimate(replace(option.job(row), concurrency=int(option.found.batch[row])))
+    for row in range(0, option.deployments.batch.size, 5):
+        assert float(option.deployments.batch[row]).is_integer()
+        alone = estimate(replace(option.job(row), concurrency=int(option.deployments.batch[row])))
         assert alone.tpot_s is not None
-        assert alone.tpot_s.value == pytest.approx(float(option.found.tpot_s[row]), rel=1e-6)
-        assert alone.requests_per_s == pytest.approx(float(option.found.requests_per_s[row]), rel=1e-6)
+        assert alone.tpot_s.value == pytest.approx(float(option.deployments.tpot_s[row]), rel=1e-6)
+        assert alone.requests_per_s == pytest.approx(float(option.deployments.requests_per_s[row]), rel=1e-6)
 
 
 def test_floors_lie_below_every_estimate_without_clamping() -> None:
     for option in options(asked()):
-        found = option.found
+        found = option.deployments
         assert (found.least_ttft_s < found.ttft_s).all()
         assert (found.least_tpot_s < found.tpot_s).all()
 
@@ -342,7 +342,7 @@ def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() 
     """Beyond its beginning a job goes on at the pace reached there: the same as running every request."""
     workload = asked(task="batch", traffic={"requests": 9000, "input_tokens": "100:900", "output_tokens": "50:150"})
     option = options(workload)[0]
-    row = int(np.flatnonzero((option.found.batch >= 8) & (option.found.batch <= 64))[0])
+    row = int(np.flatnonzero((option.deployments.batch >= 8) & (option.deployments.batch <= 64))[0])
     simulator = Simulator(workload)
     run = simulator.run(option, row)
     trace = draw_requests(batch_traffic(workload, 9000))
@@ -359,7 +359,7 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
     """
     workload = asked(targets={"ttft": {"p95": "1s"}, "tpot": {"p50": "10ms"}, "latency": {"p99": "2s"}})
     option = options(workload)[0]
-    row = int(option.found.ttft_s.argmin())
+    row = int(option.deployments.ttft_s.argmin())
     run = Simulator(workload).run(option, row)
     found = simulated_odds(option, row, run)
     gpu = option.node.cluster.accelerator.name
@@ -379,4 +379,4 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
     assert found["latency"] == pytest.approx(whole_at_most(2.0, parts, spread), abs=1e-5)
     assert found["latency"] <= at_most(2.0 / first, first_band, spread)
     hopeless = asked(targets={"ttft": {"p95": "1us"}})
-    assert simulated_odds(option.estimated_as(option.found, hopeless), row, run) == {"ttft": 0.0}
+    assert simulated_odds(option.estimated_as(option.deployments, hopeless), row, run) == {"ttft": 0.0}

@@ -46,8 +46,8 @@ def assess(
         >>> import flopwise
         >>> job = {"name": "tune", "model": "gpt2", "task": "finetune", "data": {"tokens": "1M"}}
         >>> fleet = {"name": "demo", "workloads": [job], "policies": {"providers": {"aws": 1}}}
-        >>> found = flopwise.assess(fleet, scenarios=0)
-        >>> print(found.workloads[0].name, found.workloads[0].feasible)
+        >>> answer = flopwise.assess(fleet, scenarios=0)
+        >>> print(answer.workloads[0].name, answer.workloads[0].feasible)
         tune True
     """
     whole = assess_with_plans(

@@ -52,8 +52,8 @@ def compare(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.compare("Llama-3.1-8B", tokens_per_month="500M", way="api", months=6)
-        >>> [way.kind for way in found.ways]
+        >>> answer = flopwise.compare("Llama-3.1-8B", tokens_per_month="500M", way="api", months=6)
+        >>> [way.kind for way in answer.ways]
         ['api']
     """
     from flopwise.buy_or_build.comparison import compare_alternatives

@@ -40,8 +40,8 @@ def check(
         >>> import flopwise
         >>> have = [{"instance": "g5.xlarge", "count": 1}]
         >>> job = {"name": "tune", "model": "gpt2", "task": "finetune", "data": {"tokens": "1M"}, "existing": have}
-        >>> found = flopwise.check({"name": "demo", "workloads": [job], "policies": {"providers": {"aws": 1}}})
-        >>> [workload.name for workload in found.workloads]
+        >>> answer = flopwise.check({"name": "demo", "workloads": [job], "policies": {"providers": {"aws": 1}}})
+        >>> [workload.name for workload in answer.workloads]
         ['tune']
     """
     from flopwise.facts.catalog import load_facts

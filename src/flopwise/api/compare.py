@@ -54,18 +54,18 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     gpus = machines.num_gpus(gpus)
     if gpus < 2:
         raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
-    found, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
-    seq_len = data.seq_len(found, tunes=spec.tunes)
-    batch, notes = data.batch(found, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
+    architecture, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
+    seq_len = data.seq_len(architecture, tunes=spec.tunes)
+    batch, notes = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
     wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
     recipe, device_notes = recipe_on(wanted, cluster.accelerator)
     kept = f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step, always"
     return CompareAnswer(
-        model=found,
+        model=architecture,
         cluster=cluster,
         recipe=recipe,
         num_gpus=gpus,
-        comparison=comparison(found, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch),
+        comparison=comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch),
         settings=(
             ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} per node"),
             ("global batch", f"{kept}, of {seq_len:,} tokens"),
@@ -73,6 +73,8 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
             ("stack", recipe.stack.name),
         ),
         assumptions=tuple(
-            dict.fromkeys((*notes, *device_notes, *found.notes, *check_length(found, seq_len), *cluster.assumptions))
+            dict.fromkeys(
+                (*notes, *device_notes, *architecture.notes, *check_length(architecture, seq_len), *cluster.assumptions)
+            )
         ),
     )

@@ -84,8 +84,8 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.explain("train", "Llama-3.1-8B", gpu="h100", gpus=8)
-        >>> print(found.figure.name, len(found.sensitivities) > 5)
+        >>> answer = flopwise.explain("train", "Llama-3.1-8B", gpu="h100", gpus=8)
+        >>> print(answer.figure.name, len(answer.sensitivities) > 5)
         estimate True
     """
     if isinstance(kind, str) and kind in QUESTIONS:

@@ -106,8 +106,8 @@ def largest_models(
 
     Examples:
         >>> import flopwise
-        >>> (found,) = flopwise.largest_models("l4")
-        >>> found.gpu
+        >>> (answer,) = flopwise.largest_models("l4")
+        >>> answer.gpu
         'L4'
     """
     from flopwise.search.model_sizes import largest_models as largest
@@ -259,8 +259,8 @@ def _sizes(rows: FactRows[Mapping[str, Any]]) -> PointPicture:
 def _largest(rows: FactRows[LargestModels]) -> BarPicture:
     """What each device serves in 16 bits, the largest first."""
     served = [(row.gpu, (row.parameters["serve FP16"] or 0.0) / 1e9) for row in rows]
-    found = sorted(served, key=lambda item: -item[1])[:MOST_BARS]
-    return BarPicture(title=rows.title, unit="billion parameters served in 16 bits", rows=found)
+    largest = sorted(served, key=lambda item: -item[1])[:MOST_BARS]
+    return BarPicture(title=rows.title, unit="billion parameters served in 16 bits", rows=largest)
 
 
 def _is_device(name: str, catalog: Facts) -> bool:

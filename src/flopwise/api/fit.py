@@ -40,17 +40,17 @@ def fit(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
-        >>> [row.weights for row in found.formats]
+        >>> answer = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context="16k", formats="bf16,fp8")
+        >>> [row.weights for row in answer.formats]
         ['bf16', 'fp8']
     """
     from flopwise.changes.format_fit import FitAnswer
     from flopwise.serving.deployment import spread
 
     machines, spec, source = take(options, MachineSpec, ServingSpec, SourceSpec)
-    found = source.model_with_layers(model)
-    spec = spread(spec, found, machines, source.catalog)
+    architecture = source.model_with_layers(model)
+    spec = spread(spec, architecture, machines, source.catalog)
     names = None if formats is None else NAMES.parse(formats, "formats")
-    tokens = min(DEFAULT_CONTEXT, found.max_position or DEFAULT_CONTEXT) if context is None else context
+    tokens = min(DEFAULT_CONTEXT, architecture.max_position or DEFAULT_CONTEXT) if context is None else context
     made = min(DEFAULT_OUTPUT, max(1, tokens // 4)) if output is None else output
-    return FitAnswer.of(found, spec, machines, source, names, context=tokens, output_tokens=made)
+    return FitAnswer.of(architecture, spec, machines, source, names, context=tokens, output_tokens=made)

@@ -36,8 +36,8 @@ def io(model: Model | str | None = None, *, gpus: int | None = None, **options: 
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.io("resnet50", gpu="a100", gpus=64)
-        >>> found.num_nodes
+        >>> answer = flopwise.io("resnet50", gpu="a100", gpus=64)
+        >>> answer.num_nodes
         8
     """
     from flopwise.storage.bandwidth import storage_answer

@@ -48,8 +48,8 @@ def memory(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
-        >>> print(found.fits, found.task)
+        >>> answer = flopwise.memory("Llama-3.1-8B", gpu="h100", context="8k", weights="fp8")
+        >>> print(answer.fits, answer.task)
         True serve
     """
     from flopwise.changes.memory import with_remedies
@@ -78,14 +78,14 @@ def memory(
 
             sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum)
             return replace(sampled, assumptions=(*sampled.assumptions, *notes))
-    found = source.model_with_layers(model)
+    architecture = source.model_with_layers(model)
     if task == "train":
         if machines.num_gpus(None) > 1 and not spec.says_layout:
             spec = replace(spec, fsdp=True)
-        answer: MemoryAnswer = _training(found, data, spec, chip, facts, grad_accum, machines.counted)
+        answer: MemoryAnswer = _training(architecture, data, spec, chip, facts, grad_accum, machines.counted)
     else:
-        deployment = spread(deployment, found, machines, facts)
-        answer = _serving(found, deployment, chip, facts, concurrency or 1, context)
+        deployment = spread(deployment, architecture, machines, facts)
+        answer = _serving(architecture, deployment, chip, facts, concurrency or 1, context)
     if task == "train":
         from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
 

@@ -65,10 +65,10 @@ def observe(
     watched = None
     if url is not None:
         watched = watch_engine(url, how.seconds, load_facts(facts), interval_s=how.interval_s, progress=progress)
-    found, trace = observation(watched, load, seed=how.seed)
+    watched_window, trace = observation(watched, load, seed=how.seed)
     if out is not None:
-        write_observation(Path(out), found, trace)
-    return found
+        write_observation(Path(out), watched_window, trace)
+    return watched_window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +117,8 @@ def replay(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.replay("Llama-3.1-8B", "examples/observed", gpu="l40s")
-        >>> found.answer.summary.completed > 0
+        >>> answer = flopwise.replay("Llama-3.1-8B", "examples/observed", gpu="l40s")
+        >>> answer.answer.summary.completed > 0
         True
     """
     from flopwise.api.simulate import simulate

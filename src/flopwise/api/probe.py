@@ -33,8 +33,8 @@ def probe(progress: Callable[[float, float, str], object] | None = None, **optio
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.probe(quick=True, only=["launch"], device=["cpu"])
-        >>> len(found.measurements) > 0
+        >>> answer = flopwise.probe(quick=True, only=["launch"], device=["cpu"])
+        >>> len(answer.measurements) > 0
         True
     """
     import time
@@ -52,14 +52,14 @@ def probe(progress: Callable[[float, float, str], object] | None = None, **optio
         loading_s=time.perf_counter() - begun,
     )  # fmt: skip
     try:
-        found = runner.probe(backends, machine, [name for name in KINDS if not spec.only or name in spec.only])
+        measurements = runner.probe(backends, machine, [name for name in KINDS if not spec.only or name in spec.only])
     finally:
         for backend in (*backends, machine):
             backend.close()
-    if all(one.value is None for one in found.measurements):
-        reasons = [f"{one.name} on {one.device}: {one.failure}" for one in found.measurements]
-        raise InfeasibleError("nothing could be measured", dict.fromkeys([*reasons, *found.notes]))
-    return replace(found, devices=tuple(_with_datasheet(one, source.catalog) for one in found.devices))
+    if all(one.value is None for one in measurements.measurements):
+        reasons = [f"{one.name} on {one.device}: {one.failure}" for one in measurements.measurements]
+        raise InfeasibleError("nothing could be measured", dict.fromkeys([*reasons, *measurements.notes]))
+    return replace(measurements, devices=tuple(_with_datasheet(one, source.catalog) for one in measurements.devices))
 
 
 def _backends(spec: Any) -> tuple[list[Backend], Backend, list[str]]:

@@ -69,9 +69,9 @@ def roofline(
     if batch < 1:
         raise SpecError(f"batch {batch}; give 1 or more")
     if model is not None:
-        found = source.model(model)
-        tokens = DataSpec(seq=seq).seq_len(found) if found.stacks else 0
-        work = RooflineWork.of_pass(found, batch, tokens, training=training)
+        architecture = source.model(model)
+        tokens = DataSpec(seq=seq).seq_len(architecture) if architecture.stacks else 0
+        work = RooflineWork.of_pass(architecture, batch, tokens, training=training)
     elif flops is None and bytes is None:
         raise SpecError("no work is given; give --flops and --bytes, or a MODEL")
     else:

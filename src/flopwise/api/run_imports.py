@@ -17,7 +17,7 @@ from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from flopwise.records.imports.imported import FoundRun, ImportedRun, PlannedRun
+    from flopwise.records.imports.imported import FileRun, ImportedRun, PlannedRun
     from flopwise.records.model import Expectation
     from flopwise.serving.answer import ServeAnswer
 
@@ -60,13 +60,13 @@ def import_runs(
     gpus, machines = gpus or machines.counted, replace(machines, counted=None)
     rest = {name: value for name, value in options.items() if name not in names and value is not None}
 
-    def planned_run(one: FoundRun) -> PlannedRun:
+    def planned_run(one: FileRun) -> PlannedRun:
         return _planned_run(one, about_spec, machines, source, gpus, _settings(one, rest))
 
     return import_files([Path(file) for file in files], about_spec, gpus, planned_run, store)
 
 
-def _settings(one: FoundRun, rest: Mapping[str, Any]) -> dict[str, object]:
+def _settings(one: FileRun, rest: Mapping[str, Any]) -> dict[str, object]:
     """The settings of a run as `train` or `serve` takes them: as given, else as the file says.
 
     Raises:
@@ -80,14 +80,14 @@ def _settings(one: FoundRun, rest: Mapping[str, Any]) -> dict[str, object]:
             raise OptionError(name, f"of {other}; {one.path} holds a run of {kind}")
     specs = take(rest, *mine)
     options = {name: getattr(spec, name) for spec in specs for name in changed_options(spec)}
-    found = dict(one.raw.settings)
+    settings = dict(one.raw.settings)
     if {"concurrency", "rate"} & options.keys():
-        found = {name: value for name, value in found.items() if name not in {"concurrency", "rate"}}
-    return found | options
+        settings = {name: value for name, value in settings.items() if name not in {"concurrency", "rate"}}
+    return settings | options
 
 
 def _planned_run(
-    one: FoundRun, spec: ImportSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    one: FileRun, spec: ImportSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
     settings: dict[str, object],
 ) -> PlannedRun:  # fmt: skip
     """What is said and expected of a run; why nothing is, in its notes.
@@ -119,7 +119,7 @@ def _planned_run(
 
 
 def _expectation(
-    one: FoundRun, model: str, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    one: FileRun, model: str, machines: MachineSpec, source: SourceSpec, gpus: int | None,
     settings: Mapping[str, Any],
 ) -> tuple[float | None, Expectation]:  # fmt: skip
     """(USD an hour of all accelerators, what is expected of a run of these settings)."""

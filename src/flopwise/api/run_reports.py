@@ -46,13 +46,13 @@ def explain_run(run: str, *, store: str | Path | None = None, page: str | Path |
     from flopwise.records.store import open_store
 
     opened = open_store(store, create=False)
-    found = run_figures(opened, opened.run(run))
-    why = explanation(found)
+    figures = run_figures(opened, opened.run(run))
+    why = explanation(figures)
     if page is not None:
         from flopwise.records.page import write_page
 
-        write_page(page, found, why)
-    return ExplainedRun(measured=found, explanation=why)
+        write_page(page, figures, why)
+    return ExplainedRun(measured=figures, explanation=why)
 
 
 def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: str | Path | None = None) -> Comparison:
@@ -82,10 +82,10 @@ def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: 
     from flopwise.records.store import open_store
 
     opened = open_store(store, create=False)
-    found = list({(run := opened.run(key)).run_id: run for key in runs}.values())
-    if len(found) < 2:
+    recorded = list({(run := opened.run(key)).run_id: run for key in runs}.values())
+    if len(recorded) < 2:
         raise SpecError("one run cannot be compared; name two or more (`flopwise runs list`)")
-    answer = comparison([run_figures(opened, run) for run in found])
+    answer = comparison([run_figures(opened, run) for run in recorded])
     if page is not None:
         from flopwise.records.page import write_page
 
@@ -122,9 +122,9 @@ def run_rows(
 
     opened = open_store(store, create=False)
     chosen = [opened.run(key) for key in runs] if runs else opened.runs()
-    found = rows_of([run_figures(opened, run) for run in chosen], kind)
-    if not found.rows:
-        raise SpecError(f"no run makes a row of {kind}: {'; '.join(found.missing[:5]) or 'the store has none'}")
+    rows = rows_of([run_figures(opened, run) for run in chosen], kind)
+    if not rows.rows:
+        raise SpecError(f"no run makes a row of {kind}: {'; '.join(rows.missing[:5]) or 'the store has none'}")
     if file is not None:
-        write_whole(file, found.csv.encode())
-    return found
+        write_whole(file, rows.csv.encode())
+    return rows

@@ -41,9 +41,11 @@ def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
     if store is None and isinstance(address, Path) and not address.exists():
         return []
     opened = open_store(store, create=False)
-    found = opened.runs(task=chosen.task, model=chosen.model, status=chosen.status, since_s=chosen.since_s(time.time()))
-    summaries = opened.all_summaries([run.run_id for run in found])
-    return [RecordedRun(run=run, summaries=summaries.get(run.run_id, {})) for run in found]
+    recorded = opened.runs(
+        task=chosen.task, model=chosen.model, status=chosen.status, since_s=chosen.since_s(time.time())
+    )
+    summaries = opened.all_summaries([run.run_id for run in recorded])
+    return [RecordedRun(run=run, summaries=summaries.get(run.run_id, {})) for run in recorded]
 
 
 def recorded_run(run: str, *, store: str | Path | None = None) -> RecordedRun:
@@ -67,8 +69,8 @@ def recorded_run(run: str, *, store: str | Path | None = None) -> RecordedRun:
     from flopwise.records.store import open_store
 
     opened = open_store(store, create=False)
-    found = opened.run(run)
-    return RecordedRun(run=found, summaries=opened.summaries(found.run_id), events=opened.events(found.run_id))
+    recorded = opened.run(run)
+    return RecordedRun(run=recorded, summaries=opened.summaries(recorded.run_id), events=opened.events(recorded.run_id))
 
 
 def export_runs(
@@ -97,9 +99,9 @@ def export_runs(
     from flopwise.records.store import open_store
 
     opened = open_store(store, create=False)
-    found = list({(run := opened.run(key)).run_id: run for key in runs}.values())
-    WRITERS[form](opened, found, output)
-    return [RecordedRun(run=run, summaries=opened.summaries(run.run_id)) for run in found]
+    recorded = list({(run := opened.run(key)).run_id: run for key in runs}.values())
+    WRITERS[form](opened, recorded, output)
+    return [RecordedRun(run=run, summaries=opened.summaries(run.run_id)) for run in recorded]
 
 
 def delete_runs(runs: Sequence[str], *, store: str | Path | None = None) -> list[str]:

@@ -49,8 +49,8 @@ def serve(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
-        >>> found.estimate.tpot_s.low < found.estimate.tpot_s.value < found.estimate.tpot_s.high
+        >>> answer = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
+        >>> answer.estimate.tpot_s.low < answer.estimate.tpot_s.value < answer.estimate.tpot_s.high
         True
     """
     from flopwise.changes.memory import with_remedies
@@ -62,11 +62,11 @@ def serve(
     request, sessions, machines, deployment, techniques, start, source = take(options, *SERVED)
     start.check()
     sessions.check()
-    found = source.model_with_layers(model)
-    deployment = spread(deployment, found, machines, source.catalog)
+    architecture = source.model_with_layers(model)
+    deployment = spread(deployment, architecture, machines, source.catalog)
     if machines.counted is not None:
         gpus = machines.num_gpus(gpus)
-    job, notes = replica_of(found, deployment, machines, techniques, source)
+    job, notes = replica_of(architecture, deployment, machines, techniques, source)
     answer = ServeAnswer.of(
         job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
         sessions=sessions, simulate=simulate, on_compile=on_compile,
@@ -105,12 +105,12 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
         raise SpecError(f"--sweep {axis} sets the requests in flight itself; leave the concurrency out")
     options["static"] = axis == "batch" or bool(options.get("static"))
     (source,) = take({name: options[name] for name in defaults_of(SourceSpec) if name in options}, SourceSpec)
-    found = source.model_with_layers(model)
-    first = serve(found, **options)
+    architecture = source.model_with_layers(model)
+    first = serve(architecture, **options)
 
     def estimate_at(value: int) -> tuple[ServeEstimate, int]:
         single = {name: option for name, option in options.items() if axis != "tp" or name != "gpus"}
-        answer = serve(found, **single | {"tp" if axis == "tp" else "concurrency": value})
+        answer = serve(architecture, **single | {"tp" if axis == "tp" else "concurrency": value})
         return answer.estimate, answer.replicas
 
     return ServeSweep.along(axis, values, first, estimate_at)

@@ -59,8 +59,8 @@ def advise(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
-        >>> 0 < found.memory_bound_frac < 1
+        >>> answer = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
+        >>> 0 < answer.memory_bound_frac < 1
         True
     """
     from flopwise.shapes.answer import shape_answer
@@ -80,12 +80,12 @@ def advise(
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
     machines, source = take(options, MachineSpec, SourceSpec)
-    found, facts = source.model_with_layers(model), source.catalog
-    cluster, tokens = machines.cluster(tp, facts), DataSpec(seq=seq).seq_len(found)
+    architecture, facts = source.model_with_layers(model), source.catalog
+    cluster, tokens = machines.cluster(tp, facts), DataSpec(seq=seq).seq_len(architecture)
     if task == "serve":
-        return shape_answer(DecodeClock.of(found, cluster, facts, tp=tp, batch=batch, seq=tokens, **of_serving))
+        return shape_answer(DecodeClock.of(architecture, cluster, facts, tp=tp, batch=batch, seq=tokens, **of_serving))
     return shape_answer(
         TrainingClock.of(
-            found, cluster, facts, tp=tp, ep=ep or 1, batch=batch, seq=tokens, offload=offload, **of_training
+            architecture, cluster, facts, tp=tp, ep=ep or 1, batch=batch, seq=tokens, offload=offload, **of_training
         )
     )

@@ -65,8 +65,8 @@ def simulate(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
-        >>> found.summary.completed
+        >>> answer = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
+        >>> answer.summary.completed
         20
     """
     from flopwise.serving.sim.answer import SimulateAnswer
@@ -114,8 +114,8 @@ def autoscale(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
-        >>> found.answer.summary.completed
+        >>> answer = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
+        >>> answer.answer.summary.completed
         20
     """
     from flopwise.serving.sim.autoscale import Autoscaling
@@ -194,8 +194,8 @@ def batch(
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
-        >>> found.queue.workers
+        >>> answer = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
+        >>> answer.queue.workers
         2
     """
     from flopwise.serving.deployment import replica_of, spread
@@ -205,6 +205,8 @@ def batch(
         {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
     )
     queue.check()
-    found = source.model_with_layers(model)
-    job, notes = replica_of(found, spread(deployment, found, machines, source.catalog), machines, techniques, source)
+    architecture = source.model_with_layers(model)
+    job, notes = replica_of(
+        architecture, spread(deployment, architecture, machines, source.catalog), machines, techniques, source
+    )
     return BatchAnswer.of(queue, replace(job, concurrency=concurrency), machines, source.catalog, notes, report)

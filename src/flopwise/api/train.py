@@ -45,8 +45,8 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
 
     Examples:
         >>> import flopwise
-        >>> found = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
-        >>> found.estimate.low < found.estimate.high
+        >>> answer = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
+        >>> answer.estimate.low < answer.estimate.high
         True
     """
     specs = take(options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec)
@@ -74,21 +74,27 @@ def train_layers(
     from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.start import with_start
 
-    found, facts = source.model_with_layers(model), source.catalog
+    architecture, facts = source.model_with_layers(model), source.catalog
     gpus = machines.num_gpus(gpus)
     cluster = machines.cluster(gpus, facts)
-    seq_len = data.seq_len(found, tunes=spec.tunes)
-    batch, batch_note = data.batch(found, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
+    seq_len = data.seq_len(architecture, tunes=spec.tunes)
+    batch, batch_note = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
     wanted = spec.on(cluster.accelerator, facts).recipe(seq_len, batch, facts, data.documents(seq_len))
     recipe, device_notes = recipe_on(wanted, cluster.accelerator)
-    check_skew(found, recipe)
-    layout, laid_out = _layout(found, recipe, cluster, spec, gpus)
-    storage, tokens = reads.reads(found, facts), _run_tokens(data, recipe, run)
+    check_skew(architecture, recipe)
+    layout, laid_out = _layout(architecture, recipe, cluster, spec, gpus)
+    storage, tokens = reads.reads(architecture, facts), _run_tokens(data, recipe, run)
     conditions, notes = run.conditions(cluster, facts)
     notes = (*batch_note, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
     notes += data.length_note(seq_len) + stack_notes(layout, recipe.stack, facts.stacks.values(), cluster.accelerator)
     job = TrainJob(
-        model=found, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage, conditions=conditions
+        model=architecture,
+        recipe=recipe,
+        layout=layout,
+        cluster=cluster,
+        tokens=tokens,
+        reads=storage,
+        conditions=conditions,
     )
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
     open_settings = spec.open_settings if spec.says_layout else spec.open_settings & {"stack"}

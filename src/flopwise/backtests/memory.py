@@ -211,11 +211,11 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     PEFT rank 8, QLoRA rank 64 on every layer); transformers, TrainingArguments: per_device_train_batch_size 8, bf16 and
     fp16 off; Megatron-LM's advice of many micro-batches a stage.
     """
-    method, found = row.get("method", "").lower(), dict[str, tuple[Mapping[str, str], ...]]()
+    method, alternatives = row.get("method", "").lower(), dict[str, tuple[Mapping[str, str], ...]]()
 
     def silent(column: str, *cells: Mapping[str, str], when: bool = True) -> None:
         if when and not row.get(column):
-            found[column] = cells
+            alternatives[column] = cells
 
     adapters, stages = method in ADAPTER_METHODS, whole(row, "pp", 1)
     tool = (row.get("software") or "").partition("-")[0]
@@ -247,10 +247,10 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     cuts = row.get("software") not in WHOLE_SEQUENCES and whole(row, "tp", 1) > 1
     silent("sequence_parallel", *({"sequence_parallel": p} for p in ("yes", "no", "yes")), when=cuts)
     if row.get("lengths") == "cap" and (longest := number(row, "seq_len")):
-        found["longest sequence"] = tuple({"seq_len": f"{share * longest:.0f}"} for share in (0.75, 0.5, 1.0))
+        alternatives["longest sequence"] = tuple({"seq_len": f"{share * longest:.0f}"} for share in (0.75, 0.5, 1.0))
     if row.get("reading") in VAGUE:
-        found["reading"] = tuple({"reading": kind} for kind in VAGUE[row["reading"]])
-    return found
+        alternatives["reading"] = tuple({"reading": kind} for kind in VAGUE[row["reading"]])
+    return alternatives
 
 
 def usual_row(row: Row) -> Row:
@@ -281,15 +281,15 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         shifts = [stale_shifts(memory, total)]
         for cells in open_inputs.values():
             others = [{**stated, **end} for end in cells[1:] if end != cells[0]]
-            found = [row_memory(other, facts) for other in others]
-            floor = min(floor, *(other.floor_bytes for other in found)) if found else floor
-            pairs = zip(others, found, strict=True)
+            estimates = [row_memory(other, facts) for other in others]
+            floor = min(floor, *(other.floor_bytes for other in estimates)) if estimates else floor
+            pairs = zip(others, estimates, strict=True)
             shifts.append(tuple(math.log(reading_bytes(other, m) / total) for other, m in pairs))
         model, layout = row_model(stated, facts), row_layout(stated)
         band = memory_band(row_recipe(stated, model, layout, facts), facts.calibration)
         return total, band.between(*ends_of(shifts))
 
-    found = prediction_of(row, UNIT, "peak_bytes", figure)
-    if found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(found.low, floor), high=max(found.high, floor), floor=floor)
+    prediction = prediction_of(row, UNIT, "peak_bytes", figure)
+    if prediction.low is None or prediction.high is None:
+        return prediction
+    return replace(prediction, low=max(prediction.low, floor), high=max(prediction.high, floor), floor=floor)

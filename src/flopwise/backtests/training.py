@@ -258,12 +258,12 @@ def absent_inputs(row: Row, job: TrainJob) -> set[str]:
     Source: NVIDIA's performance pages: all their runs have the distributed optimizer.
     """
     columns = {"micro-batch": "micro_batch", "recompute": "recompute", "interleave": "interleave", "sharding": "zero"}
-    found = {name for name, column in columns.items() if not row.get(column)}
+    absent = {name for name, column in columns.items() if not row.get(column)}
     if job.recipe.stack.name.startswith("megatron"):
-        found -= {"sharding"}
+        absent -= {"sharding"}
     if not row.get("lora_rank") and not row.get("lora_targets"):
-        found |= {"adapters"}
-    return found
+        absent |= {"adapters"}
+    return absent
 
 
 def predict_row(row: Row, facts: Facts) -> Prediction:

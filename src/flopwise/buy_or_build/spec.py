@@ -25,19 +25,19 @@ def _numbers(parse: Callable[[object, str], float]) -> Callable[[object, str], t
         if len(parts) > 2:
             divided = "give input and output, divided by one slash"
             raise SpecError(f"{what}: {text[:60]!r} has {len(parts)} parts; {divided}")
-        found = tuple(parse(part.strip() if isinstance(part, str) else part, what) for part in parts)
-        if min(found) < 0 or sum(found) <= 0:
+        numbers = tuple(parse(part.strip() if isinstance(part, str) else part, what) for part in parts)
+        if min(numbers) < 0 or sum(numbers) <= 0:
             raise SpecError(f"{what}: {text[:60]} is out of range; allowed: above 0")
-        return found
+        return numbers
 
     return parse_numbers
 
 
 def _prices(value: object, what: str) -> tuple[float, ...]:
-    found = _numbers(units.parse_usd)(value, what)
-    if len(found) != 2:
+    prices = _numbers(units.parse_usd)(value, what)
+    if len(prices) != 2:
         raise SpecError(f"{what}: {str(value)[:60]!r} is one price; give input and output, such as 0.15/0.60")
-    return found
+    return prices
 
 
 def _pretrain_tokens(value: object, what: str) -> float | None:

@@ -33,9 +33,9 @@ def torch_cuda() -> Any | None:
 def resident_peak_bytes() -> float:
     """Most memory that this process has held: of the kernel's own count, since `exec` where it is told."""
     with contextlib.suppress(OSError):
-        found = re.search(r"^VmHWM:\s+(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE)
-        if found:
-            return float(found[1]) * 1024
+        peak = re.search(r"^VmHWM:\s+(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+        if peak:
+            return float(peak[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 

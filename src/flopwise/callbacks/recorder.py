@@ -588,14 +588,14 @@ def status_of(error: BaseException | None) -> RunStatus:
 
 def _versions() -> dict[str, str]:
     """Version by package, of those that are loaded."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         if name in sys.modules:
             try:
-                found[name] = metadata.version(name)
+                versions[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
                 continue
-    return found | {"python": platform.python_version()}
+    return versions | {"python": platform.python_version()}
 
 
 def _number_soon(value: Any) -> Any:

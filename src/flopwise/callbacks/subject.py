@@ -106,16 +106,16 @@ def _of_module(module: Any, name: str | None) -> TrainedModel:
     if config is not None and hasattr(config, "to_dict"):
         base = inner.get_base_model() if hasattr(inner, "get_base_model") else inner  # under adapters
         try:
-            found = model_from_config({**config.to_dict(), "architectures": [type(base).__name__]}, name=name)
+            architecture = model_from_config({**config.to_dict(), "architectures": [type(base).__name__]}, name=name)
         except FlopwiseError as error:
             why = str(error)[:160]
         else:
             packed = getattr(config, "quantization_config", None) is not None  # several weights to an element
-            ratio = size / max(1.0, float(parameters(found)))
-            if found.stacks and (packed or LIKE[0] <= ratio <= LIKE[1]):
+            ratio = size / max(1.0, float(parameters(architecture)))
+            if architecture.stacks and (packed or LIKE[0] <= ratio <= LIKE[1]):
                 basis = f"FLOPs counted for {name}, layer by layer, from its configuration"
-                return TrainedModel(name=name, model=found, parameters=size, trained_frac=share, basis=basis)
-            why = f"its configuration describes {parameters(found):,} parameters, the module has {size:,.0f}"
+                return TrainedModel(name=name, model=architecture, parameters=size, trained_frac=share, basis=basis)
+            why = f"its configuration describes {parameters(architecture):,} parameters, the module has {size:,.0f}"
     basis = f"FLOPs assumed as 6 N D ({size:,.0f} parameters x tokens, attention left out): {why}"
     return TrainedModel(name=name, model=None, parameters=size, trained_frac=share, basis=basis)
 

@@ -176,8 +176,8 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Write what the Trainer has logged, which has waited for the device."""
         if self.run is None:
             return
-        found = {LOGGED[name]: float(value) for name, value in (logs or {}).items() if name in LOGGED}
-        self.run.log(found, state.global_step)
+        values = {LOGGED[name]: float(value) for name, value in (logs or {}).items() if name in LOGGED}
+        self.run.log(values, state.global_step)
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
             self.run.loss_scale(float(scaler.get_scale()))
@@ -222,14 +222,14 @@ def _precision(args: Any, model: Any) -> str:
 def _settings(args: Any, model: Any) -> dict[str, object]:
     """The Trainer's settings as keywords of `flopwise.train`."""
     ranks, each = max(1, args.world_size), args.per_device_train_batch_size * max(1, args.n_gpu or 1)
-    found: dict[str, object] = {
+    settings: dict[str, object] = {
         "gpus": ranks, "dp": ranks, "micro_batch": each, "stack": "hf",
         "global_batch": each * ranks * args.gradient_accumulation_steps,
         "optimizer": str(getattr(args.optim, "value", args.optim)).removesuffix("_torch_fused").removesuffix("_torch"),
     }  # fmt: skip
     if args.gradient_checkpointing:
-        found["recompute"] = "full"
+        settings["recompute"] = "full"
     peft = getattr(model, "peft_config", None)
     if isinstance(peft, Mapping) and peft:
-        found["lora"] = getattr(next(iter(peft.values())), "r", None)
-    return found
+        settings["lora"] = getattr(next(iter(peft.values())), "r", None)
+    return settings

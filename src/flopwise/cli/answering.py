@@ -147,8 +147,8 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
             with guard.reading_below(folder, run_files() if question["argv"][:1] == ["runs"] else ()):
                 reply = _run(question["argv"], send, ranks=question["ranks"])
             results = Path(folder) / RESULTS
-            found = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_symlink())
-            reply["files"] = {path.relative_to(results).as_posix(): path.read_text("utf-8") for path in found}
+            paths = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_symlink())
+            reply["files"] = {path.relative_to(results).as_posix(): path.read_text("utf-8") for path in paths}
         finally:
             os.chdir("/")
             with contextlib.suppress(AttributeError):  # an interrupt that still waits is this question's

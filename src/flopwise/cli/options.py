@@ -86,8 +86,8 @@ def matching_names(what: str, typed: str) -> list[str]:
         return []
     count, rest = split_count(typed) if what == "gpu" else (None, typed)
     names, part = sorted(dict.fromkeys(NAMES[what](load_facts()))), rest.lower()
-    found = [n for n in names if n.lower().startswith(part)] or [n for n in names if part in n.lower()]
-    return found if count is None else [f"{count}x{name}" for name in found]
+    matches = [n for n in names if n.lower().startswith(part)] or [n for n in names if part in n.lower()]
+    return matches if count is None else [f"{count}x{name}" for name in matches]
 
 
 class FileValue(Value):
@@ -156,12 +156,12 @@ def flags(
 
     `for_file`: with values as a file would say them. `changes` are of the declarations: another section ...
     """
-    found, defaults = options.options_of(spec), options.defaults_of(spec)
-    chosen = names.split() or [one for one in found if found[one].flags and one not in without.split()]
+    declared, defaults = options.options_of(spec), options.defaults_of(spec)
+    chosen = names.split() or [one for one in declared if declared[one].flags and one not in without.split()]
 
     def decorate(function: Function) -> Function:
         for one in reversed(chosen):
-            function = flag(one, replace(found[one], **changes), defaults[one], for_file=for_file)(function)
+            function = flag(one, replace(declared[one], **changes), defaults[one], for_file=for_file)(function)
         return function
 
     return decorate
@@ -174,11 +174,13 @@ MOST_USED = "Most used"
 def by_section(params: Sequence[click.Parameter], most_used: Sequence[str] = ()) -> dict[str, list[click.Option]]:
     """The options among `params` under their headings: the `most_used` in their order, then those without a heading."""
     options = {param.name: param for param in params if isinstance(param, click.Option)}
-    found: dict[str, list[click.Option]] = {MOST_USED: [options.pop(name) for name in most_used]} if most_used else {}
-    found[""] = []
+    sections: dict[str, list[click.Option]] = (
+        {MOST_USED: [options.pop(name) for name in most_used]} if most_used else {}
+    )
+    sections[""] = []
     for param in options.values():
-        found.setdefault(param.declared.section if isinstance(param, Flag) else "", []).append(param)
-    return found
+        sections.setdefault(param.declared.section if isinstance(param, Flag) else "", []).append(param)
+    return sections
 
 
 class QuestionCommand(click.Command):
@@ -232,9 +234,9 @@ class QuestionCommand(click.Command):
         """What files of settings say of the command's options, by their parameters, with the file that says it."""
         above = ctx.parent.command.name if ctx.parent else None
         settings = read_settings(SET_COMMANDS).of(next((n for n in (self.name, above) if n in SET_COMMANDS), ""))
-        found: dict[str, tuple[Any, str]] = {}
+        values_by_key: dict[str, tuple[Any, str]] = {}
         if not settings:
-            return found
+            return values_by_key
         for param in self.params:
             setting = settings.get(max(param.opts, key=len).removeprefix("--")) if isinstance(param, Flag) else None
             if setting is None or not isinstance(param, Flag) or param.name is None:
@@ -250,8 +252,8 @@ class QuestionCommand(click.Command):
             several = value if isinstance(value, list) else [value]
             for one in [] if kind.is_flag else several:
                 kind.parse(one, f"{setting.where} {spelling(param)}")
-            found[param.name] = several if param.multiple else value, setting.file
-        return found
+            values_by_key[param.name] = several if param.multiple else value, setting.file
+        return values_by_key
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; options that do not go together are named as they are spelled."""
@@ -264,8 +266,8 @@ class QuestionCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the most used options first, those without a heading, then those of each heading."""
-        for section, found in by_section(self.get_params(ctx), self.most_used).items():
-            records = [param.get_help_record(ctx) for param in found]
+        for section, rows in by_section(self.get_params(ctx), self.most_used).items():
+            records = [param.get_help_record(ctx) for param in rows]
             with formatter.section(section or "Options"):
                 formatter.write_dl([record for record in records if record is not None])
 

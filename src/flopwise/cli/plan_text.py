@@ -338,13 +338,13 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
     return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
 
 
-def _session_rows(found: SimulatedSessions) -> Iterator[tuple[str, Any]]:
+def _session_rows(sessions: SimulatedSessions) -> Iterator[tuple[str, Any]]:
     """Where histories came from, how soon later turns are answered, and what a session costs."""
-    turns = f"{found.sessions:,}, {found.turns_per_session:,.3g} turns each"
+    turns = f"{sessions.sessions:,}, {sessions.turns_per_session:,.3g} turns each"
     yield "  sessions", turns
-    shares = {"the device": found.device_frac, **found.store_fracs, "computed": found.computed_frac}
+    shares = {"the device": sessions.device_frac, **sessions.store_fracs, "computed": sessions.computed_frac}
     yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in shares.items())
-    later = [f"{p} {units.format_seconds(v)}" for p, v in found.turn_ttft_s.items() if v is not None]
+    later = [f"{p} {units.format_seconds(v)}" for p, v in sessions.turn_ttft_s.items() if v is not None]
     if later:
         yield "  TTFT of later turns", ", ".join(later)
 
@@ -451,12 +451,12 @@ def reasons(plan: Plan) -> list[str]:
     def times(ratio: float) -> str:
         return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
-    found = [floor(f) for f in plan.floors if f.forbids]
+    floors = [floor(f) for f in plan.floors if f.forbids]
     for miss in plan.misses[:3]:
         short = [f"{name} {times(ratio)} its limit" for name, ratio in miss.shortfall.items() if ratio > 1]
         odds = [f"{name} {100 * p:.0f} % chance" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
-        found.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
-    return found + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
+        floors.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
+    return floors + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
 
 
 def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:

@@ -105,9 +105,9 @@ def _files(env: Mapping[str, str]) -> Iterator[Path]:
     except OSError:  # removed meanwhile
         return
     while True:
-        found = os.path.join(folder, NAME)  # noqa: PTH118
-        if os.path.isfile(found) and found != own:  # noqa: PTH113
-            yield Path(found)
+        path = os.path.join(folder, NAME)  # noqa: PTH118
+        if os.path.isfile(path) and path != own:  # noqa: PTH113
+            yield Path(path)
             return
         above = os.path.dirname(folder)  # noqa: PTH120
         if above == folder:

@@ -263,10 +263,10 @@ def error_band(name: str, calibration: Calibration) -> ErrorBand:
     Raises:
         MissingFactError: no backtest stands behind that class.
     """
-    found = _nearest_errors(name, calibration)
-    if found is None:
+    errors = _nearest_errors(name, calibration)
+    if errors is None:
         raise MissingFactError(f"no measured errors for {name!r}; known classes: {', '.join(calibration.errors)}")
-    return found
+    return errors
 
 
 OF_FAMILY = "@"

@@ -44,14 +44,14 @@ def lru_hit_frac(cached_frac: Floats, nodes: Floats = 1.0) -> Floats:
     """
     shares, count = np.broadcast_arrays(np.clip(cached_frac, 0.0, 1.0), np.asarray(nodes, dtype=float))
     again = 1.0 - 1.0 / count
-    found, reach = np.where(count > MANY_NODES, shares, 0.0), np.ones(shares.shape)
+    frac, reach = np.where(count > MANY_NODES, shares, 0.0), np.ones(shares.shape)
     running = (count <= MANY_NODES) & (shares < 1.0)
     while running.any():
         threshold = np.where(running, (1.0 - shares) / np.where(reach > 0, reach, 1.0), 2.0)
-        found = found + np.where(running, (1.0 - again) * reach * _product_above(again, threshold), 0.0)
+        frac = frac + np.where(running, (1.0 - again) * reach * _product_above(again, threshold), 0.0)
         reach = reach * again
         running = running & (reach > 1.0 - shares)
-    return np.where(shares >= 1.0, 1.0, found)
+    return np.where(shares >= 1.0, 1.0, frac)
 
 
 def _product_above(least: Floats, threshold: Floats) -> Floats:

@@ -81,8 +81,8 @@ def engine_metric(deployment: Deployment, meaning: str) -> str:
     """The engine's metric of `waiting` or `running` requests; empty if it is not known."""
     assert deployment.serving is not None
     engine = deployment.serving.engine.name
-    found = (row for row in deployment.facts.metric_records if (row.exporter, row.meaning) == (engine, meaning))
-    return next((row.metric for row in found), "")
+    records = (row for row in deployment.facts.metric_records if (row.exporter, row.meaning) == (engine, meaning))
+    return next((row.metric for row in records), "")
 
 
 def scaled_object(deployment: Deployment) -> dict[str, str]:

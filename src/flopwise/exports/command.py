@@ -32,8 +32,8 @@ def with_slots(text: str, command: Command, first: int = 0) -> str:
     """The command of one of several replicas on a machine, with ports that depend on the shell's `slot`."""
     ports = {"--port": (command.port, first), "--prometheus-port": (command.metrics_port, 0)}
     for option, (port, above) in ports.items():
-        before, found, after = text.rpartition(f"{option} {port}")
-        if found:
+        before, separator, after = text.rpartition(f"{option} {port}")
+        if separator:
             added = f"{port} + {above} + slot" if above else f"{port} + slot"
             text = f'{before}{option} "$(({added}))"{after}'
     return text

@@ -99,12 +99,12 @@ def placement(deployment: Deployment) -> Object:
          "effect": row.effect}
         for row in taints
     ]  # fmt: skip
-    found = {
+    fields = {
         "nodeSelector": node_labels(deployment),
         "affinity": rule if expressions else {},
         "tolerations": tolerations,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def placement_notes(deployment: Deployment) -> Iterator[str]:
@@ -239,15 +239,15 @@ def pod(
 def _volumes(deployment: Deployment, command: Command, devices: int = 1) -> list[tuple[Object, str]]:
     """(volume, mount path): shared memory, files of the command, and claims for the folders that it uses."""
     shared = {"medium": "Memory", "sizeLimit": f"{SHM_BYTES_PER_DEVICE * devices // MIB}Mi"}
-    found: list[tuple[Object, str]] = [({"name": "shm", "emptyDir": shared}, "/dev/shm")]  # noqa: S108 - no file of ours
+    volumes: list[tuple[Object, str]] = [({"name": "shm", "emptyDir": shared}, "/dev/shm")]  # noqa: S108 - no file of ours
     if command.files:
         items = [{"key": key, "path": path} for key, path in _file_keys(command).items()]
         files = {"name": f"{deployment.name}-files", "items": items}
-        found.append(({"name": "files", "configMap": files}, FOLDER))
+        volumes.append(({"name": "files", "configMap": files}, FOLDER))
     for name, path in _folders(deployment).items():
         claim = {"claimName": f"{deployment.name}-{name}"}
-        found.append(({"name": name, "persistentVolumeClaim": claim}, path))
-    return found
+        volumes.append(({"name": name, "persistentVolumeClaim": claim}, path))
+    return volumes
 
 
 def _file_keys(command: Command) -> dict[str, str]:
@@ -261,11 +261,11 @@ def _folders(deployment: Deployment) -> dict[str, str]:
     paths = {"weights": deployment.model_id}
     if trains or deployment.task == "batch":
         paths |= {"data": deployment.value("data"), "output": deployment.value("output")}
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for name, path in paths.items():
-        if path.startswith("/") and path not in found.values():
-            found[name] = path
-    return found
+        if path.startswith("/") and path not in folders.values():
+            folders[name] = path
+    return folders
 
 
 def config_map(deployment: Deployment, command: Command) -> list[Object]:

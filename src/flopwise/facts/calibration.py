@@ -152,8 +152,8 @@ class Calibration:
             MissingFactError: none has it.
         """
         for scope in scopes:
-            if (found := self._index.get((name, scope))) is not None:
-                return found
+            if (fraction := self._index.get((name, scope))) is not None:
+                return fraction
         raise MissingFactError(
             f"no calibration of {name!r} for any of: {', '.join(scopes)}; add one to data/calibration"
         )
@@ -239,7 +239,7 @@ def read_errors(path: Path) -> dict[str, ErrorQuantiles]:
     bands = document.get("bands")
     if set(document) != {"source", "date", "bands"} or not isinstance(bands, dict):
         raise SpecError(f"{path}: exactly these fields are expected: source, date, bands")
-    found = {}
+    errors = {}
     for name, band in bands.items():
         fields = ("low", "median", "high", "rows")
         stacks = band.pop("stacks", []) if isinstance(band, dict) else []
@@ -249,5 +249,5 @@ def read_errors(path: Path) -> dict[str, ErrorQuantiles]:
         if not isinstance(stacks, list) or not all(isinstance(stack, str) for stack in stacks):
             raise SpecError(f"{path}, {name}: stacks is a list of names")
         origin = {"source": document["source"], "date": document["date"]}
-        found[name] = ErrorQuantiles(name=name, stacks=tuple(stacks), **origin, **band)
-    return found
+        errors[name] = ErrorQuantiles(name=name, stacks=tuple(stacks), **origin, **band)
+    return errors

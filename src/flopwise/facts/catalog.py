@@ -130,10 +130,10 @@ def _lookup_once(find: Callable[[Facts, str, str], V]) -> Callable[[Facts, str, 
 
     def once(self: Facts, one: str, other: str) -> V:
         key = (find, one, other)
-        if key not in self.found:
-            self.found[key] = find(self, one, other)
-        found: V = self.found[key]
-        return found
+        if key not in self.lookups:
+            self.lookups[key] = find(self, one, other)
+        value: V = self.lookups[key]
+        return value
 
     once.__doc__ = find.__doc__
     return once
@@ -143,9 +143,9 @@ def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[
     """A member of `Facts`: the row of a name, in any of its spellings; UnknownNameError where there is none."""
 
     def find(self: Facts, name: str) -> N:
-        if kind not in self.found:
-            self.found[kind] = spellings(rows_of(self).values())
-        by_spelling: dict[str, N] = self.found[kind]
+        if kind not in self.lookups:
+            self.lookups[kind] = spellings(rows_of(self).values())
+        by_spelling: dict[str, N] = self.lookups[kind]
         row = by_spelling.get(fold(name))
         if row is None:
             known = list(dict.fromkeys(row.name for row in by_spelling.values()))
@@ -190,12 +190,12 @@ class Facts:
         """
         self.folder, self.profile, self._imported = folder, profile, tuple(imported)
         self._own_folders = tuple(place for place in (folder, profile) if place is not None)
-        self.found: dict[Any, Any] = {}  # what was looked for by name
+        self.lookups: dict[Any, Any] = {}  # what was looked for by name
 
     def with_tables(self, **tables: Any) -> Facts:
         """The same facts with other values of some attributes, such as `offers`."""
         other = copy.copy(self)
-        other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "found": {}}
+        other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "lookups": {}}
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Facts:
         for name, member in vars(type(self)).items():
             if isinstance(member, cached_property):
                 getattr(self, name)
-        return self.__dict__ | {"found": {}}
+        return self.__dict__ | {"lookups": {}}
 
     def rows(self, wanted: FactTable[Any] | str) -> dict[Key, Any]:
         """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
@@ -222,16 +222,16 @@ class Facts:
     @cached_property
     def calibration(self) -> Calibration:
         """The calibrated parameters and the errors of predictions."""
-        found = _shipped_calibration()
+        table = _shipped_calibration()
         for place in self._own_folders:
             if any((place / CALIBRATION).glob("*.json")):
                 own = Calibration(tuple(read_parameters(place / CALIBRATION))).parameters
                 if place == self.profile:
                     own = tuple(replace(parameter, profile=place.name) for parameter in own)
-                found = found.overlay(own)
+                table = table.overlay(own)
             if (place / ERRORS_FILE).is_file():
-                found = replace(found, errors={**found.errors, **read_errors(place / ERRORS_FILE)})
-        return found
+                table = replace(table, errors={**table.errors, **read_errors(place / ERRORS_FILE)})
+        return table
 
     @cached_property
     def accelerators(self) -> Mapping[str, Accelerator]:
@@ -240,12 +240,12 @@ class Facts:
         counts: Mapping[Key, CoreRecord] = self.rows("accelerators.CORE_RECORDS")
 
         def with_cores(chip: Accelerator) -> Accelerator:
-            found = counts.get((chip.architecture, chip.compute_capability or ANY))
-            if found is None or chip.num_sms is None:
+            count = counts.get((chip.architecture, chip.compute_capability or ANY))
+            if count is None or chip.num_sms is None:
                 return replace(chip, calibration=calibration)
             return replace(
-                chip, calibration=calibration, num_cores=found.cores * chip.num_sms,
-                num_tensor_cores=found.tensor_cores * chip.num_sms,
+                chip, calibration=calibration, num_cores=count.cores * chip.num_sms,
+                num_tensor_cores=count.tensor_cores * chip.num_sms,
             )  # fmt: skip
 
         return {name: with_cores(chip) for (name,), chip in rows.items()}
@@ -276,9 +276,9 @@ class Facts:
         mine: dict[Key, Alias] = {}
         for own in self._own_files(ALIASES):
             mine = ALIASES.overlay(mine, own, agreeing)
-        found = {spelling_key(alias.alias): alias for alias in _shipped_rows(ALIASES).values()}
-        found |= {key: Alias(alias=name, name=name) for key, name in names.items()}
-        return found | {spelling_key(alias.alias): alias for alias in mine.values()}
+        aliases = {spelling_key(alias.alias): alias for alias in _shipped_rows(ALIASES).values()}
+        aliases |= {key: Alias(alias=name, name=name) for key, name in names.items()}
+        return aliases | {spelling_key(alias.alias): alias for alias in mine.values()}
 
     def resolve(self, name: str) -> Resolution:
         """Return what `name` stands for, in any common spelling (`h100`, `H100-SXM-80GB`, `NVIDIA GeForce RTX 3090`).
@@ -343,9 +343,9 @@ class Facts:
         """A sentence for each accelerator that has a remark, and so is no data-centre part; once each, in order."""
         graded = {name: self.grade(name) for name in accelerators}
         return [
-            f"{name} is a {found.grade} part: {found.remark} ({found.source})"
-            for name, found in graded.items()
-            if found.remark
+            f"{name} is a {names.grade} part: {names.remark} ({names.source})"
+            for name, names in graded.items()
+            if names.remark
         ]
 
     # instances, and what else there is to buy
@@ -481,15 +481,15 @@ class Facts:
     def hosted_for(self, model: str) -> tuple[HostedPrice, ...]:
         """Who hosts a model, by its catalog name or the provider's own, cheapest output first; empty: nobody known."""
         wanted = fold(model)
-        found = [p for p in self.hosted_prices if wanted in {fold(p.name), fold(p.model or p.name)}]
-        return tuple(sorted(found, key=lambda p: (p.output_usd_per_mtok, p.input_usd_per_mtok, p.provider)))
+        prices = [p for p in self.hosted_prices if wanted in {fold(p.name), fold(p.model or p.name)}]
+        return tuple(sorted(prices, key=lambda p: (p.output_usd_per_mtok, p.input_usd_per_mtok, p.provider)))
 
     hardware_prices: tuple[HardwarePrice, ...] = _all_rows("price_book.HARDWARE")  # what accelerators cost to buy
 
     def hardware_price(self, accelerator: str) -> HardwarePrice | None:
         """The price of an accelerator by its canonical name: of a whole server where it is known, else of the card."""
-        found = [price for price in self.hardware_prices if price.accelerator == accelerator]
-        return max(found, key=lambda price: price.unit == "server", default=None)
+        prices = [price for price in self.hardware_prices if price.accelerator == accelerator]
+        return max(prices, key=lambda price: price.unit == "server", default=None)
 
     # providers and regions
 
@@ -509,11 +509,11 @@ class Facts:
     @cached_property
     def tags(self) -> Mapping[str, frozenset[str]]:
         """Which providers have each attestation or service; a record of low confidence vouches for none."""
-        found: dict[str, set[str]] = {}
+        tags_of: dict[str, set[str]] = {}
         for record in self.rows("regions.TAGS").values():
             sure = {record.provider} if record.confidence != "low" else set()
-            found.setdefault(record.tag.lower(), set()).update(sure)
-        return {tag: frozenset(providers) for tag, providers in found.items()}
+            tags_of.setdefault(record.tag.lower(), set()).update(sure)
+        return {tag: frozenset(providers) for tag, providers in tags_of.items()}
 
     # how machines fail, and where data lie
 
@@ -557,9 +557,9 @@ class Facts:
         """Weight formats by every folded spelling: checkpoints', then llama.cpp's."""
         blocks = _by_name(self.rows("formats.GGUF_BLOCKS"))
         gguf = [replace(row, blocks=blocks) for row in self.rows("formats.GGUF_FORMATS").values()]
-        found: dict[str, WeightFormat] = {**spellings(gguf)}
-        found |= spellings(self.rows("formats.CHECKPOINT_FORMATS").values())  # F16 and MXFP4 are such, too
-        return found | {fold(f"gguf {row.name}"): row for row in gguf}
+        formats: dict[str, WeightFormat] = {**spellings(gguf)}
+        formats |= spellings(self.rows("formats.CHECKPOINT_FORMATS").values())  # F16 and MXFP4 are such, too
+        return formats | {fold(f"gguf {row.name}"): row for row in gguf}
 
     @property
     def weight_format_names(self) -> list[str]:
@@ -572,11 +572,11 @@ class Facts:
         Raises:
             UnknownNameError: no such format; names the nearest.
         """
-        found = self.weight_formats.get(fold(name))
-        found = found or _of_bit_rate(name, self.weight_formats)
-        if found is None:
+        row = self.weight_formats.get(fold(name))
+        row = row or _of_bit_rate(name, self.weight_formats)
+        if row is None:
             raise UnknownNameError("weight format", name, self.weight_format_names)
-        return found
+        return row
 
     cache_formats: Mapping[str, CacheFormat] = _named_rows("formats.CACHE_FORMATS")  # of key-value caches
 
@@ -587,10 +587,10 @@ class Facts:
             SpecError: no such type; lists those known.
         """
         name = dtype.lower().replace("float", "fp").replace("fp8_e4m3", "fp8").replace("fp8_e5m2", "fp8")
-        found = self.cache_formats.get(name)
-        if found is None:
+        row = self.cache_formats.get(name)
+        if row is None:
             raise SpecError(f"unknown KV cache type {dtype[:40]!r}; allowed: {', '.join(self.cache_formats)}")
-        return found
+        return row
 
     quality: tuple[QualityRecord, ...] = _all_rows("formats.QUALITY")  # what evaluations found of weight formats
 
@@ -659,10 +659,10 @@ def one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
     if given is None:
         return None
     names = {name.lower(): name for name in known}
-    found = names.get(str(given).strip().lower())
-    if found is None:
+    value = names.get(str(given).strip().lower())
+    if value is None:
         raise UnknownNameError(what, str(given), names.values())
-    return found
+    return value
 
 
 def load_facts(folder: Path | str | None = None, profile: str | None = None) -> Facts:
@@ -696,13 +696,13 @@ def _folder_state(path: Path | None) -> tuple[str, tuple[price_files.Stamp, ...]
         return "", ()
     try:
         own = (f"{CALIBRATION}/{p.name}" for p in sorted((path / CALIBRATION).glob("*.json")))
-        found = [(name, (path / name).stat()) for name in (*folder_files(), *own) if (path / name).is_file()]
+        files = [(name, (path / name).stat()) for name in (*folder_files(), *own) if (path / name).is_file()]
     except (OSError, ValueError) as fault:
         raise SpecError(f"facts folder {str(path)[:200]!r} cannot be read ({fault})") from fault
-    if not found:
+    if not files:
         state = "has none of the files" if path.is_dir() else "does not exist; a facts folder holds any of"
         raise SpecError(f"facts folder {str(path)[:200]!r} {state} {', '.join(folder_files())}")
-    return str(path), tuple((name, state.st_mtime_ns, state.st_size) for name, state in found)
+    return str(path), tuple((name, state.st_mtime_ns, state.st_size) for name, state in files)
 
 
 _FolderState = tuple[str, tuple[price_files.Stamp, ...]]

@@ -82,7 +82,7 @@ class CustomDevice:
 
 @lru_cache(maxsize=256)
 def _device_from(text: str) -> CustomDevice:
-    found: dict[str, float | str] = {}
+    values: dict[str, float | str] = {}
     for part in text[len(PREFIX) :].split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in KINDS:
@@ -90,12 +90,12 @@ def _device_from(text: str) -> CustomDevice:
             raise SpecError(f"custom device: unknown key {key[:40]!r}; {allowed}")
         if not equals or not value:
             raise SpecError(f"custom device: {key} needs a value; as in {EXAMPLE}")
-        if key in found:
+        if key in values:
             raise SpecError(f"custom device: {key} is given twice")
-        found[key] = KINDS[key].parse(value, f"custom device: {key}")
-    needed = [key for key in NEEDED if key not in found]
-    if not any(dtype in found for dtype in DTYPES):
+        values[key] = KINDS[key].parse(value, f"custom device: {key}")
+    needed = [key for key in NEEDED if key not in values]
+    if not any(dtype in values for dtype in DTYPES):
         needed.append(f"a rate ({', '.join(DTYPES)})")
     if needed:
         raise SpecError(f"custom device: needs {' and '.join(needed)}; as in {EXAMPLE}")
-    return CustomDevice(found)
+    return CustomDevice(values)

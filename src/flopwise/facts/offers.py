@@ -149,10 +149,10 @@ class Offer:
         if band is not None:
             symbol, (low, high) = units.CURRENCY.get().symbol, map(units.in_currency, band.usd_per_hour)
             return f"{band.kind} price assumed, {symbol}{low:.4g} to {symbol}{high:.4g} an hour"
-        found = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
+        notes = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
         if purchase == "on_demand" and self.derived:
-            found.append(f"derived price: {self.derived}")
-        return ", ".join(found)
+            notes.append(f"derived price: {self.derived}")
+        return ", ".join(notes)
 
     def cheapest(self, purchases: tuple[str, ...] = PURCHASES) -> tuple[str, float] | None:
         """The cheapest known (purchase, USD per hour) among `purchases`; None where none is known.
@@ -209,8 +209,8 @@ def _instance_parts(name: str) -> tuple[str, int, str]:
     key = fold(host).removeprefix(AZURE_PREFIX)
     if not plus:
         return key, 0, ""
-    found = _CARDS.fullmatch(cards)
-    number, card = found.groups() if found else (None, cards)
+    match = _CARDS.fullmatch(cards)
+    number, card = match.groups() if match else (None, cards)
     return key, int(number or 1), spelling_key(card)
 
 

@@ -30,15 +30,15 @@ def _tiers(cell: str) -> tuple[tuple[float, float], ...]:
     allowed = "allowed: from:share pairs such as 0:1;0.25:0.8, the first from 0, shares of the price above 0 that fall"
     try:
         pairs = [tuple(float(part) for part in pair.split(":")) for pair in cell.split(";")]
-        found = tuple((start, share) for start, share in pairs)
+        tiers = tuple((start, share) for start, share in pairs)
     except ValueError:
         raise ValueError(allowed) from None
-    starts, shares = [start for start, _ in found], [share for _, share in found]
+    starts, shares = [start for start, _ in tiers], [share for _, share in tiers]
     rising = starts[0] == 0 and all(a < b < 1 for a, b in itertools.pairwise(starts))
     falling = shares[0] <= 1 and all(a >= b > 0 for a, b in itertools.pairwise(shares))
     if not (rising and falling and shares[-1] > 0):
         raise ValueError(allowed)
-    return found
+    return tiers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +165,11 @@ def volume_prices(rows: Iterable[VolumeTier]) -> dict[tuple[str, str], VolumePri
         (provider, kind): VolumePrice(
             provider=provider,
             kind=kind,
-            tiers=tuple((t.from_gb * t.gb_bytes, t.usd_per_gb / t.gb_bytes) for t in found),
-            source=found[0].source,
-            date=found[0].date,
-            confidence=found[0].confidence,
-            notes=found[0].notes,
+            tiers=tuple((t.from_gb * t.gb_bytes, t.usd_per_gb / t.gb_bytes) for t in pairs),
+            source=pairs[0].source,
+            date=pairs[0].date,
+            confidence=pairs[0].confidence,
+            notes=pairs[0].notes,
         )
-        for (provider, kind), found in tiers.items()
+        for (provider, kind), pairs in tiers.items()
     }

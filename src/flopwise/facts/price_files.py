@@ -39,7 +39,7 @@ def stamps(folder: str | None = None) -> tuple[Stamp, ...]:
         return ()
     try:
         files = [entry for entry in os.scandir(place) if entry.name.endswith(ENDING) and entry.is_file()]
-        found = [(entry.path, (state := entry.stat()).st_mtime_ns, state.st_size) for entry in files]
+        states = [(entry.path, (state := entry.stat()).st_mtime_ns, state.st_size) for entry in files]
     except OSError as fault:
         raise SpecError(f"folder of prices {place[:200]!r} cannot be read ({fault.strerror or fault})") from None
-    return tuple(sorted(found, key=lambda stamp: (stamp[1], stamp[0])))
+    return tuple(sorted(states, key=lambda stamp: (stamp[1], stamp[0])))

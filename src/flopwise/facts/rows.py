@@ -95,8 +95,10 @@ def check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> No
     """
     missing = [name for name in needed if name not in header]
     if missing:
-        found = ", ".join(header)[:300] or "none"
-        raise SpecError(f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; it has {found}")
+        columns_text = ", ".join(header)[:300] or "none"
+        raise SpecError(
+            f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; it has {columns_text}"
+        )
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise SpecError(f"{path} has the column {', '.join(twice)} more than once")

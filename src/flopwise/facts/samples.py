@@ -64,10 +64,10 @@ class ConvolutionLayer:
 
 
 def _operations(cell: str) -> tuple[str, ...]:
-    found = tuple(part for part in cell.split("+") if part)
-    if wrong := [part for part in found if part not in OPERATIONS]:
+    operations = tuple(part for part in cell.split("+") if part)
+    if wrong := [part for part in operations if part not in OPERATIONS]:
         raise ValueError(f"{wrong[0]}; allowed: {', '.join(OPERATIONS)}, joined by +")
-    return found
+    return operations
 
 
 _whole = tables.whole(units.parse_count, "a whole number above 0")

@@ -257,14 +257,14 @@ def _step_limits(cell: str) -> tuple[StepLimits, ...]:
 
     Raises: ValueError: another form.
     """
-    found = []
+    limits = []
     for line in words(cell):
         match = _STEP_LIMITS.fullmatch(line)
         if match is None:
             raise ValueError("allowed: `DEVICES: N sequences, N tokens`, and `, N offline`, as a list")
         batch, served, offline = (int(n or match[3]) for n in match.groups()[1:])
-        found.append(StepLimits(devices=match[1], max_batch=batch, prefill_tokens=served, offline_tokens=offline))
-    return tuple(found)
+        limits.append(StepLimits(devices=match[1], max_batch=batch, prefill_tokens=served, offline_tokens=offline))
+    return tuple(limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,11 +394,11 @@ class Engine(Software):
         """
         if accelerator is None:
             return self
-        found = next((limits for limits in self.step_limits if limits.are_of(accelerator)), None)
-        if found is None:
+        limits_there = next((limits for limits in self.step_limits if limits.are_of(accelerator)), None)
+        if limits_there is None:
             return self
-        tokens = found.offline_tokens if offline else found.prefill_tokens
-        return _limited(self, found.max_batch, tokens)
+        tokens = limits_there.offline_tokens if offline else limits_there.prefill_tokens
+        return _limited(self, limits_there.max_batch, tokens)
 
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
@@ -430,18 +430,18 @@ OPTIMIZERS = FactTable(
 
 def _degrees(cell: str) -> tuple[str, ...]:
     """Names of PARALLELISM. Raises ValueError: another word."""
-    found = words(cell)
-    if not set(found) <= set(PARALLELISM):
+    names = words(cell)
+    if not set(names) <= set(PARALLELISM):
         raise ValueError(f"allowed: {', '.join(PARALLELISM)}, as a list")
-    return found
+    return names
 
 
 def _recomputes(cell: str) -> tuple[str, ...]:
     """Words of RECOMPUTE. Raises ValueError: another word."""
-    found = words(cell)
-    if not set(found) <= set(RECOMPUTE):
+    names = words(cell)
+    if not set(names) <= set(RECOMPUTE):
         raise ValueError(f"allowed: {', '.join(RECOMPUTE)}, as a list")
-    return found
+    return names
 
 
 STACKS = FactTable(

@@ -63,13 +63,13 @@ class SourceSpec(Spec):
             SpecError: as `model`.
             MissingFactError: only published figures are.
         """
-        found = self.model(model)
-        if not found.stacks:
+        architecture = self.model(model)
+        if not architecture.stacks:
             raise MissingFactError(
-                f"{found.name} has no layers in the catalog, only published figures; ask `flopwise roofline "
-                f"'{found.name}'`, or for the storage that it needs `flopwise io`"
+                f"{architecture.name} has no layers in the catalog, only published figures; ask `flopwise roofline "
+                f"'{architecture.name}'`, or for the storage that it needs `flopwise io`"
             )
-        return found
+        return architecture
 
 
 # fmt: off

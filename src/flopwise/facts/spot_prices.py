@@ -42,9 +42,9 @@ def spot_coverage(offers: Iterable[Offer]) -> tuple[SpotCoverage, ...]:
     )
 
 
-def coverage_text(found: Sequence[SpotCoverage]) -> str:
+def coverage_text(coverages: Sequence[SpotCoverage]) -> str:
     """One sentence: of whose offers the spot price is known."""
-    named = [one for place, one in enumerate(found) if place < NAMED or one.known or one.assumed]
-    rest = sum(one.offers for one in found if one not in named)
+    named = [one for place, one in enumerate(coverages) if place < NAMED or one.known or one.assumed]
+    rest = sum(one.offers for one in coverages if one not in named)
     parts = [*map(str, named), *([f"0 of {rest} other"] if rest else [])]
     return f"spot price known of {', '.join(parts)} accelerator offers"

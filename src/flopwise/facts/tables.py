@@ -252,14 +252,14 @@ class FactTable(Generic[R]):
         read = _read_records if path.suffix == ".json" else read_table
         rows = read(path, self.columns, keys=self.required_columns)
         anew = {tuple(row.values.get(n) for n in self.group) for row in rows} if self.group else ()
-        found = {k: r for k, r in below.items() if not anew or tuple(getattr(r, n) for n in self.group) not in anew}
+        result = {k: r for k, r in below.items() if not anew or tuple(getattr(r, n) for n in self.group) not in anew}
         own: dict[Key, R] = {}
         for row in rows:
             key = tuple(row.values.get(name) for name in self.key)
             if key in own:
                 named = ", ".join(str(part) for part in key if part is not None)
                 raise row.error(self.key[-1], key[-1], f"{named} appears twice in this file")
-            known = self._like(row, found) or found.get(key)
+            known = self._like(row, result) or result.get(key)
             if known is not None:  # what is said of a source is said of one row
                 for name in OF_SOURCE if "source" in row.values else ():
                     if name in self.columns:
@@ -267,17 +267,17 @@ class FactTable(Generic[R]):
             made = self.row_of(row, known)
             if self.check is not None:
                 self.check(row, made, list(own.values()))
-            found[key] = own[key] = made if finish is None else finish(row, made)
-        return found
+            result[key] = own[key] = made if finish is None else finish(row, made)
+        return result
 
-    def _like(self, row: Row, found: Mapping[Key, R]) -> R | None:
+    def _like(self, row: Row, rows: Mapping[Key, R]) -> R | None:
         """What the record that a new one is like says."""
         like = row.values.pop(LIKE, None)
         if like is None:
             return None
-        if (like,) not in found:
-            raise row.error(LIKE, like, f"allowed: a record above it: {', '.join(k[0] for k in found)}")
-        return replace(found[like,], aliases=())  # type: ignore[type-var]  # rows are dataclasses
+        if (like,) not in rows:
+            raise row.error(LIKE, like, f"allowed: a record above it: {', '.join(k[0] for k in rows)}")
+        return replace(rows[like,], aliases=())  # type: ignore[type-var]  # rows are dataclasses
 
 
 LIKE = "like"
@@ -380,14 +380,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
         SpecError: it cannot be read, or is none; names the file and the line.
     """
     try:
-        found = json.loads(_text(path))
+        document = json.loads(_text(path))
     except json.JSONDecodeError as fault:
         raise SpecError(f"{path}: not valid JSON (line {fault.lineno}: {fault.msg}); is the file complete?") from fault
     except (ValueError, RecursionError) as fault:
         raise SpecError(f"{path}: not valid JSON ({fault or 'nested too deep'})") from fault
-    if not isinstance(found, dict):
-        raise SpecError(f"{path}: holds a JSON {type(found).__name__}; an object is needed")
-    return found
+    if not isinstance(document, dict):
+        raise SpecError(f"{path}: holds a JSON {type(document).__name__}; an object is needed")
+    return document
 
 
 def _read_records(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ...]) -> list[Row]:

@@ -129,13 +129,13 @@ def stretches(load: ServedLoad) -> list[list[Rows]]:
     Of drawn requests it is not known which of them waited for what, so that their stretches are whole.
     """
     count = len(load.requests)
-    found = []
+    spans = []
     for rows in np.array_split(np.arange(count), int(np.clip(count // (2 * LEAST), 1, STRETCHES))):
         order = rows[np.argsort(load.requests.prompt[rows], kind="stable")]
         whole = load.requests.drawn or len(order) < 2 * LEAST
         halves = (order,) if whole else (order[: len(order) // 2], order[len(order) // 2 :])
-        found.append([np.sort(half) for half in halves])
-    return found
+        spans.append([np.sort(half) for half in halves])
+    return spans
 
 
 def parts(load: ServedLoad) -> list[Rows]:
@@ -167,8 +167,8 @@ def middle_figures(columns: Mapping[str, Array], rows: Rows, *, drawn: bool = Fa
     """As `median_figures`, but geometric means of the middle half: medians leap where constants move a little."""
     if drawn:
         return median_figures(columns, rows, drawn=True)
-    found = [np.sort(column[np.isfinite(column)]) for column in (columns[name][rows] for name in FIGURES)]
-    halves = [column[len(column) // 4 : len(column) - len(column) // 4] for column in found]
+    sorted_columns = [np.sort(column[np.isfinite(column)]) for column in (columns[name][rows] for name in FIGURES)]
+    halves = [column[len(column) // 4 : len(column) - len(column) // 4] for column in sorted_columns]
     return np.array([np.exp(np.log(half).mean()) if len(half) else np.nan for half in halves])
 
 
@@ -339,18 +339,18 @@ def deployment_profile(
 
     What the profile in the facts has, if any, stays below it. Raises SpecError as `fit_deployment`.
     """
-    found, job = fit_deployment(served, facts), served[0].job
+    result, job = fit_deployment(served, facts), served[0].job
     columns = {**type(job.engine).fitted_columns(), "front_s": "Front end's time for one request: one after another."}
     chip = job.cluster.accelerator
     family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
-    digits = {constant: float(f"{value:.4g}") for constant, value in found.values.items()}
+    digits = {constant: float(f"{value:.4g}") for constant, value in result.values.items()}
     engine = {c.name: v for c, v in digits.items() if c.table == "engines"}
     rows = {
         c.name: min((p for p in facts.calibration.parameters if p.name == c.name), key=lambda p: p.scope != family)
         for c in digits
         if c.name not in engine
     }
-    fitted_on = f"{found.figures} figures of an observed load"
+    fitted_on = f"{result.figures} figures of an observed load"
     parameters = [
         replace(rows[c.name], scope=family, value=v, fitted_on=fitted_on, source=SOURCE, date=date, profile="")
         for c, v in digits.items() if c.name in rows
@@ -359,27 +359,27 @@ def deployment_profile(
         FittedConstant(
             name=c.name, scope=c.scopes[0], unit=rows[c.name].unit if c.name in rows else "s",
             meaning=rows[c.name].meaning if c.name in rows else columns[c.name],
-            before=c.present_value(facts) if c.table == "engines" else c.prior, after=v, rows=found.figures,
+            before=c.present_value(facts) if c.table == "engines" else c.prior, after=v, rows=result.figures,
             source=SOURCE,
         )
         for c, v in digits.items()
     )  # fmt: skip
     errors = tuple(
         KindErrors(
-            kind=BANDS.get(figure, "serving.e2e"), family=family, rows=found.figures,
-            median_before=found.before[figure],
-            p90_before=found.p90_before[figure], median_after=found.fitted[figure],
-            p90_after=found.p90_fitted[figure],
-            left_out=found.unit, median_left_out=found.left_out[figure], p90_left_out=found.p90_left_out[figure],
-            interval=found.spread[figure], coverage_left_out=found.inside[figure],
+            kind=BANDS.get(figure, "serving.e2e"), family=family, rows=result.figures,
+            median_before=result.before[figure],
+            p90_before=result.p90_before[figure], median_after=result.fitted[figure],
+            p90_after=result.p90_fitted[figure],
+            left_out=result.unit, median_left_out=result.left_out[figure], p90_left_out=result.p90_left_out[figure],
+            interval=result.spread[figure], coverage_left_out=result.inside[figure],
         )
-        for figure in found.fitted
+        for figure in result.fitted
     )  # fmt: skip
     bands = {
-        f"{BANDS[figure]}@{family}": {"low": 1 / factor, "median": 1.0, "high": factor, "rows": found.figures}
-        for figure, factor in found.spread.items() if figure in BANDS
+        f"{BANDS[figure]}@{family}": {"low": 1 / factor, "median": 1.0, "high": factor, "rows": result.figures}
+        for figure, factor in result.spread.items() if figure in BANDS
     }  # fmt: skip
-    notes = () if found.kept else ("the load says nothing better than what was known: the constants stay",)
+    notes = () if result.kept else ("the load says nothing better than what was known: the constants stay",)
     profile = CalibrationProfile(
         name=name, date=date, flopwise=flopwise.__version__, files=tuple(files), constants=constants, errors=errors,
         based_on=None if facts.profile is None else facts.profile.name, notes=notes,

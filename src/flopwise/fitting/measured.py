@@ -77,9 +77,9 @@ class Measurements:
                 rows += (MeasuredRow(kind.name, row, str(file)) for row in own)
         probed: list[ProbedFacts] = []
         for same in probes.values():
-            found = probed_facts(pooled_probe([probe for _, probe in same]))
-            probed.append(found)
-            rows += (MeasuredRow("kernels", row, ", ".join(name for name, _ in same)) for row in found.rows)
+            probe_facts = probed_facts(pooled_probe([probe for _, probe in same]))
+            probed.append(probe_facts)
+            rows += (MeasuredRow("kernels", row, ", ".join(name for name, _ in same)) for row in probe_facts.rows)
         return Measurements(rows=tuple(rows), probed=tuple(probed), files=tuple(map(str, files)))
 
 
@@ -102,14 +102,14 @@ def pooled_probe(probes: Sequence[Probe]) -> Probe:
     every = defaultdict[tuple[object, ...], list[Measurement]](list)
     for one in (one for probe in probes for one in probe.measurements):
         every[one.name, one.device, one.dtype, tuple(sorted(one.shape.items())), one.work].append(one)
-    found = []
+    pooled = []
     for same in every.values():
         sound = [one for one in same if one.value is not None]
         names = [name for name in FIGURES if sound and all(getattr(one, name) is not None for one in sound)]
         middle = {name: statistics.median(getattr(one, name) for one in sound) for name in names}
-        found.append(replace((sound or same)[0], **middle))
+        pooled.append(replace((sound or same)[0], **middle))
     seconds, notes = sum(probe.seconds for probe in probes), dict.fromkeys(n for probe in probes for n in probe.notes)
-    return replace(probes[-1], measurements=tuple(found), seconds=seconds, notes=tuple(notes))
+    return replace(probes[-1], measurements=tuple(pooled), seconds=seconds, notes=tuple(notes))
 
 
 def _csv_rows(file: Path) -> tuple[MeasurementKind, list[Row]]:
@@ -244,14 +244,14 @@ def _packed_rate(probe: Probe, device: ProbedDevice, dtype: str) -> float | None
     Where computing takes more than half of the time, it says little of reading.
     """
     peak = max((_best_value(one, v) for one, v in probe.values("matmul", device.id, dtype)), default=math.inf)
-    found = list[float]()
+    rates = list[float]()
     for one, value in probe.values("weights_read", device.id, dtype):
         elements = one.shape["n"] * one.shape["k"] * one.shape["weights"]
         nbytes, computing_s = ELEMENT_BYTES[dtype] * elements, 2.0 * one.shape["m"] * elements / peak
         seconds = nbytes / _best_value(one, value)
         if computing_s < seconds / 2:
-            found.append(nbytes / (seconds - computing_s))
-    return statistics.geometric_mean(found) if found else None
+            rates.append(nbytes / (seconds - computing_s))
+    return statistics.geometric_mean(rates) if rates else None
 
 
 def _elementwise(probe: Probe, device: ProbedDevice) -> tuple[float | None, float | None]:
@@ -311,7 +311,7 @@ def _device_row(probe: Probe, device: ProbedDevice, figures: _Figures) -> dict[s
         "name": device_name(device), "vendor": device.name.split()[0], "architecture": _scope(device), "kind": "cpu",
         "marketed_memory": f"{ram / 2**30:.0f} GiB RAM", "hbm_bytes": ram, "hbm_bytes_reported": "true",
         "hbm_bytes_per_s": f"{figures.streamed:.4g}",
-        **{f"{dtype}_flops_per_s": f"{max(found):.4g}" if found else "" for dtype, found in rates.items()},
+        **{f"{dtype}_flops_per_s": f"{max(values):.4g}" if values else "" for dtype, values in rates.items()},
         "l2_bytes": cache or "", "num_sms": _threads(device), "source": SOURCE, "date": probe.date[:10],
         "confidence": "medium",
         "notes": f"measured with {_threads(device)} threads by {probe.backend}; rates are achieved ones",

@@ -128,7 +128,7 @@ def dependences(rows: Iterable[Row], facts: Facts) -> list[Dependence]:
     def predictions(known: Facts) -> Array:
         return np.array([reading_bytes(row, row_memory(row, known)) for row in usable])
 
-    now, found = predictions(facts), []
+    now, pairs = predictions(facts), []
     for name, value in TAKEN_BACK.items():
         stacks = {key: replace(stack, **{name: value}) for key, stack in facts.stacks.items()}  # type: ignore[arg-type]
         other = predictions(facts.with_tables(stacks=stacks))
@@ -136,8 +136,8 @@ def dependences(rows: Iterable[Row], facts: Facts) -> list[Dependence]:
         if moved.any():
             errors = [float(np.median(np.abs(figures[moved] / measured[moved] - 1.0))) for figures in (now, other)]
             counts = Counter(publisher for publisher, hit in zip(publishers, moved, strict=True) if hit)
-            found.append(Dependence(name, dict(counts.most_common()), *errors))
-    return sorted(found, key=lambda one: -sum(one.rows.values()))
+            pairs.append(Dependence(name, dict(counts.most_common()), *errors))
+    return sorted(pairs, key=lambda one: -sum(one.rows.values()))
 
 
 def software_of(stack: str) -> str:
@@ -161,10 +161,10 @@ def software_left_out(rows: Iterable[Row], facts: Facts) -> dict[str, float]:
     Source: what a user has whose software no row was measured on.
     Assumes: documented columns of the software itself are not known either.
     """
-    found = {}
+    errors = {}
     for row in rows:
         other = nearest_stack(row_stack(row), facts)
         error = predict_row({**row, "software": other, "compiled": ""}, facts).error
         if error is not None:
-            found[row["id"]] = error
-    return found
+            errors[row["id"]] = error
+    return errors

@@ -139,7 +139,7 @@ class MadeProfile:
         new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
         fixed = figure_errors(still, with_probe)
         untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
-        errors = [one for found in (*fits, untouched) for one in _errors(found)]
+        errors = [one for refit in (*fits, untouched) for one in _errors(refit)]
         profile = CalibrationProfile(
             name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
             devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
@@ -194,9 +194,9 @@ def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     return with_parameters(facts, [p for one in probed for p in one.parameters])
 
 
-def _parameter(constant: Constant, value: float, found: Refit, facts: Facts, date: str) -> Parameter:
+def _parameter(constant: Constant, value: float, refit: Refit, facts: Facts, date: str) -> Parameter:
     """The fitted parameter, as its row is written."""
-    scope, count = constant.scopes[0], found.rows[constant]
+    scope, count = constant.scopes[0], refit.rows[constant]
     like = next(p for p in facts.calibration.parameters if p.name == constant.name)
     fitted_on = f"{count} measured figure{'s' * (count != 1)}"
     return replace(
@@ -214,20 +214,20 @@ def _constant(parameter: Parameter, fits: Sequence[Refit], facts: Facts) -> Fitt
     )  # fmt: skip
 
 
-def _errors(found: Refit) -> Iterator[KindErrors]:
+def _errors(refit: Refit) -> Iterator[KindErrors]:
     """Errors of each kind and family."""
-    figures = found.figures
+    figures = refit.figures
     for kind, family in dict.fromkeys((f.band, f.family) for f in figures):
         own = np.array([(f.band, f.family) == (kind, family) for f in figures])
-        before, after = (np.abs(np.expm1(errors[own])) for errors in (found.before, found.after))
+        before, after = (np.abs(np.expm1(errors[own])) for errors in (refit.before, refit.after))
         one = KindErrors(
             kind=kind, family=family, rows=int(own.sum()), median_before=float(np.median(before)),
             p90_before=float(np.quantile(before, 0.9)), median_after=float(np.median(after)),
             p90_after=float(np.quantile(after, 0.9)),
             stacks=tuple(sorted({f.job.recipe.stack.name for f in itertools.compress(figures, own) if f.job})),
         )  # fmt: skip
-        groups = np.array([f.group if found.groups == "model" else str(id(f.row)) for f in figures])
-        yield one if found.unseen is None else _with_left_out(one, found.unseen[own], found.groups, groups[own])
+        groups = np.array([f.group if refit.groups == "model" else str(id(f.row)) for f in figures])
+        yield one if refit.unseen is None else _with_left_out(one, refit.unseen[own], refit.groups, groups[own])
 
 
 def own_band(unseen: Array) -> float | None:
@@ -388,9 +388,11 @@ def read_profile(name: str) -> CalibrationProfile:
     file = profiles.profile_path(name) / profiles.PROFILE_FILE
     try:
         data = file.read_bytes()[:MOST_BYTES]
-        found = msgspec.json.decode(data, type=CalibrationProfile)
+        profile = msgspec.json.decode(data, type=CalibrationProfile)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as fault:
         raise SpecError(f"{file}: cannot be read as a calibration profile ({fault})") from None
-    if (found.format, found.version) != (FORMAT, VERSION):
-        raise SpecError(f"{file}: format {found.format[:40]!r} {found.version}; this flopwise reads {FORMAT} {VERSION}")
-    return found
+    if (profile.format, profile.version) != (FORMAT, VERSION):
+        raise SpecError(
+            f"{file}: format {profile.format[:40]!r} {profile.version}; this flopwise reads {FORMAT} {VERSION}"
+        )
+    return profile

@@ -121,7 +121,7 @@ def _moves(constant: Constant, figure: MeasuredFigure) -> bool:
 def figure_errors(figures: Sequence[MeasuredFigure], facts: Facts) -> Array:
     """log(predicted / measured) of figures; a row that is no longer predicted is an error of our own."""
     predict = {kind: KINDS[kind].predictor(facts) for kind in {f.row.kind for f in figures}}
-    found: dict[int, Sequence[Prediction]] = {}
+    predictions: dict[int, Sequence[Prediction]] = {}
     chips: dict[str, Rates] = {}
     errors = []
     for figure in figures:
@@ -129,9 +129,9 @@ def figure_errors(figures: Sequence[MeasuredFigure], facts: Facts) -> Array:
             errors.append(math.log(_tokens_per_s(figure.job, facts, chips) / figure.measured))
             continue
         key = id(figure.row)
-        if key not in found:
-            found[key] = predict[figure.row.kind](figure.row.row)
-        one = next(p for p in found[key] if p.quantity == figure.quantity)
+        if key not in predictions:
+            predictions[key] = predict[figure.row.kind](figure.row.row)
+        one = next(p for p in predictions[key] if p.quantity == figure.quantity)
         assert one.predicted is not None, one.skipped
         errors.append(math.log(one.predicted / figure.measured))
     return np.array(errors)
@@ -179,7 +179,7 @@ def _chain(chip: Accelerator) -> tuple[str, ...]:
 def candidates(facts: Facts, figures: Sequence[MeasuredFigure]) -> list[Constant]:
     """What may move at all: known constants of the measured devices' families that are above 0."""
     chips = {f.family: facts.accelerator(f.row.row["gpu"]) for f in figures if f.family}
-    found = []
+    subsets = []
     for family, chip in chips.items():
         for name, (low, high, spread) in (HOST if chip.kind == "cpu" else {**DEVICE, **TRAINING}).items():
             link = (chip.link or "none").lower()
@@ -190,10 +190,10 @@ def candidates(facts: Facts, figures: Sequence[MeasuredFigure]) -> list[Constant
                 continue
             if value > 0:
                 scope = scopes[0] if name.startswith("link_") else family
-                found.append(
+                subsets.append(
                     Constant(name, (scope,), value, max(min(low, value), value / FARTHEST), max(high, value), spread)
                 )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(subsets))
 
 
 def decidable(model: RowModel, start: Array) -> list[Constant]:
@@ -238,14 +238,14 @@ def _refit(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | N
     start = np.log([c.prior for c in free])
     turns = itertools.count(1)
     loosest = fit(model, start, ROUNDS, tell=lambda _: None if advance is None else advance(next(turns), ROUNDS))
-    found, unseen, left_out = _supported_refit(loosest, figures, before)
-    if found is None:
+    best, unseen, left_out = _supported_refit(loosest, figures, before)
+    if best is None:
         return Refit(figures, {}, {}, before, before, before, left_out)
-    point = _kept_where_no_better(model, start, _never_worse(model, start, found.point, before))
+    point = _kept_where_no_better(model, start, _never_worse(model, start, best.point, before))
     moved = np.abs(point - start) > 1e-4
     if not moved.any():
         return untouched
-    touched = (np.abs(found.slopes) > 1e-3).sum(axis=0)
+    touched = (np.abs(best.slopes) > 1e-3).sum(axis=0)
     values = {c: float(math.exp(p)) for c, p, did in zip(free, point, moved, strict=True) if did}
     rows = {c: int(n) for c, n, did in zip(free, touched, moved, strict=True) if did}
     return Refit(figures, values, rows, before, model.errors(point), unseen, left_out)
@@ -299,14 +299,14 @@ def _supported_refit(
     return loosest, None, ""
 
 
-def _firmer(found: Fit, firmness: float) -> Fit:
+def _firmer(loose: Fit, firmness: float) -> Fit:
     """The fit with priors that hold so many times as firmly: one step from where it ended."""
-    model = found.model
+    model = loose.model
     assert isinstance(model, RowModel)
     constants = [replace(c, spread=c.spread / math.sqrt(firmness)) for c in model.constants]
     firm = RowModel(model.figures, model.facts, constants)
-    point = solve(constants, found.errors, found.slopes, firm.weights, found.point, firm.shared_errors())
-    return Fit(firm, point, found.slopes, firm.errors(point))
+    point = solve(constants, loose.errors, loose.slopes, firm.weights, loose.point, firm.shared_errors())
+    return Fit(firm, point, loose.slopes, firm.errors(point))
 
 
 def _independent(figures: Sequence[MeasuredFigure], facts: Facts) -> list[list[MeasuredFigure]]:

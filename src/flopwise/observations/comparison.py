@@ -165,7 +165,7 @@ def _token(seen: Observation, run: SimulatedRun, job: ServeJob) -> list[Compared
 
 def _findings(terms: tuple[ComparedTerm, ...]) -> list[str]:
     """The largest difference of TTFT and of TPOT as a sentence each."""
-    found = []
+    findings = []
     for of in dict.fromkeys(term.of for term in terms):
         own = [term for term in terms if term.of == of and term.measured_s is not None]
         whole = sum(term.predicted_s for term in terms if term.of == of)
@@ -174,10 +174,10 @@ def _findings(terms: tuple[ComparedTerm, ...]) -> list[str]:
             continue
         gap = (worst.measured_s or 0.0) - worst.predicted_s
         if abs(gap) > WORTH_FRAC * whole:
-            found.append(
+            findings.append(
                 f"{of}: {worst.name} is {abs(gap) * 1e3:,.3g} ms {'longer' if gap > 0 else 'shorter'} than simulated; "
                 f"{_LEVERS[worst.name]}"
             )
         else:
-            found.append(f"{of}: no term differs by more than {WORTH_FRAC:.0%} of the total".replace("%", " %"))
-    return found
+            findings.append(f"{of}: no term differs by more than {WORTH_FRAC:.0%} of the total".replace("%", " %"))
+    return findings

@@ -142,7 +142,7 @@ def _client_latency(seconds: np.ndarray) -> ObservedLatency | None:
 
 
 def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "engine": watched.engine, "url": watched.url, "began_at_s": watched.readings[0].at_s,
         "duration_s": watched.duration_s, "restarts": watched.restarts, "missed_readings": watched.missed,
         "readings": len(watched.readings),
@@ -162,45 +162,45 @@ def _engine_figures(watched: Watched, notes: list[str]) -> dict[str, Any]:
         if meaning in grown and grown[meaning].count > 0:
             histogram = grown[meaning]
             at = {name: histogram.quantile(share) for name, share in SHARES.items()}
-            found[_HISTOGRAMS[meaning]] = ObservedLatency(
+            figures[_HISTOGRAMS[meaning]] = ObservedLatency(
                 source=FROM_ENGINE, count=round(histogram.count), mean=histogram.mean,
                 **{name: bound.value for name, bound in at.items() if bound},
                 low={name: bound.low for name, bound in at.items() if bound},
                 high={name: bound.high if math.isfinite(bound.high) else None for name, bound in at.items() if bound},
             )  # fmt: skip
-    found |= _means(watched)
+    figures |= _means(watched)
     done = _num_answered(watched)
-    found |= {"requests": round(done), "requests_per_s": done / max(watched.duration_s, 1e-9)}
+    figures |= {"requests": round(done), "requests_per_s": done / max(watched.duration_s, 1e-9)}
     if done and "output_tokens" in numbers:
-        found["output_tokens"] = numbers["output_tokens"] / done
+        figures["output_tokens"] = numbers["output_tokens"] / done
     if numbers.get("input_tokens") and "cached_tokens" in numbers:
-        found["cached_frac"] = min(numbers["cached_tokens"] / numbers["input_tokens"], 1.0)
+        figures["cached_frac"] = min(numbers["cached_tokens"] / numbers["input_tokens"], 1.0)
     if "preemptions" in numbers:
-        found["preemptions"] = round(numbers["preemptions"])
+        figures["preemptions"] = round(numbers["preemptions"])
     if "steps" in grown and grown["steps"].count > 0:
-        found["tokens_per_step"] = grown["steps"].mean
-        found["step_s"] = _busy_s(watched) / grown["steps"].count
-    return found
+        figures["tokens_per_step"] = grown["steps"].mean
+        figures["step_s"] = _busy_s(watched) / grown["steps"].count
+    return figures
 
 
 def _means(watched: Watched) -> dict[str, Any]:
     """Mean times of a request's stages and of a token (where only sums are counted), and mean requests in flight."""
-    found: dict[str, Any] = {}
+    means: dict[str, Any] = {}
     seconds, tokens = (watched.numbers.get(name, 0.0) for name in ("decode_s", "output_tokens"))
     if seconds and tokens:
         empty = dict.fromkeys(SHARES)
-        found["itl"] = ObservedLatency(
+        means["itl"] = ObservedLatency(
             source=FROM_ENGINE, count=round(tokens), mean=seconds / tokens, **empty, low={}, high={}
         )  # fmt: skip
     for meaning, name in (("queue", "queue_s"), ("prefill", "prefill_s"), ("decode", "decode_s")):
         histogram = watched.histograms.get(meaning)
         if histogram is not None and histogram.count > 0:
-            found[name] = histogram.mean
+            means[name] = histogram.mean
     for meaning, name in (("waiting", "waiting"), ("running", "running"), ("cache", "cache_frac")):
         values = [r.numbers[meaning] for r in watched.readings if meaning in r.numbers]
         if values:
-            found |= {name: float(np.mean(values)), f"most_{name}": float(np.max(values))}
-    return found
+            means |= {name: float(np.mean(values)), f"most_{name}": float(np.max(values))}
+    return means
 
 
 def _in_flight(reading: Reading) -> float:
@@ -247,8 +247,8 @@ def _trace_of_load(load: MeasuredRequests, watched: Watched | None, notes: list[
 
 def _cached_tokens(prompt: np.ndarray, watched: Watched) -> np.ndarray:
     """Cached tokens of each prompt: the share that the engine counted over all prompts."""
-    read, found = watched.numbers.get("input_tokens", 0.0), watched.numbers.get("cached_tokens", 0.0)
-    share = min(found / read, 1.0) if read else 0.0
+    read, cached = watched.numbers.get("input_tokens", 0.0), watched.numbers.get("cached_tokens", 0.0)
+    share = min(cached / read, 1.0) if read else 0.0
     return np.floor(prompt * share).astype(np.int64)
 
 
@@ -305,13 +305,13 @@ def _mean_of(step: Growth, *names: str) -> float:
     return next((step.histograms[n].mean for n in names if n in step.histograms and step.count(n) > 0), math.nan)
 
 
-def write_observation(folder: Path, found: Observation, trace: TraceColumns | None) -> None:
+def write_observation(folder: Path, answer: Observation, trace: TraceColumns | None) -> None:
     """Write `observation.json` and, if there is a trace, `trace.csv` into a folder, which is created if necessary.
 
     Raises:
         SpecError: they cannot be written.
     """
-    document = {"format": FORMAT, "version": VERSION, **asdict(found)}
+    document = {"format": FORMAT, "version": VERSION, **asdict(answer)}
     write_whole(folder / OBSERVATION_FILE, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     if trace is None:
         (folder / TRACE_FILE).unlink(missing_ok=True)  # of an earlier observation

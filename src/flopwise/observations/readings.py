@@ -138,14 +138,14 @@ def page_series(text: str) -> Series:
     """
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only where metrics are read
 
-    found: dict[str, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
+    series: dict[str, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                found[sample.name].append((sample.labels, float(sample.value)))
+                series[sample.name].append((sample.labels, float(sample.value)))
     except (ValueError, KeyError, IndexError) as fault:
         raise SpecError(f"the page is not Prometheus text ({str(fault)[:120]})") from None
-    return found
+    return series
 
 
 def engine_of(series: Series, facts: Facts) -> str:
@@ -205,9 +205,9 @@ def reading(series: Series, engine: str, at_s: float, facts: Facts) -> Reading:
         if name is None:
             continue
         if record.kind == "histogram":
-            found = _histogram(name, series)
-            if found is not None:
-                histograms[record.meaning] = found
+            buckets = _histogram(name, series)
+            if buckets is not None:
+                histograms[record.meaning] = buckets
             continue
         values = [value for _, value in series.get(name, ()) if math.isfinite(value) and value >= 0]
         if values:

@@ -63,9 +63,9 @@ def read_requests(path: Path) -> MeasuredRequests:
         (reader, [one for document in documents for one in reader.requests_of(document)])
         for reader in (guidellm, vllm_bench, genai_perf)
     )
-    reader, found = next(((reader, one) for reader, one in every if one), (guidellm, []))
-    rows = [one for one in found if one is not None and _is_sound(one)]
-    failed = len(found) - len(rows)
+    reader, requests = next(((reader, one) for reader, one in every if one), (guidellm, []))
+    rows = [one for one in requests if one is not None and _is_sound(one)]
+    failed = len(requests) - len(rows)
     if not rows:
         raise SpecError(
             f"{path}: no single requests with times ({failed:,} failed), so there is no trace. Give {_GIVE}"

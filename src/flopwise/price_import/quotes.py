@@ -104,5 +104,5 @@ def region_of(provider: str, place: str) -> str:
 
 def form_of(text: str) -> str:
     """How a card is built, where a name says so."""
-    found = _FORM.search(text)
-    return found[0].lower() if found else ""
+    match = _FORM.search(text)
+    return match[0].lower() if match else ""

@@ -169,10 +169,10 @@ class Probe:
 
     def best(self, name: str, device: str, dtype: str | None = None) -> float | None:
         """The best rate, or the shortest time, among the medians; None if nothing was measured."""
-        found = [(value, one.unit) for one, value in self.values(name, device, dtype)]
-        if not found:
+        values = [(value, one.unit) for one, value in self.values(name, device, dtype)]
+        if not values:
             return None
-        return (min if found[0][1] == "s" else max)(value for value, _ in found)
+        return (min if values[0][1] == "s" else max)(value for value, _ in values)
 
 
 _SIZES = {"matmul": ("m", "n", "k"), "weights_read": ("m", "n", "k", "weights"), "attention": ("seq",)}

@@ -107,15 +107,15 @@ def _flop_per_cycle(info: Mapping[str, str]) -> Mapping[str, int]:
 
 def _cache_bytes() -> dict[str, int]:
     """Sizes of the first processor's data caches by level: L1, L2, L3."""
-    found = dict[str, int]()
+    sizes = dict[str, int]()
     for place in sorted((CPUS / "cpu0/cache").glob("index*")):
         try:
             level, kind, size = ((place / n).read_text(encoding="ascii").strip() for n in ("level", "type", "size"))
             if kind != "Instruction":
-                found[f"L{level}"] = int(size.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
+                sizes[f"L{level}"] = int(size.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
         except (OSError, ValueError):
             continue
-    return found
+    return sizes
 
 
 def _ram_bytes() -> int | None:

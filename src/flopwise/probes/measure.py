@@ -88,25 +88,25 @@ class ProbeRunner:
         self._scale = self.total_s / whole_s if plan else 1.0
         limit_s, least_s = (QUICK_LIMIT_S, QUICK_LEAST_S) if self.quick else (LIMIT_S, LEAST_S)
         self._end = began + max(limit_s - self.loading_s, least_s)
-        found: dict[str, list[Measurement]] = defaultdict(list)
+        measurements: dict[str, list[Measurement]] = defaultdict(list)
         unmeasured = dict[str, str]()
         for number, (backend, name) in enumerate(plan):
             try:
-                found[backend.device.id] += self._measurements(backend, name, self._share_frac(plan[number:]))
+                measurements[backend.device.id] += self._measurements(backend, name, self._share_frac(plan[number:]))
                 unmeasured.pop(name, None)
             except NothingToMeasureError as reason:
                 if not any(name == other for _, other in plan[: plan.index((backend, name))]):
                     unmeasured[name] = f"{KINDS[name].title}: not measured, {reason}"
         self.notes += unmeasured.values()
-        self._note_load(before, [one for several in found.values() for one in several])
+        self._note_load(before, [one for several in measurements.values() for one in several])
         every = {backend.device.id: backend for backend in (*backends, machine)}
-        with_results = [backend for identity, backend in every.items() if found[identity]]
+        with_results = [backend for identity, backend in every.items() if measurements[identity]]
         return Probe(
             date=dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"), host=socket.gethostname(),
             system=f"{platform.system()} {platform.release()}", flopwise=flopwise.__version__,
             versions=dict(machine.versions), backend=machine.library, quick=self.quick,
             devices=tuple(backend.device for backend in with_results),
-            measurements=tuple(one for backend in with_results for one in found[backend.device.id]),
+            measurements=tuple(one for backend in with_results for one in measurements[backend.device.id]),
             seconds=self.clock() - began, notes=tuple(self.notes),
         )  # fmt: skip
 

@@ -63,10 +63,10 @@ class Stopwatch:
                 count *= 2
         if self.clock() + LEAST * took > self.end:
             raise TooLongError(math.inf)
-        end, found = self.clock() + self.seconds, list[float]()
-        while len(found) < LEAST or self.clock() < end:
-            found.append(self._took(run, count) / count)
-        return found
+        end, durations = self.clock() + self.seconds, list[float]()
+        while len(durations) < LEAST or self.clock() < end:
+            durations.append(self._took(run, count) / count)
+        return durations
 
     def check(self, expected_s: float) -> None:
         """Raises: TooLongError: a repetition of `expected_s` (unbounded: there is no time left) takes too long."""

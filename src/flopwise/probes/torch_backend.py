@@ -53,10 +53,10 @@ class TorchBackend:
             "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
             "fp16": torch.float16, "int8": torch.int8, "fp8": getattr(torch, "float8_e4m3fn", None),
         }  # fmt: skip
-        found = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+        versions = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
         self.versions: Mapping[str, str] = {
             "python": platform.python_version(), "torch": str(torch.__version__),
-            **{name: version for name, version in found.items() if version},
+            **{name: version for name, version in versions.items() if version},
         }  # fmt: skip
         torch.manual_seed(0)
 
@@ -201,11 +201,11 @@ def _device_of(torch: Any, name: str) -> ProbedDevice:
         chip = cpu_device(1)
         return ProbedDevice(id=name, kind="mps", name=chip.name, memory_bytes=chip.memory_bytes)
     facts = torch.cuda.get_device_properties(torch.device(name))
-    found = ProbedDevice(
+    device = ProbedDevice(
         id=name, kind="rocm" if torch.version.hip else "cuda", name=facts.name, memory_bytes=facts.total_memory,
         cores=facts.multi_processor_count,
     )  # fmt: skip
-    return replace(found, driver=_driver_version())
+    return replace(device, driver=_driver_version())
 
 
 def _driver_version() -> str | None:

@@ -69,14 +69,14 @@ def _differing(settings: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ..
 def _contrast(metric: str, runs: Sequence[Measured]) -> Contrast:
     levels = tuple(one.statistic(metric) for one in runs)
     first = levels[0]
-    found = [_against(first, one) for one in levels]
+    contrasts = [_against(first, one) for one in levels]
     expected = [None if one.run.expected is None else one.run.expected.figures.get(metric) for one in runs]
     planned = tuple(
         None if one is None or figure is None or not figure.value else one.value / figure.value - 1
         for one, figure in zip(levels, expected, strict=True)
     )
     return Contrast(
-        metric=metric, levels=levels, against=tuple(d for d, _ in found), sure=tuple(s for _, s in found),
+        metric=metric, levels=levels, against=tuple(d for d, _ in contrasts), sure=tuple(s for _, s in contrasts),
         planned=planned,
     )  # fmt: skip
 

@@ -227,14 +227,14 @@ def _revision(connection: Connection, place: str) -> str | None:
             f"{place} has tables of another program ({named}); it was not changed. A store needs a file or a database "
             f"of its own: give it by --store or {RUNS_VARIABLE}"
         )
-    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - our own name
-    if found is not None and found not in REVISIONS:
+    revision = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - our own name
+    if revision is not None and revision not in REVISIONS:
         raise SpecError(
-            f"{place} was written by a newer flopwise (its revision is {str(found)[:40]}, this version knows those "
+            f"{place} was written by a newer flopwise (its revision is {str(revision)[:40]}, this version knows those "
             f"up to {REVISIONS[-1]}); it was not changed. Update flopwise, or give another store by --store or "
             f"{RUNS_VARIABLE}"
         )
-    return found
+    return revision
 
 
 def _log_ahead(engine: Engine) -> None:

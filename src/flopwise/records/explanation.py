@@ -105,53 +105,53 @@ class RunExplanation:
     notes: tuple[str, ...]
 
 
-def explanation(found: Measured) -> RunExplanation:
+def explanation(measured: Measured) -> RunExplanation:
     """The figures of a run compared with the estimate, and the difference by term."""
-    expected = found.run.expected
+    expected = measured.run.expected
     figures: Mapping[str, ExpectedFigure] = {} if expected is None else expected.figures
-    names = dict.fromkeys((*_HEADLINE, *figures, *found.levels, *found.totals))
+    names = dict.fromkeys((*_HEADLINE, *figures, *measured.levels, *measured.totals))
     outcomes = tuple(
         MetricOutcome(
-            metric=name, measured=found.statistic(name), expected=figures.get(name), derived=name in found.derived
+            metric=name, measured=measured.statistic(name), expected=figures.get(name), derived=name in measured.derived
         )
         for name in names
-        if found.statistic(name) is not None or name in figures
+        if measured.statistic(name) is not None or name in figures
     )
-    terms = tuple(_terms(found, expected)) if expected is not None else ()
-    causes = tuple(_causes(found, terms))
+    terms = tuple(_terms(measured, expected)) if expected is not None else ()
+    causes = tuple(_causes(measured, terms))
     return RunExplanation(
-        verdict=_verdict(found, outcomes, terms), outcomes=outcomes, terms=terms, causes=causes,
-        notes=tuple(_notes(found, terms)),
+        verdict=_verdict(measured, outcomes, terms), outcomes=outcomes, terms=terms, causes=causes,
+        notes=tuple(_notes(measured, terms)),
     )  # fmt: skip
 
 
-def _terms(found: Measured, expected: Expectation) -> Iterator[Term]:
+def _terms(measured: Measured, expected: Expectation) -> Iterator[Term]:
     """The total time as a sum of terms; the part that no measurement separates is a term of its own."""
     planned: dict[str, float] = {}
     for name, seconds in expected.terms.items():
-        group = _TERMS.get(name, COMPUTE) if found.trains else name
+        group = _TERMS.get(name, COMPUTE) if measured.trains else name
         planned[group] = planned.get(group, 0.0) + seconds
     if not planned:
         return
-    if found.trains:
-        yield from _step_terms(found, planned)
+    if measured.trains:
+        yield from _step_terms(measured, planned)
     else:
-        first, whole = found.value("ttft_s"), found.value("e2e_s")
+        first, whole = measured.value("ttft_s"), measured.value("e2e_s")
         if first is not None and whole is not None and {FIRST, FURTHER} <= planned.keys():
             yield Term(name=FIRST, expected_s=planned[FIRST], measured_s=first, basis="measured")
             yield Term(name=FURTHER, expected_s=planned[FURTHER], measured_s=whole - first, basis="measured")
 
 
-def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]:
+def _step_terms(measured: Measured, planned: Mapping[str, float]) -> Iterator[Term]:
     """The terms of a training step: measured data wait and messages, idle devices as host, the remainder as compute.
 
     Source: arithmetic on measured times. Assumes: a device that idles, and does not wait for data, waits for the host.
     """
-    step = found.value("step_s")
+    step = measured.value("step_s")
     if step is None:
         return
     left, expected_left = step, sum(planned.values())
-    wait, busy, sent = (found.value(name) for name in ("data_wait_s", "utilization_frac", "communication_s"))
+    wait, busy, sent = (measured.value(name) for name in ("data_wait_s", "utilization_frac", "communication_s"))
     if wait is not None:
         wait = min(wait, step)
         yield Term(name=DATA, expected_s=planned.get(DATA, 0.0), measured_s=wait, basis="measured")
@@ -165,7 +165,7 @@ def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]
         sent = min(sent, left)
         yield Term(name=MESSAGES, expected_s=planned.get(MESSAGES, 0.0), measured_s=sent, basis="measured")
         left, expected_left = left - sent, expected_left - planned.get(MESSAGES, 0.0)
-    one = (found.run.gpus or 0) == 1
+    one = (measured.run.gpus or 0) == 1
     apart = sent is not None or (one and not planned.get(MESSAGES))
     name, basis = (COMPUTE, "the remainder") if apart else (TOGETHER, "the remainder, not separated")
     unseen = [part for part, seen in ((DATA, wait), (HOST, busy if wait is not None else None)) if seen is None]
@@ -174,20 +174,20 @@ def _step_terms(found: Measured, planned: Mapping[str, float]) -> Iterator[Term]
     yield Term(name=name, expected_s=expected_left, measured_s=left, basis=basis)
 
 
-def _causes(found: Measured, terms: tuple[Term, ...]) -> Iterator[Cause]:
+def _causes(measured: Measured, terms: tuple[Term, ...]) -> Iterator[Cause]:
     """Terms that take longer than estimated, worst first, with evidence; then time outside of steps."""
     whole = sum(term.expected_s for term in terms)
     for term in sorted(terms, key=lambda term: -term.difference_s):
-        if term.difference_s > max(WORTH_FRAC * whole, 2 * _noise_s(found)):
+        if term.difference_s > max(WORTH_FRAC * whole, 2 * _noise_s(measured)):
             took, planned = format_seconds(term.measured_s), format_seconds(term.expected_s)
             evidence = f"{took} against {planned} expected ({term.basis})"
             yield Cause(name=term.name, evidence=evidence, lever=_LEVERS.get(term.name, ""))
-    yield from _device_causes(found)
-    if found.steady is None or not found.steady.whole_s:
+    yield from _device_causes(measured)
+    if measured.steady is None or not measured.steady.whole_s:
         return
-    apart = [("warm-up", found.steady.warm_up_lines, found.steady.warm_up_s)]
-    for name, count, seconds in [*apart, *((p.kind, p.count, p.seconds) for p in found.steady.pauses)]:
-        share = seconds / found.steady.whole_s
+    apart = [("warm-up", measured.steady.warm_up_lines, measured.steady.warm_up_s)]
+    for name, count, seconds in [*apart, *((p.kind, p.count, p.seconds) for p in measured.steady.pauses)]:
+        share = seconds / measured.steady.whole_s
         if share > WORTH_FRAC:
             lines = ("log line" if name == "warm-up" else "pause") + "s" * (count != 1)
             text = f"{format_seconds(seconds)} outside of steps, {format_percent(share)} of the run ({count:,} {lines})"
@@ -195,22 +195,22 @@ def _causes(found: Measured, terms: tuple[Term, ...]) -> Iterator[Cause]:
             yield Cause(name=title, evidence=text, lever=_LEVERS[name])
 
 
-def _noise_s(found: Measured) -> float:
+def _noise_s(measured: Measured) -> float:
     """The standard error of the time of a step or a request."""
-    one = found.levels.get("step_s" if found.trains else "e2e_s")
+    one = measured.levels.get("step_s" if measured.trains else "e2e_s")
     return (one.error or 0.0) if one is not None else 0.0
 
 
-def _device_causes(found: Measured) -> Iterator[Cause]:
+def _device_causes(measured: Measured) -> Iterator[Cause]:
     """Lowered clocks, and more work than planned, where they were measured."""
-    clock = found.levels.get("sm_clock_hz")
-    highest = found.highest.get("sm_clock_hz")
+    clock = measured.levels.get("sm_clock_hz")
+    highest = measured.highest.get("sm_clock_hz")
     if clock is not None and highest and clock.value < CLOCK_FRAC * highest:
         text = f"the median clock is {clock.value / 1e6:,.0f} MHz, the highest {highest / 1e6:,.0f} MHz"
         yield Cause(name="clocks", evidence=text, lever="cooling and power limits; `flopwise watch` names the reason")
-    active, expected = found.value("tensor_active_frac"), found.run.expected
+    active, expected = measured.value("tensor_active_frac"), measured.run.expected
     planned = None if expected is None else expected.figures.get("mfu_frac")
-    step, step_planned = found.value("step_s"), None if expected is None else expected.figures.get("step_s")
+    step, step_planned = measured.value("step_s"), None if expected is None else expected.figures.get("step_s")
     if active is None or planned is None or step is None or step_planned is None:
         return
     needed = planned.value * step_planned.value / step  # of the peak, at the speed that was reached
@@ -222,12 +222,12 @@ def _device_causes(found: Measured) -> Iterator[Cause]:
         )
 
 
-def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[Term, ...]) -> str:
+def _verdict(measured: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[Term, ...]) -> str:
     """One sentence: on plan, slower or faster, by how much, and the term that contributes most."""
     by_name = {one.metric: one for one in outcomes}
     main = next((by_name[n] for n in _HEADLINE if n in by_name and by_name[n].difference is not None), None)
     if main is None:
-        return _without_plan(found)
+        return _without_plan(measured)
     assert main.measured is not None and main.expected is not None and main.difference is not None  # noqa: PT018
     took, planned = (_text(main.metric, v) for v in (main.measured.value, main.expected.value))
     low, high = (_text(main.metric, v) for v in (main.expected.low, main.expected.high))
@@ -241,16 +241,16 @@ def _verdict(found: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[
         text += f"; most of it: {worst.name} ({worst.difference_s / sum(t.expected_s for t in terms):+.0%})".replace(
             "%", " %"
         )
-    few, count = found.trains and main.measured.count < FEW_STEPS, main.measured.count
+    few, count = measured.trains and main.measured.count < FEW_STEPS, main.measured.count
     lines = f"{count} log line{'s' if count != 1 else ''}"
     return f"{text}. Only {lines}: too few to be sure" if few else text
 
 
-def _without_plan(found: Measured) -> str:
+def _without_plan(measured: Measured) -> str:
     """The verdict on a run without an estimate, or without measured figures."""
-    step = found.levels.get("step_s") or found.levels.get("e2e_s")
-    took = "" if step is None else f": {format_seconds(step.value)} a {'step' if found.trains else 'request'}"
-    if found.run.expected is not None:
+    step = measured.levels.get("step_s") or measured.levels.get("e2e_s")
+    took = "" if step is None else f": {format_seconds(step.value)} a {'step' if measured.trains else 'request'}"
+    if measured.run.expected is not None:
         return f"Cannot be judged{took or ': none of the expected figures was measured'}"
     return (
         f"No estimate to compare it with{took}; give its model, accelerators and settings when you record or import it"
@@ -261,18 +261,18 @@ def _text(metric: str, value: float) -> str:
     return format_seconds(value) if metric.endswith("_s") and not metric.endswith("_per_s") else f"{value:,.4g}"
 
 
-def _notes(found: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
+def _notes(measured: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
     """Notes on the steady state, derived figures and uncertainties."""
-    if found.steady is not None:
+    if measured.steady is not None:
         yield RULE
-    if found.batch_ratio != 1.0:
+    if measured.batch_ratio != 1.0:
         yield (
-            f"a step has {found.batch_ratio:.3g} times the planned tokens, so the expected step time is scaled by this "
-            "factor"
+            f"a step has {measured.batch_ratio:.3g} times the planned tokens, so the expected step time is scaled by "
+            "this factor"
         )
-    if found.derived:
-        yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(found.derived)}"
+    if measured.derived:
+        yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(measured.derived)}"
     if any("not separated" in term.basis for term in terms):
         yield ("compute and communication are one term, because communication_s was not measured")
-    if found.value("utilization_frac") is not None and any(term.name == HOST for term in terms):
+    if measured.value("utilization_frac") is not None and any(term.name == HOST for term in terms):
         yield "utilisation counts whole sampling windows, so short gaps between kernels do not count as idle"

@@ -58,8 +58,8 @@ class Measured:
 
     def value(self, metric: str) -> float | None:
         """The figure as a number."""
-        found = self.statistic(metric)
-        return None if found is None else found.value
+        statistic = self.statistic(metric)
+        return None if statistic is None else statistic.value
 
 
 def run_figures(store: Store, run: Run) -> Measured:
@@ -68,8 +68,10 @@ def run_figures(store: Store, run: Run) -> Measured:
     names = dict.fromkeys(metric for metric, _ in summaries)
     series = {name: store.samples(run.run_id, name, most=MOST_SAMPLES) for name in names if (name, "") in summaries}
     steps = series.get("step_s")
-    found = None if steps is None else steady(steps.step, steps.at_s, steps.value, _with_evaluations(events, series))
-    kept = None if found is None or steps is None else steps.step[found.kept]
+    steady_steps = (
+        None if steps is None else steady(steps.step, steps.at_s, steps.value, _with_evaluations(events, series))
+    )
+    kept = None if steady_steps is None or steps is None else steps.step[steady_steps.kept]
     levels, totals, highest = dict[str, Statistic](), dict[str, float](), dict[str, float]()
     for name in names:
         mine = [s for (metric, _), s in summaries.items() if metric == name and s.count]
@@ -78,14 +80,14 @@ def run_figures(store: Store, run: Run) -> Measured:
         highest[name] = max(s.high for s in mine)
         if METRICS[name].cumulative:
             totals[name] = sum(s.total for s in mine)
-        elif (one := _level(name, mine, series.get(name), found, kept, store, run)) is not None:
+        elif (one := _level(name, mine, series.get(name), steady_steps, kept, store, run)) is not None:
             levels[name] = one
     ratio = _batch_ratio(run, {**levels, **_derived_levels(run, levels)})
     if run.expected is not None and ratio != 1.0:
         run = replace(run, expected=_of_a_step(run.expected, ratio))
     derived = _derived_levels(run, levels)
     return Measured(
-        run=run, levels={**levels, **derived}, totals=totals, highest=highest, steady=found, series=series,
+        run=run, levels={**levels, **derived}, totals=totals, highest=highest, steady=steady_steps, series=series,
         events=tuple(events), derived=tuple(derived), batch_ratio=ratio,
     )  # fmt: skip
 
@@ -112,7 +114,7 @@ def _of_a_step(expected: Expectation, ratio: float) -> Expectation:
 
 
 def _level(
-    name: str, mine: Sequence[MetricSummary], columns: SampleColumns | None, found: SteadySteps | None,
+    name: str, mine: Sequence[MetricSummary], columns: SampleColumns | None, steady_steps: SteadySteps | None,
     kept: NDArray[np.int64] | None, store: Store, run: Run,
 ) -> Statistic | None:  # fmt: skip
     """The figure of a metric: over steady steps, over all requests, the maximum for peaks, the mean over devices."""
@@ -124,8 +126,8 @@ def _level(
         last = mine[0].last if name in LOSSES else float("nan")
         finite = np.isfinite(last)
         return Statistic(value=last, error=None, count=mine[0].count, statistic="last") if finite else None
-    if name == "step_s" and found is not None:
-        return found.level
+    if name == "step_s" and steady_steps is not None:
+        return steady_steps.level
     if columns is None:
         each = [level(store.samples(run.run_id, name, s.device, most=MOST_SAMPLES).value) for s in mine]
         values = [one.value for one in each if one is not None]

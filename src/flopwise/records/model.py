@@ -115,11 +115,11 @@ class RecordedRun:
 
     def figure(self, metric: str) -> float | None:
         """The metric as one number over all devices: the mean, or a counter's growth; None without samples."""
-        found = [one for (name, _), one in self.summaries.items() if name == metric and one.count]
-        total = sum(one.total for one in found)
-        if not found:
+        summaries = [one for (name, _), one in self.summaries.items() if name == metric and one.count]
+        total = sum(one.total for one in summaries)
+        if not summaries:
             return None
-        return total if METRICS[metric].cumulative else total / sum(one.count for one in found)
+        return total if METRICS[metric].cumulative else total / sum(one.count for one in summaries)
 
     @property
     def seconds(self) -> float | None:

@@ -40,27 +40,27 @@ def figure_text(metric: str, value: float) -> str:
     return f"{value:,.0f} {unit}".rstrip() if abs(value) >= 1000 else f"{value:.4g} {unit}".rstrip()
 
 
-def write_page(file: str | Path, found: Measured | Comparison, why: RunExplanation | None = None) -> None:
+def write_page(file: str | Path, subject: Measured | Comparison, why: RunExplanation | None = None) -> None:
     """Write the page of a run with its explanation, or of several runs; whole, or not at all.
 
     Raises: SpecError: the file cannot be written.
     """
-    if isinstance(found, Comparison):
-        made = _comparison_document(found)
+    if isinstance(subject, Comparison):
+        made = _comparison_document(subject)
     else:
-        made = _run_document(found, explanation(found) if why is None else why)
+        made = _run_document(subject, explanation(subject) if why is None else why)
     write_whole(file, html(made).encode("utf-8", "replace"))
 
 
-def _run_document(found: Measured, why: RunExplanation) -> Document:
+def _run_document(measured: Measured, why: RunExplanation) -> Document:
     """The page of one run."""
-    run = found.run
+    run = measured.run
     sections = [
         Section("Verdict", (Text(why.verdict, strong=True), *_causes(why))),
         Section("Measured and expected", tuple(_figures(why))),
         Section("Where the time goes", tuple(_terms(why))),
-        Section("Over the run", tuple(_charts([found]))),
-        Section("The run", tuple(_facts(found))),
+        Section("Over the run", tuple(_charts([measured]))),
+        Section("The run", tuple(_facts(measured))),
         Section("How this was determined", (Bullets(why.notes),) if why.notes else ()),
     ]
     machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
@@ -70,14 +70,14 @@ def _run_document(found: Measured, why: RunExplanation) -> Document:
     )  # fmt: skip
 
 
-def _comparison_document(found: Comparison) -> Document:
+def _comparison_document(comparison: Comparison) -> Document:
     """The page of several runs."""
-    names = [one.run.name for one in found.runs]
-    settings = Table(["setting", *names], [(name, *row) for name, row in found.settings.items()])
+    names = [one.run.name for one in comparison.runs]
+    settings = Table(["setting", *names], [(name, *row) for name, row in comparison.settings.items()])
     sections = [
-        Section("Figures", (Table(contrast_heads(names), [contrast_cells(c) for c in found.contrasts]),)),
+        Section("Figures", (Table(contrast_heads(names), [contrast_cells(c) for c in comparison.contrasts]),)),
         Section("Settings that differ", (settings,) if settings.rows else (Text("No known differences."),)),
-        Section("Over the runs", tuple(_charts(found.runs))),
+        Section("Over the runs", tuple(_charts(comparison.runs))),
     ]
     return Document(title="Runs compared", subtitle=", ".join(names), sections=sections, footer=FOOTER)
 
@@ -175,16 +175,20 @@ def _causes(why: RunExplanation) -> Iterator[Block]:
         yield Points([(f"{one.name}.", f"{one.evidence}: {one.lever}.") for one in why.causes])
 
 
-def _facts(found: Measured) -> Iterator[Block]:
-    run = found.run
+def _facts(measured: Measured) -> Iterator[Block]:
+    run = measured.run
     rows = [(name, str(value)) for name, value in (*run.settings.items(), *run.software.items())]
     if rows:
         yield Table(["setting", "value"], rows)
     if run.expected is not None:
         yield Text(f"Expected by flopwise {run.expected.version}: {run.expected.question}")
-    if found.events:
-        shown = [(e.kind, "-" if e.step is None else f"{e.step:,}", e.text) for e in found.events[:50]]
-        note = "" if len(found.events) <= len(shown) else f"{len(found.events) - len(shown):,} more are in the store."
+    if measured.events:
+        shown = [(e.kind, "-" if e.step is None else f"{e.step:,}", e.text) for e in measured.events[:50]]
+        note = (
+            ""
+            if len(measured.events) <= len(shown)
+            else f"{len(measured.events) - len(shown):,} more are in the store."
+        )
         yield Table(["event", ">step", "what"], shown, note)
 
 

@@ -125,9 +125,9 @@ def steady(steps: NDArray[np.int64], at_s: Column, seconds: Column, events: Sequ
     kept[:warm] = False
     if not kept.any():
         kept, warm, paused = known.copy(), 0, np.zeros_like(known)
-    found = level(seconds[kept])
-    assert found is not None
-    beyond = np.where(known, np.maximum(seconds - found.value, 0.0), 0.0) * strides
+    steady_level = level(seconds[kept])
+    assert steady_level is not None
+    beyond = np.where(known, np.maximum(seconds - steady_level.value, 0.0), 0.0) * strides
     pauses: dict[str, list[float]] = {}
     for place in np.flatnonzero(paused):
         kind = _kind(
@@ -135,7 +135,7 @@ def steady(steps: NDArray[np.int64], at_s: Column, seconds: Column, events: Sequ
         )
         pauses.setdefault(kind, []).append(float(beyond[place]))
     return SteadySteps(
-        level=found, kept=kept, warm_up_lines=warm, warm_up_s=float(beyond[:warm].sum()),
+        level=steady_level, kept=kept, warm_up_lines=warm, warm_up_s=float(beyond[:warm].sum()),
         pauses=tuple(Pause(kind=kind, count=len(each), seconds=sum(each)) for kind, each in sorted(pauses.items())),
         whole_s=float((seconds[known] * strides[known]).sum()),
     )  # fmt: skip

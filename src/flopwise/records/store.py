@@ -143,8 +143,8 @@ class Store:
         table, text = schema.runs, _text(key)
         newest = select(table).order_by(table.c.started_at_s.desc(), table.c.number.desc())
         for query in (table.c.run_id == text.lower(), table.c.name == text):
-            if found := self._rows(newest.where(query).limit(1)):
-                return _run(found[0])
+            if rows := self._rows(newest.where(query).limit(1)):
+                return _run(rows[0])
         if len(text) >= LEAST_PREFIX:
             begun = self._rows(newest.where(table.c.run_id.startswith(text.lower(), autoescape=True)).limit(5))
             if len(begun) > 1:
@@ -167,12 +167,12 @@ class Store:
         query = select(runs.c.run_id, series).join_from(series, runs, series.c.run_number == runs.c.number)
         if names := list(metrics):
             query = query.where(series.c.metric.in_(names))
-        found: dict[str, dict[SeriesKey, MetricSummary]] = defaultdict(dict)
+        summaries: dict[str, dict[SeriesKey, MetricSummary]] = defaultdict(dict)
         for start in range(0, len(run_ids), 500):
             some = query.where(runs.c.run_id.in_(run_ids[start : start + 500]))
             for row in self._rows(some.order_by(series.c.metric, series.c.device)):
-                found[row["run_id"]][row["metric"], row["device"]] = _summary(row)
-        return dict(found)
+                summaries[row["run_id"]][row["metric"], row["device"]] = _summary(row)
+        return dict(summaries)
 
     def samples(
         self, run_id: str, metric: str, device: str = "", *, most: int | None = None, start: int = 0
@@ -190,10 +190,10 @@ class Store:
         runs, series, samples = schema.runs, schema.series, schema.samples
         here = (runs.c.run_id == run_id, series.c.metric == metric, series.c.device == device)
         named = select(series.c.number, series.c.size).join(runs, series.c.run_number == runs.c.number).where(*here)
-        found = self._rows(named)
-        if not found:
+        rows = self._rows(named)
+        if not rows:
             return []
-        [one] = found
+        [one] = rows
         width = math.ceil(one["size"] / most) if most else 1
         own = (samples.c.series_number == one["number"]) & (samples.c.position >= start)
         query: Select[*tuple[Any, ...]] = select(samples.c.at_s, samples.c.step, samples.c.value)

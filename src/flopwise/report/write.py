@@ -115,55 +115,57 @@ def _old_plans(folder: Path) -> list[str]:
     return [f"{PLANS}/{file.name}" for file in there if PLAN_NAME.fullmatch(file.name)]
 
 
-def write_check(found: Check, folder: Path | str) -> list[Path]:
+def write_check(answer: Check, folder: Path | str) -> list[Path]:
     """Write report.html, report.md and check.json; returns what was written. As `write_report`, and raises as it."""
-    made = check_document(found)
+    made = check_document(answer)
     pages = {HTML: _text(html(made)), MARKDOWN: _text(markdown(made))}
-    return write_folder(folder, {**pages, CHECK_JSON: to_json(found)})
+    return write_folder(folder, {**pages, CHECK_JSON: to_json(answer)})
 
 
-def check_document(found: Check) -> Document:
+def check_document(answer: Check) -> Document:
     """What there is, what does not hold, and the way to what an assessment would take."""
-    holding = sum(w.holds for w in found.workloads)
-    wrong = [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]
-    retired = [f"{w.name}: {text}" for w in found.workloads for text in w.notes]
+    holding = sum(w.holds for w in answer.workloads)
+    wrong = [*answer.reasons, *(f"{w.name}: {text}" for w in answer.workloads for text in w.reasons)]
+    retired = [f"{w.name}: {text}" for w in answer.workloads for text in w.notes]
     sections = [
-        Section("Summary", tuple(_summary(found))),
+        Section("Summary", tuple(_summary(answer))),
         Section("Missed targets and policies", (Bullets(wrong),) if wrong else ()),
         Section("Retired machines", (Bullets(retired),) if retired else ()),
-        Section("What runs today", (_machines(found),)),
-        Section("What would change", tuple(_changes(found))),
+        Section("What runs today", (_machines(answer),)),
+        Section("What would change", tuple(_changes(answer))),
     ]
     return Document(
-        title=f"What runs today: {found.name}",
-        subtitle=f"{found.date}: {holding} of {len(found.workloads):,} set-ups meet their targets".removeprefix(": "),
+        title=f"What runs today: {answer.name}",
+        subtitle=f"{answer.date}: {holding} of {len(answer.workloads):,} set-ups meet their targets".removeprefix(": "),
         sections=[section for section in sections if section.blocks],
     )
 
 
-def _summary(found: Check) -> Iterator[Block]:
-    idle = format_percent(found.idle_usd_per_month / found.usd_per_month) if found.usd_per_month else "-"
+def _summary(answer: Check) -> Iterator[Block]:
+    idle = format_percent(answer.idle_usd_per_month / answer.usd_per_month) if answer.usd_per_month else "-"
     tiles = [
-        Tile("a month", usd(found.usd_per_month), "for what runs today, with storage and traffic"),
-        Tile("idle", usd(found.idle_usd_per_month), f"{idle} of it: hours and machines that nothing needs"),
+        Tile("a month", usd(answer.usd_per_month), "for what runs today, with storage and traffic"),
+        Tile("idle", usd(answer.idle_usd_per_month), f"{idle} of it: hours and machines that nothing needs"),
     ]
-    if found.proposed_usd_per_month is not None:
-        change = change_text(found.proposed_usd_per_month - found.usd_per_month)
+    if answer.proposed_usd_per_month is not None:
+        change = change_text(answer.proposed_usd_per_month - answer.usd_per_month)
         tiles.append(
-            Tile("proposed", usd(found.proposed_usd_per_month), f"with the machines of an assessment: {change} a month")
+            Tile(
+                "proposed", usd(answer.proposed_usd_per_month), f"with the machines of an assessment: {change} a month"
+            )
         )
     yield Tiles(tiles)
-    if found.proposed_usd_per_month is None and found.no_proposal:
-        yield Text(f"Nothing is proposed: {found.no_proposal}")
-    if found.without:
-        yield Text(f"Not stated: what runs {', '.join(found.without)}")
+    if answer.proposed_usd_per_month is None and answer.no_proposal:
+        yield Text(f"Nothing is proposed: {answer.no_proposal}")
+    if answer.without:
+        yield Text(f"Not stated: what runs {', '.join(answer.without)}")
 
 
-def _machines(found: Check) -> Table:
+def _machines(answer: Check) -> Table:
     return Table(
         ["workload", "runs on", "bought", ">hours", ">a month", "fits", "holds", ">likely", ">busy", ">idle a month",
          "price date"],
-        [row for w in found.workloads for row in _rows(w)],
+        [row for w in answer.workloads for row in _rows(w)],
         "Likely: the probability that the hardest target is met. Busy: the share of the machines' capacity in use "
         "while they are on. Idle: the cost of hours and machines that nothing needs.",
     )  # fmt: skip
@@ -183,10 +185,10 @@ def _rows(w: CheckedWorkload) -> Iterator[tuple[str, ...]]:
         )  # fmt: skip
 
 
-def _changes(found: Check) -> Iterator[Block]:
+def _changes(answer: Check) -> Iterator[Block]:
     rows = [
         (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
-        for w in found.workloads
+        for w in answer.workloads
         for c in w.changes
     ]
     if rows:

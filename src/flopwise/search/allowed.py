@@ -82,13 +82,16 @@ def _devices(name: str, facts: Facts) -> Iterable[str]:
     if family := [a.name for a in rows if wanted in _families(a)]:
         return family
     try:
-        found = facts.resolve(name)
+        resolution = facts.resolve(name)
     except UnknownNameError:
         groups = dict.fromkeys(group for a in rows for group in (a.vendor, a.architecture))
         hint = "`flopwise gpus` lists all, with vendors and architectures"
         raise UnknownNameError("accelerator", name, [*facts.accelerators, *groups], hint) from None
     words = set(spelling_words(name))
-    return [found.accelerator.name, *(a.name for a in rows if found.ambiguous and words <= set(spelling_words(a.name)))]
+    return [
+        resolution.accelerator.name,
+        *(a.name for a in rows if resolution.ambiguous and words <= set(spelling_words(a.name))),
+    ]
 
 
 def _families(device: Accelerator) -> tuple[str, ...]:

@@ -189,8 +189,8 @@ def deployments(
         MissingFactError: the device lacks a rate that the format needs.
     """
     question = ReplicaQuestion.of(model, workload, node, weights, kv_dtype, least)
-    (found,) = deployments_together([(question, sized_replicas(question))])
-    return found
+    (answer,) = deployments_together([(question, sized_replicas(question))])
+    return answer
 
 
 def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> list[Deployments | None]:
@@ -217,7 +217,7 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
         for start in range(0, len(group), READ_TOGETHER if alike else 1):
             places, *members = zip(*group[start : start + (READ_TOGETHER if alike else 1)], strict=True)
             columns |= zip(places, _arriving_columns(*members), strict=True)
-    found = list[Deployments | None]()
+    results = list[Deployments | None]()
     for place, (question, sized) in enumerate(answers):
         if isinstance(sized, SizedReplicas):
             degrees: dict[str, Any] = {name: getattr(sized.job.layout, name) for name in DEGREES}
@@ -225,10 +225,10 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
                 {} if question.workload.techniques.any else sized.bands[question.workload.requests_per_s is not None]
             )
             known = {**sized.known, **degrees, **columns[place], "start_s": _start_s(sized, question), "bands": bands}
-            found.append(Deployments(**known, num_layouts=sized.num_layouts, batch=sized.batch))
+            results.append(Deployments(**known, num_layouts=sized.num_layouts, batch=sized.batch))
         else:
-            found.append(sized)
-    return found
+            results.append(sized)
+    return results
 
 
 def _start_s(sized: SizedReplicas, question: ReplicaQuestion) -> Floats:
@@ -465,14 +465,14 @@ OnJob = TypeVar("OnJob", bound=_Sizing | SizedReplicas)
 
 def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
-    found: dict[tuple[object, ...], list[list[OnJob]]] = {}
+    joined: dict[tuple[object, ...], list[list[OnJob]]] = {}
     for group in filter(None, groups):
-        parts = found.setdefault(_formulas([one.job for one in group]), [[]])
+        parts = joined.setdefault(_formulas([one.job for one in group]), [[]])
         rows = sum(one.batch.size for one in parts[-1]) + sum(one.batch.size for one in group)
         if parts[-1] and rows > JOINED_ROWS:
             parts.append([])
         parts[-1].extend(group)
-    return [part for parts in found.values() for part in parts]
+    return [part for parts in joined.values() for part in parts]
 
 
 def _formulas(jobs: Sequence[ServeJob]) -> tuple[object, ...]:
@@ -544,8 +544,8 @@ def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
 
     alone = replace(job, layout=ServingLayout(**largest))
     caches = LayoutCaches(job=alone, batch=batch[-fit.size :], tokens=tokens, token_bytes=token_bytes)
-    found, fetch_s = caches(workload, replicas)
-    known["found_frac"] = np.broadcast_to(found, sizes.shape).ravel()
+    session_caches, fetch_s = caches(workload, replicas)
+    known["found_frac"] = np.broadcast_to(session_caches, sizes.shape).ravel()
     job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
     return _Sizing(job, batch, fit.size, one_pass, known, question.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
 
@@ -636,8 +636,8 @@ class _ReplicasTogether:
 
     def rows(self, table: Any) -> Floats:
         """The rows of a table in their order."""
-        found: Floats = np.broadcast_to(table, self.gather.shape).ravel()[self.place]
-        return found
+        column: Floats = np.broadcast_to(table, self.gather.shape).ravel()[self.place]
+        return column
 
 
 @lru_cache(maxsize=KEPT_TOGETHER)
@@ -869,10 +869,10 @@ class JoinedRunner(Runner):
         )
 
     def _each(self, split: ServingLayout, seconds: Callable[[Runner, slice], Floats]) -> Floats:
-        found = np.empty(np.size(split.tp))
+        column = np.empty(np.size(split.tp))
         for rows, one in self.parts:
-            found[rows] = seconds(one, rows)
-        return found
+            column[rows] = seconds(one, rows)
+        return column
 
 
 class JoinedReplicas:

@@ -203,8 +203,10 @@ class _PlanFigures:
             yield term("cost per million tokens of the plan", usd, "USD", formula, *paid)
         if (usd := figures.get("usd_per_session")) is not None:
             yield term("cost per session", usd, "USD", f"{COUNTED}: {cost.name} / sessions of a month", cost)
-        if (found := figures.get("prompt_found_frac")) is not None:
-            yield term("share of prompts found in caches", found, "frac", "queue model: Che's approximation of a cache")
+        if (found_frac := figures.get("prompt_found_frac")) is not None:
+            yield term(
+                "share of prompts found in caches", found_frac, "frac", "queue model: Che's approximation of a cache"
+            )
         joules = self.chosen.energy_joules
         if joules is not None and not self.trains:
             formula = "power model: devices by what their time goes to, host and cooling, over the time that is paid"
@@ -222,16 +224,16 @@ class _PlanFigures:
         for target, (name, key) in LATENCIES.items():
             limit, errors = getattr(workload, target), ("TTFT", "TPOT") if target == "latency" else (name,)
             targets[target] = (served.get(key), None if limit is None else limit.seconds, errors)
-        found: dict[str, tuple[Figure, Figure, tuple[str, ...]]] = {
+        values: dict[str, tuple[Figure, Figure, tuple[str, ...]]] = {
             target: (figure, setting(f"limit of {target}", limit, figure.unit), error)
             for target, (figure, limit, error) in targets.items()
             if figure is not None and limit is not None
         }
-        return found | {"memory": (known["memory per GPU"], self.capacity, ("memory per GPU",))}
+        return values | {"memory": (known["memory per GPU"], self.capacity, ("memory per GPU",))}
 
     def _odds(self, values: Mapping[str, tuple[Figure, Figure, tuple[str, ...]]]) -> Iterator[Figure]:
         """The chance that each target is met, and that all are, as the ranking takes it: the least of them."""
-        found = []
+        odds = []
         for target, chance in self.chosen.meets.items():
             inputs: list[Figure] = []
             if target in values:
@@ -243,12 +245,12 @@ class _PlanFigures:
             what = "its simulated percentile" if run else "what is estimated"
             formula = f"{ODDS}: probability that measured / predicted times {what} keeps to the limit"
             note = f"errors rest on {self.chosen.evidence}" if self.chosen.evidence else ""
-            found.append(term(f"chance of {target}", chance, "frac", formula, *inputs, note=note))
-        yield from found
-        if len(found) > 1:
-            least = min(float(one.value or 0.0) for one in found)
-            formula = f"min({', '.join(one.name for one in found)})"
-            yield term("chance of every target", least, "frac", formula, *found)
+            odds.append(term(f"chance of {target}", chance, "frac", formula, *inputs, note=note))
+        yield from odds
+        if len(odds) > 1:
+            least = min(float(one.value or 0.0) for one in odds)
+            formula = f"min({', '.join(one.name for one in odds)})"
+            yield term("chance of every target", least, "frac", formula, *odds)
 
 
 def _prices(one: Candidate) -> tuple[Figure, Figure]:

@@ -175,7 +175,7 @@ def device_kernels(
         fabric = each.fabric  # any: kernels send nothing
         rates = training_rates(each.rates, recipe.stack, recipe.precision)
         forms.setdefault(rates.form, {})[each.rates.key] = rates
-    found: dict[Hashable, DeviceKernels] = {}
+    kernels: dict[Hashable, DeviceKernels] = {}
     shape, most = recipe.shape(split.model, inner.micro_batch), max(1, BLOCK_CELLS // max(1, inner.tp.size))
     for alike in forms.values():
         for start in range(0, len(alike), most):
@@ -188,8 +188,8 @@ def device_kernels(
             except MissingFactError:
                 continue
             for row, key in enumerate(some):
-                found[key] = [[_of_device(block, row) for block in blocks] for blocks in columns]
-    return found
+                kernels[key] = [[_of_device(block, row) for block in blocks] for blocks in columns]
+    return kernels
 
 
 def _of_device(kernels: Kernels, row: int) -> Kernels:
@@ -375,7 +375,7 @@ class _NodeSearch:
     node: NodeKind | AnyNodes
     capacity: float  # bytes of tensors that a device holds
     least_s: Floats = field(default_factory=lambda: np.empty((0, KINDS + 1)))
-    found: list[Rows] = field(default_factory=list)
+    parts: list[Rows] = field(default_factory=list)
     undecided: list[tuple[Index, Floats, NDArray[np.int64], Index]] = field(default_factory=list)
     considered: int = 0
     timed: int = 0
@@ -452,10 +452,10 @@ class _NodeSearch:
         each = (rows, step, np.broadcast_to(gpus, step.shape), piece.nbytes, np.broadcast_to(kinds, step.shape))
         columns = Rows._make(column.reshape(family.choices, -1) for column in each)
         if every:
-            self.found.append(columns.take(np.isfinite(columns.step_s)))
+            self.parts.append(columns.take(np.isfinite(columns.step_s)))
         else:
-            self.found.append(columns.take((columns.step_s.argmin(axis=0), np.arange(columns.row.shape[1]))))
-        self.add_least(self.found[-1].num_gpus, self.found[-1].kinds, self.found[-1].step_s)
+            self.parts.append(columns.take((columns.step_s.argmin(axis=0), np.arange(columns.row.shape[1]))))
+        self.add_least(self.parts[-1].num_gpus, self.parts[-1].kinds, self.parts[-1].step_s)
         if family.recomputes == MODES and not self.search.space.offload:
             shape = (-1, len(MODES), columns.row.shape[1])
             fits, none_s = piece.fits.reshape(shape), whole_s.reshape(shape)[:, 0]
@@ -489,13 +489,13 @@ class _NodeSearch:
             each = (
                 part + times * search.space.size, step, np.asarray(layout.num_gpus), nbytes, kinds_in(layout)
             )  # fmt: skip
-            self.found.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in each))
+            self.parts.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in each))
 
     def rows(self, *, every: bool) -> Rows:
         """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept."""
-        if not self.found:
+        if not self.parts:
             return Rows._make([np.empty(0)] * len(Rows._fields))
-        merged = Rows._make(np.concatenate(columns) for columns in zip(*self.found, strict=True))
+        merged = Rows._make(np.concatenate(columns) for columns in zip(*self.parts, strict=True))
         if every:
             return merged
         best = _least_per_count(merged.num_gpus, merged.step_s)
@@ -533,12 +533,12 @@ def timed_layouts(
     if table is not None and (undecided := going.undecided_rows(every=every)).size:
         table = table.with_partials(search.model, PARTIALS)
         going.recompute_partly(table, undecided)
-    found = going.rows(every=every)
-    kept = goodput_frac(found.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
+    best = going.rows(every=every)
+    kept = goodput_frac(best.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
     return TimedLayouts(
-        rows=(rows := found.row.astype(np.intp)), step_s=found.step_s,
-        run_s=tokens / search.recipe.useful_tokens * (found.step_s / kept), num_gpus=found.num_gpus.astype(np.int64),
-        kinds=found.kinds.astype(np.intp), memory_bytes=np.asarray(reported_bytes(found.nbytes, software, kind)),
+        rows=(rows := best.row.astype(np.intp)), step_s=best.step_s,
+        run_s=tokens / search.recipe.useful_tokens * (best.step_s / kept), num_gpus=best.num_gpus.astype(np.int64),
+        kinds=best.kinds.astype(np.intp), memory_bytes=np.asarray(reported_bytes(best.nbytes, software, kind)),
         watts=_meter_watts(search, node, table, rows), table=table, considered=going.considered,
         timed=going.timed, fitting=going.fitting,
         smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
@@ -614,14 +614,14 @@ def fastest_layout(
         return None
     most = confident_capacity_bytes(recipe, built.accelerator)
     anywhere = AnyNodes(built)
-    found = timed_layouts(search, anywhere, 1.0, StepTables(), margin=built.accelerator.hbm_bytes / most)
-    if not found.rows.size:
+    timed = timed_layouts(search, anywhere, 1.0, StepTables(), margin=built.accelerator.hbm_bytes / most)
+    if not timed.rows.size:
         flat = np.concatenate([nbytes.ravel() for nbytes in needs])
         return space.layout(int(flat.argmin())), space.size, 0
-    layout = space.layout(int(found.rows[found.simplest(np.arange(found.rows.size))]))
+    layout = space.layout(int(timed.rows[timed.simplest(np.arange(timed.rows.size))]))
     if recompute is None:
         layout = _with_fewest_recomputed(search, layout, tensor_bytes(most, recipe.stack, built.accelerator.kind))
-    return layout, space.size, found.fitting
+    return layout, space.size, timed.fitting
 
 
 def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: float) -> Layout:

@@ -118,7 +118,7 @@ def _largest(memory: Mapping[float, float], most: float) -> float | None:
     for (size, low_bytes), (larger, high_bytes) in pairwise(points):
         if high_bytes > most:
             share = math.log(most / low_bytes) / math.log(high_bytes / low_bytes)
-            found = size * math.exp(share * math.log(larger / size))
-            unit = 10.0 ** (math.floor(math.log10(found)) - 1)
-            return math.floor(found / unit * (1 + 1e-12)) * unit
+            size_between = size * math.exp(share * math.log(larger / size))
+            unit = 10.0 ** (math.floor(math.log10(size_between)) - 1)
+            return math.floor(size_between / unit * (1 + 1e-12)) * unit
     return points[-1][0]

@@ -60,7 +60,7 @@ class OptionTable:
     def __init__(self, options: Sequence[ServingOption], workload: Resolved) -> None:
         """Of these options of a workload; their columns are put together as they are asked for."""
         self.options, self.workload = options, workload
-        self.sizes = np.array([one.found.batch.size for one in options], dtype=np.intp)
+        self.sizes = np.array([one.deployments.batch.size for one in options], dtype=np.intp)
         self.ends = np.cumsum(self.sizes)
         self._odds: dict[Hashable, ByTarget] = {}
 
@@ -75,21 +75,24 @@ class OptionTable:
         return np.repeat(np.arange(len(self.options)), self.sizes)
 
     def _column(self, of: Callable[[ServingOption], Any]) -> Floats:
-        found: Floats = np.concatenate([np.empty(0), *(of(option) for option in self.options)])
-        return found
+        column: Floats = np.concatenate([np.empty(0), *(of(option) for option in self.options)])
+        return column
 
     @cached_property
     def latencies(self) -> LatencyColumns:
         """Latencies."""
         return LatencyColumns(
-            self._column(lambda one: one.found.ttft_s), self._column(lambda one: one.found.tpot_s),
-            self._column(lambda one: one.found.e2e_s),
+            self._column(lambda one: one.deployments.ttft_s), self._column(lambda one: one.deployments.tpot_s),
+            self._column(lambda one: one.deployments.e2e_s),
         )  # fmt: skip
 
     @cached_property
     def least_s(self) -> dict[str, Floats]:
         """What datasheet rates allow each latency at least."""
-        ttft, tpot = self._column(lambda one: one.found.least_ttft_s), self._column(lambda one: one.found.least_tpot_s)
+        ttft, tpot = (
+            self._column(lambda one: one.deployments.least_ttft_s),
+            self._column(lambda one: one.deployments.least_tpot_s),
+        )
         return least_latencies_s(self.workload, ttft, tpot, decodes=self.decodes)
 
     @cached_property
@@ -148,9 +151,9 @@ class OptionTable:
         workload = workload or self.workload
         key = limits_key(workload)
         if key not in self._odds:
-            found = self._odds[key] = estimated_odds(self, workload)
+            odds_of = self._odds[key] = estimated_odds(self, workload)
             for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
-                own = {name: column[end - size : end] for name, column in found.items()}
+                own = {name: column[end - size : end] for name, column in odds_of.items()}
                 option.shared.odds.setdefault(key, own)
         return with_budget(self._odds[key], self.cost_usd, workload)
 
@@ -159,8 +162,11 @@ class OptionTable:
         through = [one.bands["throughput"] for one in self.options]
         low, high = np.repeat(np.array([(one.low, one.high) for one in through]).reshape(-1, 2).T, self.sizes, axis=1)
         inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
-        replicas, busy = self._column(lambda one: one.found.replicas), self._column(lambda one: one.found.busy_frac)
-        each = [gpus_each(partial(getattr, one.found)) for one in self.options]
+        replicas, busy = (
+            self._column(lambda one: one.deployments.replicas),
+            self._column(lambda one: one.deployments.busy_frac),
+        )
+        each = [gpus_each(partial(getattr, one.deployments)) for one in self.options]
         loads, gpus = ReplicaColumns(replicas, busy), np.concatenate([np.empty(0, np.int64), *each])
         less, more = needed_frac(loads, self.instances, gpus, inside, low, high)
         for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
@@ -226,21 +232,23 @@ class OptionTable:
         """
         rows = np.flatnonzero(self.allowed_rows())
         owner, starts = self.owner[rows], (self.ends - self.sizes)[self.owner[rows]]
-        of_layout = (rows - starts) % np.array([one.found.num_layouts for one in self.options], dtype=np.intp)[owner]
-        batch = self._column(lambda one: one.found.batch)[rows]
+        of_layout = (rows - starts) % np.array([one.deployments.num_layouts for one in self.options], dtype=np.intp)[
+            owner
+        ]
+        batch = self._column(lambda one: one.deployments.batch)[rows]
         score, instances, e2e_s = self.score[rows], self.instances[rows], self.latencies.e2e_s[rows]
         order = np.lexsort((-batch, instances, score.round(9), of_layout, owner))
         first = order[_begins(owner[order], of_layout[order])]
         first = first[np.lexsort((e2e_s[first], instances[first], score[first], owner[first]))]
-        found: dict[int, list[int]] = {}
+        rows_of: dict[int, list[int]] = {}
         for number, row in zip(owner[first].tolist(), (rows - starts)[first].tolist(), strict=True):
-            if len(chosen := found.setdefault(number, [])) < layouts:
+            if len(chosen := rows_of.setdefault(number, [])) < layouts:
                 chosen.append(row)
-        return found
+        return rows_of
 
 
 def _begins(*keys: Index) -> Mask:
     """Where rows in order of their keys have others than the row before."""
-    found = np.ones(keys[0].size, dtype=bool)
-    found[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    return found
+    begins = np.ones(keys[0].size, dtype=bool)
+    begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return begins

@@ -69,7 +69,7 @@ def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
     format_names = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
     if ANY in format_names:
         names = dict.fromkeys(usual_names(model.checkpoint_format))
-        return [found for found in map(workload.facts.weight_format, names) if workload.engine.runs(found)]
+        return [row for row in map(workload.facts.weight_format, names) if workload.engine.runs(row)]
     if format_names:
         return [workload.facts.weight_format(name) for name in format_names]
     if model.checkpoint_format is not None:
@@ -87,10 +87,10 @@ def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, Cache
     wanted, cache_name = formats(workload, model), workload.limits.kv_dtype
     narrow = "q8_0" if workload.engine.local else "fp8"
     plain, eight = (workload.facts.cache_format(name) for name in (cache_name or defaults.CACHE, narrow))
-    found = [(weights, plain) for weights in wanted]
+    pairs = [(weights, plain) for weights in wanted]
     if cache_name is not None or answers_in_one_pass(model, workload):
-        return found
-    return found + [(weights, eight) for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
+        return pairs
+    return pairs + [(weights, eight) for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
 
 
 def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, ...]:
@@ -335,14 +335,14 @@ def _options(
         if sized is not None:
             answers.append((one, sized))
     offered = list[Offered]()
-    for (one, _), found in zip(answers, deployments_together(answers), strict=True):
-        assert found is not None
+    for (one, _), deployments in zip(answers, deployments_together(answers), strict=True):
+        assert deployments is not None
         node = one.node
-        draft.evaluated += found.considered
-        if found.too_big:
-            draft.ruled_out.add("does not fit in memory", found.too_big, f"{node.label}: {found.room_text}")
-        if found.batch.size:
-            offered.append(Offered(one.workload, node, found, one.kv_dtype, node.priced))
+        draft.evaluated += deployments.considered
+        if deployments.too_big:
+            draft.ruled_out.add("does not fit in memory", deployments.too_big, f"{node.label}: {deployments.room_text}")
+        if deployments.batch.size:
+            offered.append(Offered(one.workload, node, deployments, one.kv_dtype, node.priced))
     return options_together(model, offered)
 
 
@@ -420,10 +420,10 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
 
 
 def _miss(option: ServingOption, row: int) -> str:
-    found, instances = option.found, int(option.instances[row])
-    ttft, tpot = format_seconds(float(found.ttft_s[row])), format_seconds(float(found.tpot_s[row]))
+    deployments, instances = option.deployments, int(option.instances[row])
+    ttft, tpot = format_seconds(float(deployments.ttft_s[row])), format_seconds(float(deployments.tpot_s[row]))
     times = f"TTFT {ttft}, TPOT {tpot} on {instances} instances"
-    return f"{option.priced.offer.instance} {found.weights.name}: {times}"
+    return f"{option.priced.offer.instance} {deployments.weights.name}: {times}"
 
 
 def _with_its_engine(workload: Resolved, model: Model, accelerator: Accelerator) -> Resolved:

@@ -82,10 +82,10 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
     spec = workload.training
-    found, _ = recipes(workload, model, facts.stack(spec.stack or spec.usual_stacks[0]), facts)
+    recipe_list, _ = recipes(workload, model, facts.stack(spec.stack or spec.usual_stacks[0]), facts)
     if spec.schedule is not None:
         schedule_code(spec.schedule)
-    first = found[0]
+    first = recipe_list[0]
     split_model(model, first.frozen)
     if first.lora is not None:
         trainable_parameters(model, first.lora)
@@ -380,9 +380,9 @@ def _options(
                 if place == 0:
                     _count_unfit(job, node, times, draft)
                 if times.rows.size:
-                    found = training_options(workload, node, chosen, times, facts)
-                    best[precision] = min(best[precision], float(found[0].cost_usd.min()))
-                    options += found
+                    node_options = training_options(workload, node, chosen, times, facts)
+                    best[precision] = min(best[precision], float(node_options[0].cost_usd.min()))
+                    options += node_options
         before += len(nodes)
     return options
 
@@ -426,7 +426,7 @@ def _kept_layouts(
 
 def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tuple[str, Recipe, list[NodeKind]]]:
     """(precision asked for, recipe as devices can run it, their nodes); what two recipes come down to is there once."""
-    found: dict[tuple[object, ...], tuple[str, Recipe, list[NodeKind]]] = {}
+    groups: dict[tuple[object, ...], tuple[str, Recipe, list[NodeKind]]] = {}
     seen = set[tuple[object, ...]]()
     for original in allowed:
         for node in nodes:
@@ -434,8 +434,8 @@ def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tup
             key = (recipe.precision, recipe.attention, recipe.master_weights, recipe.stack.attention_kernel)
             if (id(node), *key) not in seen:
                 seen.add((id(node), *key))
-                found.setdefault((original.precision, *key), (original.precision, recipe, []))[2].append(node)
-    return list(found.values())
+                groups.setdefault((original.precision, *key), (original.precision, recipe, []))[2].append(node)
+    return list(groups.values())
 
 
 def _by_floor(
@@ -510,7 +510,7 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
     """What single changes would do to the best plan; each is a whole estimate of its own."""
     chosen, base = draft.plans[0], best.option.job(best.row)
     before = _outcome(base, chosen)
-    found: list[Lever] = []
+    rows: list[Lever] = []
     finetuned = best.option.workload.task == "finetune" or base.recipe.lora is not None
     setup = TrainingSetup(base.model, base.recipe, base.layout, facts)
     for change, recipe, layout in training_changes(setup, (*CHANGED, *(("adapters",) if finetuned else ()))):
@@ -521,8 +521,8 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
         except FlopwiseError:  # what `train` would refuse
             continue
         fits = after.memory_bytes <= base.cluster.accelerator.hbm_bytes
-        found.append(after.lever(change, before, fits=fits))
-    return [*found, *device_levers(draft.plans)]
+        rows.append(after.lever(change, before, fits=fits))
+    return [*rows, *device_levers(draft.plans)]
 
 
 def _outcome(job: TrainJob, chosen: Candidate) -> ComparedFigures:

@@ -35,8 +35,8 @@ def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
         candidates = plan(workload.with_limits(software=PORTED_SOFTWARE), facts, alone=False).plans
     except InfeasibleError:
         return []
-    found = cheapest_by_software(candidates, facts)
-    return [port(software, c, workload, facts, c.cost_usd, cost_usd) for software, c in found]
+    by_software = cheapest_by_software(candidates, facts)
+    return [port(software, c, workload, facts, c.cost_usd, cost_usd) for software, c in by_software]
 
 
 def cheapest_by_software(candidates: Iterable[Candidate], facts: Facts) -> list[tuple[str, Candidate]]:

@@ -157,17 +157,17 @@ class PlanOption(ABC):
     @cached_property
     def shortfalls(self) -> ByTarget:
         """How many times its limit the figure of each target is: above 1 it misses."""
-        workload, found = self.workload, self.service_shortfalls()
+        workload, by_target = self.workload, self.service_shortfalls()
         for name, value, limit in (
             ("deadline", self.start_s + self.seconds, workload.deadline_s),
             ("budget", self.cost_usd, workload.budget_usd),
             ("max_usd_per_hour", self.usd_per_hour, workload.max_usd_per_hour),
         ):
             if limit is not None:
-                found[name] = value / limit
+                by_target[name] = value / limit
         if workload.tokens_per_s is not None:
-            found["throughput"] = workload.tokens_per_s / self.tokens_per_s
-        return found
+            by_target["throughput"] = workload.tokens_per_s / self.tokens_per_s
+        return by_target
 
     @property
     def shortfall(self) -> Floats:
@@ -276,7 +276,7 @@ def likeliest(options: Iterable[O]) -> list[Pick[O]]:
     Of equals (times within a hundredth) the one that could do most. Empty: there is no row.
     """
     best: tuple[float, ...] | None = None
-    found: list[Pick[O]] = []
+    picks: list[Pick[O]] = []
     for option in options:
         odds, most = option.odds(), option.workload.max_gpus
         rows = np.flatnonzero((option.num_gpus <= most) & (option.instances >= 1))
@@ -288,8 +288,8 @@ def likeliest(options: Iterable[O]) -> list[Pick[O]]:
         at = int(np.lexsort(keys[::-1])[0])
         key = tuple(keys[:, at].tolist())
         if best is None or key < best:
-            best, found = key, [Pick(option, int(rows[at]), odds)]
-    return found
+            best, picks = key, [Pick(option, int(rows[at]), odds)]
+    return picks
 
 
 def candidates(picks: Iterable[Pick[O]]) -> list[Candidate]:
@@ -299,7 +299,7 @@ def candidates(picks: Iterable[Pick[O]]) -> list[Candidate]:
 
 def cheaper_misses(options: Iterable[O], cost_usd: float) -> list[Candidate]:
     """Of rows cheaper than `cost_usd` that a target forbids, the likeliest on each kind of device; likeliest first."""
-    found: dict[str, tuple[float, Pick[O]]] = {}
+    misses: dict[str, tuple[float, Pick[O]]] = {}
     for option in options:
         odds = option.odds()
         rows = np.setdiff1d(np.flatnonzero(option.cost_usd < cost_usd), option.allowed_rows(odds), assume_unique=True)
@@ -307,9 +307,9 @@ def cheaper_misses(options: Iterable[O], cost_usd: float) -> list[Candidate]:
             continue
         likely = np.min(np.stack([p[rows] for p in odds.values()]), axis=0)
         best, device = int(likely.argmax()), option.node.cluster.accelerator.name
-        if device not in found or likely[best] > found[device][0]:
-            found[device] = (float(likely[best]), Pick(option, int(rows[best]), odds))
-    ordered = sorted(found.values(), key=lambda entry: -entry[0])
+        if device not in misses or likely[best] > misses[device][0]:
+            misses[device] = (float(likely[best]), Pick(option, int(rows[best]), odds))
+    ordered = sorted(misses.values(), key=lambda entry: -entry[0])
     return candidates(pick for _, pick in ordered[:CHEAPER_MISSES])
 
 

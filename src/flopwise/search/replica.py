@@ -96,8 +96,8 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
     layout = ServingLayout(**{name: document.get(name, 1) for name in DEGREES})
     resolved = with_lengths(with_facts(workload, facts), model)[0]
     job = replica_job(resolved, model, built, facts.weight_format(document["weights"]), layout)
-    if found := chosen.figures.get("prompt_found_frac"):  # histories of sessions
-        job = replace(job, techniques=replace(job.techniques, hit_frac=found))
+    if found_frac := chosen.figures.get("prompt_found_frac"):  # histories of sessions
+        job = replace(job, techniques=replace(job.techniques, hit_frac=found_frac))
     return replace(
         job,
         kv_dtype=facts.cache_format(document["kv_dtype"]),

@@ -44,11 +44,11 @@ def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], 
     if ANY not in wanted:
         open_ = one is None and not several
         return wanted, f"bf16, as no precision was given (constraints.precision; {ANY} searches all)" if open_ else ""
-    found = ["bf16"]
+    names = ["bf16"]
     if not workload.training.adapts and software.activations == "fused":
-        found += ["fp8", "nvfp4"] if software.fp8_inputs else ["fp8"]
-    found += [name for name in wanted if name not in (*found, ANY)]
-    return found, f"{', '.join(found)} were searched; check that narrower formats need no more tokens"
+        names += ["fp8", "nvfp4"] if software.fp8_inputs else ["fp8"]
+    names += [name for name in wanted if name not in (*names, ANY)]
+    return names, f"{', '.join(names)} were searched; check that narrower formats need no more tokens"
 
 
 def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:
@@ -69,9 +69,9 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
         raise SpecError(f"data.seq_len: {error}") from None
     notes = [*([chosen] if chosen else []), *data.length_note(seq), *batch_notes]
     documents = data.documents(seq)
-    found = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
-    check_skew(model, found[0])
-    return found, notes
+    rows = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
+    check_skew(model, rows[0])
+    return rows, notes
 
 
 def stated_conditions(workload: Resolved) -> Conditions:
@@ -79,8 +79,8 @@ def stated_conditions(workload: Resolved) -> Conditions:
     spec = workload.conditions
     if not changed_options(spec):
         return DEFAULT_CONDITIONS
-    found = spec.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
-    return Conditions(reliability=found, jitter_frac=spec.jitter_frac)
+    reliability = spec.reliability(DEFAULT_RELIABILITY.gpus_per_node, workload.facts)[0]
+    return Conditions(reliability=reliability, jitter_frac=spec.jitter_frac)
 
 
 def conditions(

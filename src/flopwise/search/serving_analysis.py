@@ -116,10 +116,10 @@ def floors(workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: 
                     parts=parts, gpu=device.name, instance=node.name,
                     layout={"tp": int(tp[at]), "weights": weights.name},
                 )  # fmt: skip
-    found = [floor for floor in best.values() if latency_targets(workload)[floor.target] is not None]
+    rows = [floor for floor in best.values() if latency_targets(workload)[floor.target] is not None]
     if len(best) > 1 and workload.latency is not None:
-        found.append(_whole_floor(workload, best["ttft"], best["tpot"]))
-    return found
+        rows.append(_whole_floor(workload, best["ttft"], best["tpot"]))
+    return rows
 
 
 def _whole_floor(workload: Resolved, ttft: Floor, tpot: Floor) -> Floor:
@@ -201,8 +201,8 @@ def _plan_usd(plan: Best) -> float:
 
 def _cheapest(table: OptionTable, workload: Resolved) -> Best | None:
     """The cheapest plan that meets the targets of `workload`."""
-    found = table.cheapest(table.allowed_rows(workload))
-    return None if found is None else (float(found[0].cost_usd[found[1]]), *found)
+    row = table.cheapest(table.allowed_rows(workload))
+    return None if row is None else (float(row[0].cost_usd[row[1]]), *row)
 
 
 def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> list[ServingOption]:
@@ -214,17 +214,17 @@ def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> lis
     nodes = set(sorted(least, key=least.__getitem__)[:NODES])
     near_options = [option for option in options if id(option.node) in nodes]
     size_together(
-        ReplicaQuestion.of(option.model, workload, option.node, option.found.weights, option.kv_dtype)
+        ReplicaQuestion.of(option.model, workload, option.node, option.deployments.weights, option.kv_dtype)
         for option in near_options
     )
     estimates: dict[int, Deployments | None] = {}
     anew: list[ServingOption] = []
     for option in near_options:
-        key, found = id(option.found), option.found
+        key, current = id(option.deployments), option.deployments
         if key not in estimates:
             estimates[key] = None
             with suppress(MissingFactError):
-                estimates[key] = deployments(option.model, workload, option.node, found.weights, option.kv_dtype)
+                estimates[key] = deployments(option.model, workload, option.node, current.weights, option.kv_dtype)
         other = estimates[key]
         if other is not None and other.batch.size:
             anew.append(option.estimated_as(other, workload))
@@ -232,11 +232,11 @@ def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> lis
 
 
 def _plan_text(option: ServingOption, row: int) -> str:
-    offer, found = option.priced.offer, option.found
-    count = int(found.replicas[row])
+    offer, service = option.priced.offer, option.deployments
+    count = int(service.replicas[row])
     return (
-        f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(found.tp[row])}, "
-        f"batch {int(found.batch[row])}, {count} replica{'s' * (count != 1)}, {found.weights.name}"
+        f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(service.tp[row])}, "
+        f"batch {int(service.batch[row])}, {count} replica{'s' * (count != 1)}, {service.weights.name}"
     )
 
 
@@ -253,15 +253,15 @@ def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -
     every = (*_other_fields(best, chosen), *_other_loads(best.workload))
     changes = [_Change(best, chosen, *change) for change in every]
     sized = {one.key: answer for one in changes if (answer := one.sized_question()) is not None}
-    found = dict(zip(sized, deployments_together([*sized.values()]), strict=True))
-    return [*(one.lever(found.get(one.key)) for one in changes), *device_levers(plans)]
+    by_change = dict(zip(sized, deployments_together([*sized.values()]), strict=True))
+    return [*(one.lever(by_change.get(one.key)) for one in changes), *device_levers(plans)]
 
 
 def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
     """Weights, caches and degrees that engine, device and model accept, and other batches."""
     workload, layout, batch = best.workload, chosen.layout, chosen.layout["max_batch"]
     service = {
-        "weights": best.found.weights, "kv_dtype": best.kv_dtype, "engine": workload.engine,
+        "weights": best.deployments.weights, "kv_dtype": best.kv_dtype, "engine": workload.engine,
         "layout": ServingLayout(**{axis: layout[axis] for axis in DEGREES}),
     }  # fmt: skip
     for change, fields in serving_changes(best.model, service, workload.facts, best.node.cluster.accelerator):
@@ -292,7 +292,7 @@ class _Change:
         """`fields`: weights, kv_dtype, workload or layout, as they then are."""
         self.best, self.chosen, self.name = best, chosen, name
         self.workload: Resolved = fields.get("workload") or best.workload
-        self.weights: WeightFormat = fields.get("weights") or best.found.weights
+        self.weights: WeightFormat = fields.get("weights") or best.deployments.weights
         self.kv_dtype: CacheFormat = fields.get("kv_dtype") or best.kv_dtype
         self.layout: dict[str, Any] = fields.get("layout") or chosen.layout
         self.note = "does not fit in memory"
@@ -311,19 +311,19 @@ class _Change:
             self.note = str(error)
             return None
 
-    def lever(self, found: Deployments | None) -> Lever:
+    def lever(self, service: Deployments | None) -> Lever:
         """What it does, from its deployments."""
         best, chosen, layout = self.best, self.chosen, self.layout
         missing = partial(Lever, self.name, None, None, None, fits=False)
-        if found is None or not found.batch.size:
+        if service is None or not service.batch.size:
             return missing(note=self.note)
-        same = np.flatnonzero(np.all([getattr(found, name) == layout[name] for name in DEGREES], axis=0))
+        same = np.flatnonzero(np.all([getattr(service, name) == layout[name] for name in DEGREES], axis=0))
         if not same.size:
             return missing(note="does not fit this instance or its memory")
-        row = int(same[np.abs(found.batch[same] - layout["max_batch"]).argmin()])
-        if found.batch[row] < 0.9 * layout["max_batch"]:
+        row = int(same[np.abs(service.batch[same] - layout["max_batch"]).argmin()])
+        if service.batch[row] < 0.9 * layout["max_batch"]:
             return missing(note="that batch does not fit in memory")
-        option = best.estimated_as(found, self.workload, self.kv_dtype)
-        figures = (found.memory_bytes[row], option.seconds[row], option.cost_usd[row])
+        option = best.estimated_as(service, self.workload, self.kv_dtype)
+        figures = (service.memory_bytes[row], option.seconds[row], option.cost_usd[row])
         note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"
         return ComparedFigures(*map(float, figures)).lever(self.name, ComparedFigures.of(chosen), note=note)

@@ -150,7 +150,7 @@ class Loads(Protocol):
 
 
 def needed_frac(
-    found: Loads, instances: Floats, gpus: Ints, inside: Ints, low: float | Floats, high: float | Floats
+    loads: Loads, instances: Floats, gpus: Ints, inside: Ints, low: float | Floats, high: float | Floats
 ) -> tuple[Floats, Floats]:
     """Machines that a service needs where its throughput is `high` or `low` times the estimate, over `instances`.
 
@@ -158,7 +158,7 @@ def needed_frac(
 
     Source: `machines_needed`. Assumes: as there.
     """
-    filled, unit = loaded_frac(found.replicas, found.busy_frac, gpus, inside, instances), machines_each(gpus, inside)
+    filled, unit = loaded_frac(loads.replicas, loads.busy_frac, gpus, inside, instances), machines_each(gpus, inside)
     less = machines_needed(instances, filled, unit, np.minimum(1.0, 1 / high)) / instances
     return less, machines_needed(instances, filled, unit, np.maximum(1.0, 1 / low)) / instances
 
@@ -173,14 +173,14 @@ class ServingOption(PlanOption):
     """One format of weights and cache; columns as in `Deployments`."""
 
     model: Model
-    found: Deployments
+    deployments: Deployments
     kv_dtype: CacheFormat
     shared: SharedEstimates
 
     @property
     def latencies(self) -> Latencies:
         """Latencies of its rows."""
-        return self.found
+        return self.deployments
 
     @property
     def decodes(self) -> bool:
@@ -190,7 +190,7 @@ class ServingOption(PlanOption):
     @property
     def capacity(self) -> Floats:
         """Requests a second that all replicas of each row could answer."""
-        return self.found.requests_per_s * self.found.replicas
+        return self.deployments.requests_per_s * self.deployments.replicas
 
     @property
     def alike(self) -> Hashable | None:
@@ -200,15 +200,15 @@ class ServingOption(PlanOption):
         return None if priced else id(self.shared)
 
     def estimated_as(
-        self, found: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None
+        self, deployments: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None
     ) -> ServingOption:
         """The same machines, bought so, with other deployments."""
         cache = kv_dtype or self.kv_dtype
-        return serving_options(workload or self.workload, self.model, self.node, found, cache, [self.priced])[0]
+        return serving_options(workload or self.workload, self.model, self.node, deployments, cache, [self.priced])[0]
 
     def gpus_each(self, row: int) -> int:
         """Devices of one replica of a row."""
-        return int(self.found.tp[row] * self.found.pp[row] * self.found.dp[row])
+        return int(self.deployments.tp[row] * self.deployments.pp[row] * self.deployments.dp[row])
 
     def replicas_on(self, instances: int, row: int) -> float:
         """Replicas of one row that so many instances hold at most; 1 at least."""
@@ -218,7 +218,7 @@ class ServingOption(PlanOption):
     @property
     def bands(self) -> dict[str, ErrorBand]:
         """The error bands of the first token, of each further one, and of the throughput."""
-        bands = self.found.bands
+        bands = self.deployments.bands
         if not bands:
             job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
             bands["ttft"], bands["throughput"] = serving_band(job, "ttft"), serving_band(job, "throughput")
@@ -232,7 +232,9 @@ class ServingOption(PlanOption):
     @cached_property
     def least_s(self) -> dict[str, Floats]:
         """What datasheet rates allow each latency at least."""
-        return least_latencies_s(self.workload, self.found.least_ttft_s, self.found.least_tpot_s, decodes=self.decodes)
+        return least_latencies_s(
+            self.workload, self.deployments.least_ttft_s, self.deployments.least_tpot_s, decodes=self.decodes
+        )
 
     def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met; `workload`: with other limits on the same figures."""
@@ -246,8 +248,10 @@ class ServingOption(PlanOption):
     def machines_frac(self) -> tuple[Floats, Floats]:
         """Machines that each row of a service needs at the ends of its throughput, over those that are planned."""
         if self.shared.machines is None:
-            rate, each = self.bands["throughput"], gpus_each(partial(getattr, self.found))
-            self.shared.machines = needed_frac(self.found, self.instances, each, self.node.count, rate.low, rate.high)
+            rate, each = self.bands["throughput"], gpus_each(partial(getattr, self.deployments))
+            self.shared.machines = needed_frac(
+                self.deployments, self.instances, each, self.node.count, rate.low, rate.high
+            )
         return self.shared.machines
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
@@ -258,7 +262,9 @@ class ServingOption(PlanOption):
         through = self.bands["throughput"]
         if self.workload.task == "batch":
             return ErrorEnds.of_run(candidate, through, float(self.start_joules[row]))
-        first, whole = (float(np.minimum(seconds[row], 1e9)) for seconds in (self.found.ttft_s, self.found.e2e_s))
+        first, whole = (
+            float(np.minimum(seconds[row], 1e9)) for seconds in (self.deployments.ttft_s, self.deployments.e2e_s)
+        )
         times = min(1.0, 1 / through.high), max(1.0, 1 / through.low)
         less, more = (float(frac[row]) for frac in self.machines_frac)
         seconds = WholeBand(self.bands["ttft"], self.bands["tpot"]).interval(first, whole)
@@ -266,43 +272,43 @@ class ServingOption(PlanOption):
 
     def service_shortfalls(self) -> ByTarget:
         """How many times its limit each latency is, and how many times more devices than allowed there are."""
-        found: ByTarget = {
-            name: np.minimum(getattr(self.found, LATENCIES[name]), 1e9) / target.seconds
+        shortfalls: ByTarget = {
+            name: np.minimum(getattr(self.deployments, LATENCIES[name]), 1e9) / target.seconds
             for name, target in latency_targets(self.workload).items()
             if target is not None
         }
-        return found | {"max_gpus": self.num_gpus / self.workload.max_gpus}
+        return shortfalls | {"max_gpus": self.num_gpus / self.workload.max_gpus}
 
     def job(self, row: int) -> ServeJob:
         """The job of one replica of a row, with as many sequences at most."""
-        layout = ServingLayout(**{name: int(getattr(self.found, name)[row]) for name in DEGREES})
-        job = replica_job(self.workload, self.model, self.node.cluster, self.found.weights, layout)
-        return replace(job, kv_dtype=self.kv_dtype, max_batch=max(1, int(self.found.batch[row])))
+        layout = ServingLayout(**{name: int(getattr(self.deployments, name)[row]) for name in DEGREES})
+        job = replica_job(self.workload, self.model, self.node.cluster, self.deployments.weights, layout)
+        return replace(job, kv_dtype=self.kv_dtype, max_batch=max(1, int(self.deployments.batch[row])))
 
     def layout_document(self, row: int) -> dict[str, Any]:
         """The layout of a row in plain values; `candidate_job` reads it back."""
         return {
-            **{name: int(getattr(self.found, name)[row]) for name in DEGREES},
-            "replicas": int(self.found.replicas[row]),
-            "max_batch": int(self.found.batch[row]),
-            "weights": self.found.weights.name,
+            **{name: int(getattr(self.deployments, name)[row]) for name in DEGREES},
+            "replicas": int(self.deployments.replicas[row]),
+            "max_batch": int(self.deployments.batch[row]),
+            "weights": self.deployments.weights.name,
             "kv_dtype": self.kv_dtype.name,
             "engine": self.workload.limits.engine or defaults.ENGINE,
         }
 
     def figures(self, row: int) -> dict[str, float | None]:
         """Latencies, rates and the price of tokens."""
-        found, tokens = self.found, float(self.tokens_per_s[row])
+        deployments, tokens = self.deployments, float(self.tokens_per_s[row])
         hourly = float(self.usd_per_hour[row])
         if self.workload.sessions is not None:  # whose stores are paid besides
             hourly = float(self.cost_usd[row]) / HOURS_PER_MONTH
         return {
-            "ttft_s": float(found.ttft_s[row]),
-            "tpot_s": float(found.tpot_s[row]) if self.decodes else None,
-            "e2e_s": float(found.e2e_s[row]),
+            "ttft_s": float(deployments.ttft_s[row]),
+            "tpot_s": float(deployments.tpot_s[row]) if self.decodes else None,
+            "e2e_s": float(deployments.e2e_s[row]),
             "output_tokens_per_s": tokens if self.decodes else None,
-            "requests_per_s_capacity": float(found.requests_per_s[row] * found.replicas[row]),
-            "busy_frac": float(found.busy_frac[row]),
+            "requests_per_s_capacity": float(deployments.requests_per_s[row] * deployments.replicas[row]),
+            "busy_frac": float(deployments.busy_frac[row]),
             "usd_per_million_tokens": hourly / (tokens * HOUR_S) * 1e6 if tokens else None,
             **self._session_figures(row),
         }
@@ -313,8 +319,8 @@ class ServingOption(PlanOption):
         if workload.sessions_per_s is None:
             return {}
         month = workload.sessions_per_s / workload.peak * HOURS_PER_MONTH * HOUR_S
-        found = float(self.found.found_frac[row])
-        return {"usd_per_session": float(self.cost_usd[row]) / month, "prompt_found_frac": found}
+        found_frac = float(self.deployments.found_frac[row])
+        return {"usd_per_session": float(self.cost_usd[row]) / month, "prompt_found_frac": found_frac}
 
 
 class Offered(NamedTuple):
@@ -322,17 +328,17 @@ class Offered(NamedTuple):
 
     workload: Resolved
     node: NodeKind
-    found: Deployments
+    deployments: Deployments
     kv_dtype: CacheFormat
     bought: Sequence[Priced]
 
 
 def serving_options(
-    workload: Resolved, model: Model, node: NodeKind, found: Deployments, kv_dtype: CacheFormat,
+    workload: Resolved, model: Model, node: NodeKind, deployments: Deployments, kv_dtype: CacheFormat,
     bought: Sequence[Priced],
 ) -> list[ServingOption]:  # fmt: skip
     """Deployments on a kind of node, bought in each of these ways."""
-    return options_together(model, [Offered(workload, node, found, kv_dtype, bought)])
+    return options_together(model, [Offered(workload, node, deployments, kv_dtype, bought)])
 
 
 def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOption]:
@@ -340,10 +346,10 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
     if not offered:
         return []
     workload, batch = offered[0].workload, offered[0].workload.task == "batch"
-    rows = [one.found.batch.size for one in offered]
+    rows = [one.deployments.batch.size for one in offered]
 
     def column(name: str) -> Floats:
-        return np.concatenate([getattr(one.found, name) for one in offered])
+        return np.concatenate([getattr(one.deployments, name) for one in offered])
 
     def of_each(figures: Iterable[float]) -> Floats:
         return np.repeat(np.array([*figures]), rows)
@@ -376,8 +382,8 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
                 ServingOption(
                     workload=one.workload, node=one.node, priced=priced, instances=instances[here],
                     seconds=seconds[here], cost_usd=usd, start_s=start_s[here], energy_joules=energy[here],
-                    memory_bytes=one.found.memory_bytes, tokens_per_s=one.found.tokens_per_s, model=model,
-                    found=one.found, kv_dtype=one.kv_dtype, shared=estimates,
+                    memory_bytes=one.deployments.memory_bytes, tokens_per_s=one.deployments.tokens_per_s, model=model,
+                    deployments=one.deployments, kv_dtype=one.kv_dtype, shared=estimates,
                 )
             )  # fmt: skip
             priced_rows += size

@@ -59,10 +59,10 @@ class LayoutCaches:
             *(np.array([one.capacity_bytes for one in tier]) / ranks / token_bytes for tier in tiers),
         ]
         both = ServingLayout(**{name: np.tile(np.asarray(getattr(job.layout, name)), 2) for name in DEGREES})
-        found: Floats = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0)
+        found_frac: Floats = np.full(ranks.shape, sessions.history_tokens / sessions.prompt_tokens / 2.0)
         running = np.asarray(batch) / 2.0
         for _ in range(SETTLING):
-            hits: Any = np.tile(found, 2)
+            hits: Any = np.tile(found_frac, 2)
             tried = replace(job, techniques=replace(job.techniques, hit_frac=hits))
             loop = closed_loop(runner(tried), both, np.concatenate([batch, running]), *request_work(tried))
             full_per_s, _ = np.split(np.asarray(loop.requests_per_s), 2)
@@ -70,10 +70,10 @@ class LayoutCaches:
             turns_per_s = workload.requests_per_s / replicas(full_per_s * ranks) / ranks
             _, service_s = np.split(answer_s, 2)
             parts = Found.of(sessions, turns_per_s, service_s, capacities, workload.engine.block_tokens)
-            found = (found + parts.whole_frac) / 2.0
+            found_frac = (found_frac + parts.whole_frac) / 2.0
             running = (running + np.clip(turns_per_s * service_s, 1.0, batch)) / 2.0  # Little's law
         fetch_s = np.zeros(ranks.shape)
         for frac, tier in zip(parts.store_fracs, tiers, strict=True):
             bytes_per_s = np.array([one.bytes_per_s for one in tier]) / ranks
             fetch_s = fetch_s + frac * sessions.prompt_tokens * token_bytes / bytes_per_s
-        return found, fetch_s
+        return found_frac, fetch_s

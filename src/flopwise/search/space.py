@@ -108,8 +108,8 @@ class Pipelines(NamedTuple):
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """The turns that are tried on meshes where `chosen` are possible."""
-        found = tuple(chosen)
-        return found if self.alone and found else (Turns(), *found)
+        orders = tuple(chosen)
+        return orders if self.alone and orders else (Turns(), *orders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +244,8 @@ def divisors(n: int, most: int) -> Column:
     """Divisors of `n` up to `most`, ascending."""
     low = np.arange(1, int(n**0.5) + 1)
     low = low[n % low == 0]
-    found: Column = ascending(np.concatenate([low, n // low]))
-    return found[found <= most]
+    column: Column = ascending(np.concatenate([low, n // low]))
+    return column[column <= most]
 
 
 def powers_of_two(most: int) -> Column:

@@ -288,8 +288,8 @@ def assumed_kinds(**choices: str) -> frozenset[str]:
 def keys_of(name: str) -> list[str]:
     """Where a file says what an option of this name says: one key, or several of which each task has its own."""
     specs = (ConstraintsSpec, *WORKLOAD_FILE.specs)
-    found = [options.options_of(spec)[name].key for spec in specs if name in options.options_of(spec)]
-    return [key for key in dict.fromkeys(found) if key]
+    keys = [options.options_of(spec)[name].key for spec in specs if name in options.options_of(spec)]
+    return [key for key in dict.fromkeys(keys) if key]
 
 
 def means_something(key: str, task: str) -> bool:

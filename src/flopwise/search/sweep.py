@@ -154,14 +154,14 @@ def _points(data: Any, where: str, changes: dict[str, Any], node: Any) -> list[S
     if not isinstance(workloads, list) or not workloads:
         raise SpecError(f"{where}: `workloads` is a list of workloads, at least one")
     _check_count(len(workloads), where)
-    found = []
+    rows = []
     for number, one in enumerate(workloads, start=1):
         if not isinstance(one, dict):
             given = type(one).__name__
             raise SpecError(f"{where}: workload {number} is a mapping with `model` and `task`, not {given}")
         workload = workload_from(merged_onto(one, changes), f"{where}: workload {number}")
-        found.append(SweptWorkload(workload.name or workload.model, {}, workload))
-    return found
+        rows.append(SweptWorkload(workload.name or workload.model, {}, workload))
+    return rows
 
 
 def _check_count(count: int, where: str) -> None:
@@ -183,7 +183,7 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
             raise SpecError(f"{where}: sweep.{key}: expected a list of 1 to {MOST_VALUES:,} values")
     _check_count(math.prod(map(len, axes.values())), where)
     base = {key: value for key, value in data.items() if key != "sweep"}
-    found = []
+    combinations = []
     for values in product(*axes.values()):
         varied, one = dict(zip(axes, values, strict=True)), base
         for key, value in varied.items():
@@ -192,8 +192,8 @@ def _combinations(data: dict[str, Any], where: str, changes: dict[str, Any], nod
             one = merged_onto(one, {section: change} if dot else change)
         workload = workload_from(merged_onto(one, changes), where, node)
         text = ", ".join(f"{key} {value}" for key, value in varied.items())
-        found.append(SweptWorkload(f"{workload.name}: {text}" if workload.name else text, varied, workload))
-    return found
+        combinations.append(SweptWorkload(f"{workload.name}: {text}" if workload.name else text, varied, workload))
+    return combinations
 
 
 def plan_workload(sent: tuple[str, dict[str, Any], bytes], facts: Facts, assume_family: str | None) -> Planned:

@@ -120,7 +120,7 @@ def machine_key(option: ServingOption, row: int) -> Hashable:
 
 
 def _run_key(option: ServingOption, row: int) -> Hashable:
-    return machine_key(option, row), float(option.found.replicas[row])
+    return machine_key(option, row), float(option.deployments.replicas[row])
 
 
 @dataclass(slots=True)
@@ -174,16 +174,16 @@ class Simulator:
         )  # fmt: skip
 
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
-        workload, found = self.workload, option.found
-        count = int(found.replicas[row])
+        workload, service = self.workload, option.deployments
+        count = int(service.replicas[row])
         replicas = min(count, MOST_REPLICAS)
         rate: float | None = None
-        users: int | None = int(found.batch[row] * found.dp[row]) * replicas
+        users: int | None = int(service.batch[row] * service.dp[row]) * replicas
         if workload.requests_per_s is not None:
             rate, users = workload.requests_per_s * replicas / count, None
         elif workload.concurrency is not None:
             users = -(-workload.concurrency * replicas // count)
-        lifetime_s = min(float(found.e2e_s[row]), LONGEST_LIFETIME_S)
+        lifetime_s = min(float(service.e2e_s[row]), LONGEST_LIFETIME_S)
         key = (rate, users, round(lifetime_s, 1))
         if key not in self._requests:
             self._requests[key] = drawn_requests(
@@ -195,20 +195,20 @@ class Simulator:
 
     def _run_sessions(self, option: ServingOption, row: int) -> SimulatedFigures:
         """Sessions as `flopwise serve --turns` simulates them."""
-        workload, replicas = self.workload, int(option.found.replicas[row])
+        workload, replicas = self.workload, int(option.deployments.replicas[row])
         sessions, per_s = workload.sessions, workload.sessions_per_s
         assert sessions is not None
         assert per_s is not None
         own = replace(option.job(row), input_tokens=mean_tokens(sessions.input_tokens), arrivals_per_s=per_s / replicas)
-        found = SessionRun.of(
+        run = SessionRun.of(
             own, sessions.traffic(per_s, self.seed), sessions.kv_stores, replicas, workload.facts, self.on_compile
         )
-        figures = _figures(found.simulated, workload, found.counted, replicas)
-        return msgspec.structs.replace(figures, sessions=_sessions(found))
+        figures = _figures(run.simulated, workload, run.counted, replicas)
+        return msgspec.structs.replace(figures, sessions=_sessions(run))
 
     def _run_batch(self, option: ServingOption, row: int) -> SimulatedFigures:
         """A batch job, as `flopwise serve --requests` simulates it; its means are kept in `means`."""
-        workload, replicas = self.workload, int(option.found.replicas[row])
+        workload, replicas = self.workload, int(option.deployments.replicas[row])
         assert workload.requests is not None
         traffic = batch_traffic(workload, int(workload.requests), self.seed)
         means, run = finite_run(option.job(row), traffic, replicas, workload.facts, self.on_compile)
@@ -218,8 +218,8 @@ class Simulator:
         return _figures(run, workload, slice(None), simulated, seconds=whole_s)
 
 
-def _sessions(found: SessionRun) -> SimulatedSessions:
-    report = found.report
+def _sessions(run: SessionRun) -> SimulatedSessions:
+    report = run.report
     later = {name: None if np.isnan(seconds) else seconds for name, seconds in report.turn_ttft_s.items()}
     return SimulatedSessions(
         sessions=report.sessions, turns_per_session=report.turns_per_session, turn_ttft_s=later,
@@ -349,8 +349,8 @@ def _rank(trial: Trial, *, ran: bool) -> tuple[Any, ...]:
     """What plans are ordered by: the objective, to a cent of it, then latency, machines and degrees of the layout."""
     option, row, run = trial.pick.option, trial.pick.row, trial.run
     latency = None if run is None else run.e2e_s["p95"]
-    estimated, found = float(option.found.e2e_s[row]), option.found
-    degrees = (int(found.pp[row]), int(found.tp[row] * found.dp[row]))
+    estimated, service = float(option.deployments.e2e_s[row]), option.deployments
+    degrees = (int(service.pp[row]), int(service.tp[row] * service.dp[row]))
     return round(trial.pick.score, 2), ran, estimated if latency is None else latency, option.instances[row], degrees
 
 
@@ -364,7 +364,11 @@ def simulated_trial(pick: ServingPick, simulator: Simulator) -> Trial:
     except InfeasibleError as error:
         return Trial(pick, None, {}, note=str(error), failed="memory")
     option, row, odds = trial.pick
-    first, last, workload = pick.option.found.replicas[pick.row], option.found.replicas[row], option.workload
+    first, last, workload = (
+        pick.option.deployments.replicas[pick.row],
+        option.deployments.replicas[row],
+        option.workload,
+    )
     note = "" if last == first else f"replicas raised from {first:,.0f} to {last:,.0f} by the simulator"
     broken = ""
     if "budget" in odds and odds["budget"][row] < workload.confidence:
@@ -406,14 +410,14 @@ def _service_trial(pick: ServingPick, simulator: Simulator) -> Trial:
 
     def least(replicas: float) -> float:
         if replicas not in trials:
-            found = _with_replicas(option, replicas, simulator)
-            alike = [getattr(found, name) == getattr(option.found, name)[row] for name in DEGREES]
-            rows = np.flatnonzero(np.all([*alike, found.replicas == replicas], axis=0))
-            trials[replicas] = trial(_pick(option, found, int(rows[found.batch[rows].argmax()])))
+            service = _with_replicas(option, replicas, simulator)
+            alike = [getattr(service, name) == getattr(option.deployments, name)[row] for name in DEGREES]
+            rows = np.flatnonzero(np.all([*alike, service.replicas == replicas], axis=0))
+            trials[replicas] = trial(_pick(option, service, int(rows[service.batch[rows].argmax()])))
         return trials[replicas].least
 
     best, instances = trial(pick), int(option.instances[row])
-    for replicas in dict.fromkeys((float(option.found.replicas[row]), option.replicas_on(instances, row))):
+    for replicas in dict.fromkeys((float(option.deployments.replicas[row]), option.replicas_on(instances, row))):
         if best.least < confidence and least(replicas) > best.least:
             best = trials[replicas]
     if best.least < confidence:
@@ -437,14 +441,14 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
     option, row, workload = pick.option, pick.row, pick.option.workload
     assert workload.requests is not None
     band, confidence = option.bands["throughput"], workload.confidence
-    chosen, replicas = pick, float(option.found.replicas[row])
+    chosen, replicas = pick, float(option.deployments.replicas[row])
     each, node = option.gpus_each(row), option.node.count
     left_s = max((workload.deadline_s or 0.0) - float(option.start_s[row]), 1e-9)
     for _ in range(MOST_PACES):
         run = simulator.run(chosen.option, row)
         assert run.seconds is not None
         means = simulator.means[_run_key(chosen.option, row)]
-        chosen = _pick(option, _with_means(chosen.option.found, row, means, workload.output_tokens), row)
+        chosen = _pick(option, _with_means(chosen.option.deployments, row, means, workload.output_tokens), row)
         odds = simulated_odds(chosen.option, row, run)
         if workload.deadline_s is not None:
             odds["deadline"] = 1.0 - float(band.probability_at_most(1.0, run.seconds / left_s))
@@ -454,39 +458,39 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         sure = band.quantile(1.0 - confidence)  # share of the pace that is reached with the confidence
         replicas = max(replicas + 1, float(np.ceil(workload.requests / (left_s * means.requests_per_s * sure))))
         instances = np.ceil(replicas / (node // each)) if each <= node else replicas * each // node
-        found = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
-        chosen, replicas = _pick(option, found, row), float(found.replicas[row])
+        service = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
+        chosen, replicas = _pick(option, service, row), float(service.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
             return Trial(pick, run, odds, note="the deadline needs more GPUs than --max-gpus allows", failed="deadline")
     return Trial(chosen, run, odds, failed="deadline")
 
 
-def _with_means(found: Deployments, row: int, means: RunMeans, output_tokens: float) -> Deployments:
+def _with_means(service: Deployments, row: int, means: RunMeans, output_tokens: float) -> Deployments:
     """Deployments whose `row` has the pace and the mean latencies that a simulated batch job gave."""
     names = ("ttft_s", "tpot_s", "e2e_s", "requests_per_s", "tokens_per_s")
-    columns: dict[str, Any] = {name: np.array(getattr(found, name)) for name in names}
+    columns: dict[str, Any] = {name: np.array(getattr(service, name)) for name in names}
     columns["tokens_per_s"][row] *= means.requests_per_s / float(columns["requests_per_s"][row])
     columns["requests_per_s"][row] = means.requests_per_s
     columns["ttft_s"][row], columns["tpot_s"][row] = means.ttft_s, means.tpot_s
     columns["e2e_s"][row] = means.ttft_s + (output_tokens - 1) * means.tpot_s
-    return replace(found, **columns)
+    return replace(service, **columns)
 
 
 def _with_replicas(option: ServingOption, replicas: float, simulator: Simulator) -> Deployments:
     """The deployments of an option with so many replicas at least, estimated at the load that each then has."""
-    key = (id(option.node), option.found.weights.name, option.kv_dtype.name, replicas)
+    key = (id(option.node), option.deployments.weights.name, option.kv_dtype.name, replicas)
     if key not in simulator.estimates:
         estimate = deployments(
-            option.model, option.workload, option.node, option.found.weights, option.kv_dtype, least=replicas
+            option.model, option.workload, option.node, option.deployments.weights, option.kv_dtype, least=replicas
         )
         assert estimate is not None
         simulator.estimates[key] = estimate
     return simulator.estimates[key]
 
 
-def _pick(option: ServingOption, found: Deployments, row: int) -> ServingPick:
+def _pick(option: ServingOption, service: Deployments, row: int) -> ServingPick:
     """A row of other deployments on the same machines."""
-    other = option.estimated_as(found)
+    other = option.estimated_as(service)
     return Pick(other, row, other.odds())
 
 
@@ -497,6 +501,6 @@ def _miss_text(trial: Trial, target: str) -> str:
     value = getattr(trial.run, LATENCIES[target])[limit.percentile]
     shown = "-" if value is None else format_seconds(value)
     return (
-        f"{int(option.instances[row])} x {option.priced.offer.instance} {option.found.weights.name}: {target} "
+        f"{int(option.instances[row])} x {option.priced.offer.instance} {option.deployments.weights.name}: {target} "
         f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {100 * trial.odds[target]:.0f} % chance"
     )

@@ -113,10 +113,10 @@ def _check_events(text: str, where: str) -> None:
 def _check_words(node: yaml.Node | None, where: str) -> None:
     """Refuse what no text has: control characters, which a name could steer a terminal with."""
     if isinstance(node, yaml.ScalarNode):
-        found = _CONTROL.search(node.value)
-        if found:
+        match = _CONTROL.search(node.value)
+        if match:
             line = node.start_mark.line + 1 if node.start_mark is not None else 1
-            raise SpecError(f"{where}:{line}: holds the control character U+{ord(found[0]):04X}; leave it out")
+            raise SpecError(f"{where}:{line}: holds the control character U+{ord(match[0]):04X}; leave it out")
     elif isinstance(node, yaml.CollectionNode):
         for below in node.value:
             for part in below if isinstance(below, tuple) else (below,):
@@ -129,7 +129,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udf
 def _key_given_twice(node: yaml.Node | None) -> tuple[int, str] | None:
     """(line, key) of the first key that its mapping already has: YAML would silently take the last."""
     if isinstance(node, yaml.SequenceNode):
-        return next((found for below in node.value if (found := _key_given_twice(below))), None)
+        return next((repeated for below in node.value if (repeated := _key_given_twice(below))), None)
     if not isinstance(node, yaml.MappingNode):
         return None
     seen = set[str]()
@@ -138,8 +138,8 @@ def _key_given_twice(node: yaml.Node | None) -> tuple[int, str] | None:
         if name in seen:
             return key.start_mark.line + 1, name
         seen.add(name)
-        if found := _key_given_twice(value):
-            return found
+        if repeated := _key_given_twice(value):
+            return repeated
     return None
 
 
@@ -148,10 +148,10 @@ def _line(node: yaml.Node | None, path: list[str]) -> int:
     line = 1
     for part in path:
         if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == part), None)
-            if found is None:
+            pair = next(((k, v) for k, v in node.value if k.value == part), None)
+            if pair is None:
                 break
-            line, node = found[0].start_mark.line + 1, found[1]
+            line, node = pair[0].start_mark.line + 1, pair[1]
         elif isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):
             node = node.value[int(part)]
             line = node.start_mark.line + 1

@@ -56,16 +56,18 @@ class Expected:
         Raises:
             SpecError: the plan has no such candidate.
         """
-        found = cls()
+        expected = cls()
         if run is not None:
-            found = _of_run(run)
+            expected = _of_run(run)
         if plan is not None:
-            found = _of_plan(plan, spec.rank)
-        price = spec.price if spec.price is not None else found.usd_per_hour
-        budget = spec.budget if spec.budget is not None else found.budget_usd
-        found = replace(found, usd_per_hour=price, budget_usd=budget)
-        limits = {limit.name: limit for limit in (*_usual(spec, found), *found.limits, *_of_options(spec, found))}
-        return replace(found, limits=tuple(limits.values()))
+            expected = _of_plan(plan, spec.rank)
+        price = spec.price if spec.price is not None else expected.usd_per_hour
+        budget = spec.budget if spec.budget is not None else expected.budget_usd
+        expected = replace(expected, usd_per_hour=price, budget_usd=budget)
+        limits = {
+            limit.name: limit for limit in (*_usual(spec, expected), *expected.limits, *_of_options(spec, expected))
+        }
+        return replace(expected, limits=tuple(limits.values()))
 
     @property
     def rate(self) -> tuple[str, Interval] | None:
@@ -89,7 +91,7 @@ class Expected:
         return (rates[self.rate[0]] or 0.0) >= self.rate[1][1]
 
 
-def _usual(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
+def _usual(spec: WatchSpec, expected: Expected) -> Iterator[Limit]:
     """Limits of any job that the plan does not override."""
     from flopwise.telemetry.spec import WatchSpec as Declared  # noqa: PLC0415 - its defaults alone
 
@@ -99,7 +101,7 @@ def _usual(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
     why = f"{format_percent(spec.utilisation, 0)} {for_text}"
     why += " is the usual limit" if (spec.utilisation, spec.utilisation_for) == (
         usual.utilisation, usual.utilisation_for) else " is the limit given"  # fmt: skip
-    if not found.serves:
+    if not expected.serves:
         yield Limit(
             name="BusyWithoutProgress", quantity="busy_without_tokens", severity="critical",
             threshold=spec.utilisation, for_s=spec.utilisation_for,
@@ -107,7 +109,7 @@ def _usual(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
             why=f"{why}; a training run should be busy all the time",
             action="stop the run and start it again from its last checkpoint; look for the rank that others wait for",
         )  # fmt: skip
-    if found.serves is not False:
+    if expected.serves is not False:
         yield Limit(
             name="UtilisationHigh", quantity="device_busy_ratio", why=why, threshold=spec.utilisation,
             for_s=spec.utilisation_for, summary="devices are busy nearly all the time",
@@ -120,12 +122,12 @@ def _usual(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
     )  # fmt: skip
 
 
-def _of_options(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
+def _of_options(spec: WatchSpec, expected: Expected) -> Iterator[Limit]:
     """Limits from options, which override those of the plan."""
-    if found.budget_usd is not None:
+    if expected.budget_usd is not None:
         yield Limit(
-            name="BudgetSpent", quantity="cost_usd_per_run", threshold=found.budget_usd, severity="critical",
-            summary=f"more than the budget of {format_usd(found.budget_usd)}", why="the budget",
+            name="BudgetSpent", quantity="cost_usd_per_run", threshold=expected.budget_usd, severity="critical",
+            summary=f"more than the budget of {format_usd(expected.budget_usd)}", why="the budget",
             action="stop the job, or raise the budget",
         )  # fmt: skip
     if spec.budget_per_day is not None:
@@ -144,7 +146,7 @@ def _of_options(spec: WatchSpec, found: Expected) -> Iterator[Limit]:
             action="use a smaller batch or model, or shorter prompts; else add a replica, or shed load",
         )  # fmt: skip
     if spec.min_tokens_per_s is not None:
-        rate = "output_tokens_per_second" if found.serves else "tokens_per_second"
+        rate = "output_tokens_per_second" if expected.serves else "tokens_per_second"
         yield Limit(
             name="ThroughputLow", quantity=rate, threshold=spec.min_tokens_per_s, above=False, for_s=RATE_FOR_S,
             summary="throughput is below the minimum", why="--min-tokens-per-s",

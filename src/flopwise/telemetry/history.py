@@ -100,9 +100,9 @@ class Window:
         parts = DERIVED.get(name, (name,))
         if self._known.issuperset(parts):
             for values in self._devices:
-                found = over(values, *DERIVED[name]) if name in DERIVED else values.get(name)
-                if found is not None:
-                    yield found
+                values_of = over(values, *DERIVED[name]) if name in DERIVED else values.get(name)
+                if values_of is not None:
+                    yield values_of
 
     def value(self, name: str) -> float | None:
         """Median over readings and devices, or over readings of the job or host; None if it is not known."""

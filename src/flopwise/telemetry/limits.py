@@ -50,8 +50,8 @@ def _each(name: str) -> Callable[[Look, str], PerDevice]:
 
 def _share(part: str, whole: str) -> Callable[[Look, str], PerDevice]:
     def values(look: Look, _: str) -> PerDevice:
-        found = {d: over(v, part, whole) for d, v in look.history.latest.devices.items()}
-        return {d: v for d, v in found.items() if v is not None}
+        by_device = {d: over(v, part, whole) for d, v in look.history.latest.devices.items()}
+        return {d: v for d, v in by_device.items() if v is not None}
 
     return values
 

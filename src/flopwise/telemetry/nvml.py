@@ -180,10 +180,10 @@ class NvmlSource:
         if generation in LANE_BYTES_PER_S and width:
             yield "pcie_limit_bytes_per_s", 2 * width * LANE_BYTES_PER_S[generation]
         fields = [nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX]
-        found = call("NVLink traffic", "nvmlDeviceGetFieldValues", [(one, ALL_LINKS) for one in fields])
-        if found is not None and all(value.nvmlReturn == nvml.NVML_SUCCESS for value in found):
+        link_values = call("NVLink traffic", "nvmlDeviceGetFieldValues", [(one, ALL_LINKS) for one in fields])
+        if link_values is not None and all(value.nvmlReturn == nvml.NVML_SUCCESS for value in link_values):
             rate = self._rates.setdefault(self._uuids[device], CounterRate(RATE_WINDOW_S))
-            rate.add(time.time(), 1024.0 * sum(value.value.ullVal for value in found))
+            rate.add(time.time(), 1024.0 * sum(value.value.ullVal for value in link_values))
             if rate.per_s is not None:
                 yield "nvlink_bytes_per_s", rate.per_s
 
@@ -282,5 +282,5 @@ class HostMeter:
         if whole <= 0 or min(spent) < 0:
             return {}
         busy = [(disks[name] - before[2][name]) / (now - before[0]) for name in disks if name in before[2]]
-        found = {"cpu_busy_frac": 1 - (spent[3] + spent[4]) / whole, "cpu_wait_frac": spent[4] / whole}
-        return found | ({"disk_busy_frac": min(1.0, max(busy))} if busy and min(busy) >= 0 else {})
+        fractions = {"cpu_busy_frac": 1 - (spent[3] + spent[4]) / whole, "cpu_wait_frac": spent[4] / whole}
+        return fractions | ({"disk_busy_frac": min(1.0, max(busy))} if busy and min(busy) >= 0 else {})

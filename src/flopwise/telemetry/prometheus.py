@@ -117,13 +117,13 @@ class PrometheusSource:
             self._next_s = now - self._history_s  # the first call, or the clock was set
         overlap = max((s.space_s for s in self._series.values()), default=0.0) + 2 * STALE_S
         self._add(self._samples(now, now - self._next_s + overlap))
-        found: list[WatchReading] = []
+        rows: list[WatchReading] = []
         while self._next_s <= now:
             reading = self._reading(self._next_s)
             if reading is not None:
-                found.append(reading)
+                rows.append(reading)
             self._next_s += self._interval_s
-        return found
+        return rows
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -188,12 +188,12 @@ def _records() -> dict[str, list[MetricRecord]]:
     """Metric records by the name of their series."""
     from flopwise.facts.catalog import load_facts  # noqa: PLC0415 - where a server is read
 
-    found: dict[str, list[MetricRecord]] = defaultdict(list)
+    records: dict[str, list[MetricRecord]] = defaultdict(list)
     for record in load_facts(None).metric_records:
         if record.meaning not in MEANINGS:
             continue
-        found[f"{record.metric}_bucket" if record.kind == "histogram" else record.metric].append(record)
-    return found
+        records[f"{record.metric}_bucket" if record.kind == "histogram" else record.metric].append(record)
+    return records
 
 
 def _label_text(text: str) -> str:
@@ -235,7 +235,7 @@ def _add_device(values: dict[str, float], series: _Series) -> None:
 
 def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
     """Measures of all engines and runs together; a counter needs two samples."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_meaning: dict[str, list[float]] = defaultdict(list)
     buckets: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for one in (one for one in series if one.record.exporter not in (*DEVICES, "node")):
         record, rate = one.record, one.rate.per_s
@@ -243,15 +243,15 @@ def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
             if rate is not None and "le" in one.labels:
                 buckets[record.meaning][float(one.labels["le"])] += rate
         elif record.kind == "gauge":
-            found[record.meaning].append(one.value * record.scale)
+            by_meaning[record.meaning].append(one.value * record.scale)
         elif rate is not None:
-            found[record.meaning].append(rate * record.scale)
+            by_meaning[record.meaning].append(rate * record.scale)
         if record.exporter == "run" and record.meaning == "input_tokens":
             yield "tokens", one.value
-    if "checkpoint_time" in found:
-        yield "checkpoint_age_s", at_s - max(found["checkpoint_time"])
-    job = {JOB_MEANINGS[m]: max(v) if m == "cache" else sum(v) for m, v in found.items() if m in JOB_MEANINGS}
-    if "output_tokens" in found and "input_tokens" in found:
+    if "checkpoint_time" in by_meaning:
+        yield "checkpoint_age_s", at_s - max(by_meaning["checkpoint_time"])
+    job = {JOB_MEANINGS[m]: max(v) if m == "cache" else sum(v) for m, v in by_meaning.items() if m in JOB_MEANINGS}
+    if "output_tokens" in by_meaning and "input_tokens" in by_meaning:
         job["tokens_per_s"] += job["output_tokens_per_s"]
     yield from job.items()
     for meaning, counts in buckets.items():

@@ -78,11 +78,11 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
             seed=given["seed"],
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
-    found, written = answer.assessment, list[Path]()
-    tree = AssessmentFigureTree(found, answer.plans).tree() if explain else None
+    assessment, written = answer.assessment, list[Path]()
+    tree = AssessmentFigureTree(assessment, answer.plans).tree() if explain else None
     if given["output"] is not None:
-        found = with_plan_files(found, answer.plans)
-        written = write_report(found, given["output"], plans=answer.plans, before=before)
+        assessment = with_plan_files(assessment, answer.plans)
+        written = write_report(assessment, given["output"], plans=answer.plans, before=before)
         written += _write_provenance(tree, given["output"])
     exports = folder_exports(
         given["output"], folders, facts=given["facts"], calibration=given["calibration"], force=given["force"]
@@ -97,8 +97,8 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
         return {**plain(fleet), **({"exported": [one.document() for one in exports]} if exports else {})}
 
     figure = None if tree is None else lambda _: tree
-    options.answer(found, text, as_json, figure, further=_further(given["fleet"], written))
-    if found.warnings or not all(w.feasible for w in found.workloads):
+    options.answer(assessment, text, as_json, figure, further=_further(given["fleet"], written))
+    if assessment.warnings or not all(w.feasible for w in assessment.workloads):
         click.get_current_context().exit(1)
 
 
@@ -128,60 +128,60 @@ MOST = 5
 
 
 def blocks(
-    found: Assessment, paper: Screen, written: Sequence[Path] = (), before: Assessment | None = None
+    assessment: Assessment, paper: Screen, written: Sequence[Path] = (), before: Assessment | None = None
 ) -> Iterator[str]:
     """The assessment as people read it."""
-    cost = found.usd_per_month
-    for w in found.workloads:
+    cost = assessment.usd_per_month
+    for w in assessment.workloads:
         if not w.feasible:
             yield paper.paint(plain_text(f"WARNING: no machine runs {w.name}: {'; '.join(w.reasons)}"), "red")
-    for text in found.warnings:
+    for text in assessment.warnings:
         yield paper.paint(plain_text(f"WARNING: {text}"), "red")
-    yield pairs(_totals(found), paper)
+    yield pairs(_totals(assessment), paper)
     if before is not None:
-        yield from _since(before, found, paper)
+        yield from _since(before, assessment, paper)
     headers = ["workload", "environment", "runs on", "bought", ">hours", ">a month", "interval"]
-    yield table(headers, [_row(a) for a in found.allocation], paper)
+    yield table(headers, [_row(a) for a in assessment.allocation], paper)
     if len(cost.by_provider) > 1:
         split = sorted(cost.by_provider.items(), key=lambda item: -item[1])
         yield bars(
             [(name, value, f"{usd(value)} ({format_percent(value / cost.total)})") for name, value in split], paper
         )
-    ways = streams(found)
+    ways = streams(assessment)
     if len({way.nodes[1] for way in ways}) > 1:
         yield table([*COLUMNS, ">a month"], [(*way.nodes, way.text) for way in ways], paper)
-    for block in scaling(found):
+    for block in scaling(assessment):
         if isinstance(block, Table):
             yield table(list(block.headers), [tuple(map(str, row)) for row in block.rows], paper)
-    yield from _lists(found, paper)
+    yield from _lists(assessment, paper)
     if written:
         count = sum(path.suffix == ".json" for path in written[3:])
         plans = f" and {count:,} plans" if count else ""
         yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(p.name for p in written[:3])}{plans}"
 
 
-def _totals(found: Assessment) -> list[tuple[str, Any]]:
-    cost, drawn = found.usd_per_month, found.scenarios
-    sums = savings_by_kind(found)
+def _totals(assessment: Assessment) -> list[tuple[str, Any]]:
+    cost, drawn = assessment.usd_per_month, assessment.scenarios
+    sums = savings_by_kind(assessment)
     rows: list[tuple[str, Any]] = [
         (
             "expected bill",
             f"{usd(cost.total if cost.expected is None else cost.expected)} a month ({bill_interval(cost)})",
         ),
         *([] if cost.expected is None else [("planned bill", f"{usd(cost.total)} {AS_PLANNED}")]),
-        ("optimal", found.optimality),
+        ("optimal", assessment.optimality),
     ]
-    if found.budget_per_month is not None:
+    if assessment.budget_per_month is not None:
         chance = (
             ""
             if drawn is None or drawn.over_budget is None
             else f"; {format_percent(drawn.over_budget)} chance of exceeding it"
         )
-        share = format_percent((cost.total if cost.expected is None else cost.expected) / found.budget_per_month)
-        rows.append(("budget", f"{usd(found.budget_per_month)} a month: {share} of it used{chance}"))
+        share = format_percent((cost.total if cost.expected is None else cost.expected) / assessment.budget_per_month)
+        rows.append(("budget", f"{usd(assessment.budget_per_month)} a month: {share} of it used{chance}"))
     if sums:
         named = enumeration([f"{name} {usd(value)}" for name, value in sums.items()], 5)
-        rows.append(("savings", f"{usd(sum(sums.values()))} a month: {named}; against {baseline_text(found)}"))
+        rows.append(("savings", f"{usd(sum(sums.values()))} a month: {named}; against {baseline_text(assessment)}"))
     return rows
 
 
@@ -195,12 +195,12 @@ def _row(a: Any) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
-    savings = sorted((s for s in found.savings if s.counted), key=lambda s: -abs(s.usd_per_month))[:MOST]
+def _lists(assessment: Assessment, paper: Screen) -> Iterator[str]:
+    savings = sorted((s for s in assessment.savings if s.counted), key=lambda s: -abs(s.usd_per_month))[:MOST]
     if savings:
         saved = [(s.what, s.workload, usd(s.usd_per_month), s.how) for s in savings]
         yield table(["saving", "workload", ">a month", "how"], saved, paper)
-    risks = sorted(found.risks, key=lambda r: -r.score)[:MOST]
+    risks = sorted(assessment.risks, key=lambda r: -r.score)[:MOST]
     if risks:
         rows = [
             (f"{r.score:.2f}", f"{100 * r.probability:.0f} %", f"{100 * r.impact:.0f} %", r.kind,
@@ -208,20 +208,20 @@ def _lists(found: Assessment, paper: Screen) -> Iterator[str]:
             for r in risks
         ]  # fmt: skip
         yield table([">risk", ">likely", ">impact", "kind", "workload", "evidence", "what to do"], rows, paper)
-    dearest = next(iter(found.usd_per_month.by_workload), "")
-    watched = [a for a in found.monitoring if a.workload in {"", dearest}]
+    dearest = next(iter(assessment.usd_per_month.by_workload), "")
+    watched = [a for a in assessment.monitoring if a.workload in {"", dearest}]
     if watched:
         alerts = [(a.metric, a.workload or "the fleet", threshold(a), lasts(a.for_s), a.action) for a in watched]
         yield table(["alert", "workload", "when", ">for", "what to do"], alerts, paper)
-    binding = [b for b in found.binding if b.usd_per_month > 0][:MOST]
+    binding = [b for b in assessment.binding if b.usd_per_month > 0][:MOST]
     if binding:
         yield "What the policies cost:\n" + "\n".join(f"  - {plain_text(b.text)}" for b in binding)
     if steps := [step for b in binding for step in b.steps]:
         yield "What other shares of the bill would cost:\n" + "\n".join(
             f"  - {plain_text(step.text)}" for step in steps
         )
-    if found.price_notes:
-        yield "Prices:\n" + "\n".join(f"  - {plain_text(note)}" for note in found.price_notes[:MOST])
+    if assessment.price_notes:
+        yield "Prices:\n" + "\n".join(f"  - {plain_text(note)}" for note in assessment.price_notes[:MOST])
 
 
 def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str]:

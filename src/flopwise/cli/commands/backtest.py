@@ -47,19 +47,19 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None, c
         done = backtest(kind, file, facts=facts, calibration=calibration, progress=progress)
     adjusts = {"Constants fitted to these rows": shlex.join(["flopwise", "calibrate", str(file), "--dry-run"])}
     further = adjusts if kind in ("kernels", "training", "serving", "gpu-hours") else None
-    text, plain = lambda found, paper: _report(found, by, paper), lambda found: document(found, by)
+    text, plain = lambda result, paper: _report(result, by, paper), lambda result: document(result, by)
     options.answer(done, text, plain, further=further)
 
 
 def document(done: Backtest, by: tuple[str, ...] = ()) -> dict[str, Any]:
     """The backtest as the JSON that scripts rely on; with `by` the figures of each group, too."""
-    found = done.document()
+    rows = done.document()
     if by:
         names = (*by, "quantity") if done.has_quantities else by
-        found["groups"] = [
+        rows["groups"] = [
             {**dict(zip(names, key, strict=True)), **asdict(figures)} for key, figures in done.groups(by).items()
         ]
-    return found
+    return rows
 
 
 def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]:

@@ -80,9 +80,11 @@ def command(
         options.refuse(of_service, "needs --model, the model that the deployment serves")
         given = {key: value for key, value in given.items() if key not in of_service}
     if listing:
-        found = api.calibrations()
-        shown = {"A profile in full": shlex.join(["flopwise", "calibrate", "--show", found[0].name])} if found else {}
-        options.answer(found, _listing, further=shown)
+        profiles = api.calibrations()
+        shown = (
+            {"A profile in full": shlex.join(["flopwise", "calibrate", "--show", profiles[0].name])} if profiles else {}
+        )
+        options.answer(profiles, _listing, further=shown)
     elif show is not None:
         options.answer(api.calibration_profile(show), _report)
     elif remove is not None:
@@ -96,17 +98,17 @@ def command(
             note(f"`--calibration {done.name}` lets an estimate use it")
 
 
-def _listing(found: Sequence[CalibrationProfile], paper: Screen) -> Iterator[str]:
-    if not found:
+def _listing(profiles: Sequence[CalibrationProfile], paper: Screen) -> Iterator[str]:
+    if not profiles:
         yield "No calibration profiles; estimates use the shipped constants."
         return
-    count = "1 calibration profile" if len(found) == 1 else f"{len(found)} calibration profiles"
+    count = "1 calibration profile" if len(profiles) == 1 else f"{len(profiles)} calibration profiles"
     yield verdict(f"{count}; --calibration NAME uses one in an estimate.", paper)
     yield table(
         ("name", "made", ">constants", "devices", ">error before", ">after", ">left out", "files"),
         [
             (p.name, p.date, len(p.constants), ", ".join(p.devices) or None, *_overall(p), ", ".join(p.files)[:60])
-            for p in found
+            for p in profiles
         ],
         paper,
     )

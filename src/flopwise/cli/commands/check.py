@@ -43,34 +43,34 @@ def command(**given: Any) -> None:
     if given["output"] is not None:
         check_folder(given["output"])
     with Progress("checking") as progress:
-        found = check(
+        answer = check(
             given["fleet"], existing=given["existing"], facts=given["facts"],
             calibration=given["calibration"],
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
-    written = [] if given["output"] is None else write_check(found, given["output"])
+    written = [] if given["output"] is None else write_check(answer, given["output"])
     whole = shlex.join(["flopwise", "assess", str(given["fleet"]), "-o", "report"])
     options.answer(
-        found, lambda one, paper: blocks(one, paper, written), further={"The proposal as a report": whole}
+        answer, lambda one, paper: blocks(one, paper, written), further={"The proposal as a report": whole}
     )  # fmt: skip
-    if not found.holds:
+    if not answer.holds:
         click.get_current_context().exit(1)
 
 
-def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterator[str]:
+def blocks(answer: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterator[str]:
     """The check as people read it."""
-    yield pairs(list(_totals(found)), paper)
+    yield pairs(list(_totals(answer)), paper)
     headers = [
         "workload", "runs on", "bought", ">hours", ">a month", "fits", "meets targets", ">chance", ">busy", ">idle",
     ]  # fmt: skip
-    yield table(headers, [row for w in found.workloads for row in _rows(w)], paper)
-    if wrong := [*found.reasons, *(f"{w.name}: {text}" for w in found.workloads for text in w.reasons)]:
+    yield table(headers, [row for w in answer.workloads for row in _rows(w)], paper)
+    if wrong := [*answer.reasons, *(f"{w.name}: {text}" for w in answer.workloads for text in w.reasons)]:
         yield bullets("Missed targets and policies:", [plain_text(text) for text in wrong])
-    if notes := [f"{w.name}: {text}" for w in found.workloads for text in w.notes]:
+    if notes := [f"{w.name}: {text}" for w in answer.workloads for text in w.notes]:
         yield bullets("Retired machines:", [plain_text(text) for text in notes])
     rows = [
         (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
-        for w in found.workloads
+        for w in answer.workloads
         for c in w.changes
     ]
     if rows:
@@ -79,19 +79,19 @@ def blocks(found: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterato
         yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(path.name for path in written)}"
 
 
-def _totals(found: Check) -> Iterator[tuple[str, Any]]:
-    beside = found.usd_per_month - sum(m.usd_per_month for w in found.workloads for m in w.machines)
+def _totals(answer: Check) -> Iterator[tuple[str, Any]]:
+    beside = answer.usd_per_month - sum(m.usd_per_month for w in answer.workloads for m in w.machines)
     if beside > 0.005:
         yield "of it, storage and traffic", usd(beside)
-    share = format_percent(found.idle_usd_per_month / found.usd_per_month) if found.usd_per_month else "-"
-    yield "idle", f"{usd(found.idle_usd_per_month)} a month, {share} of it"
-    if found.proposed_usd_per_month is not None:
-        change = found.proposed_usd_per_month - found.usd_per_month
-        yield "proposed", f"{usd(found.proposed_usd_per_month)} a month: {change_text(change)}"
-    elif found.no_proposal:
-        yield "proposed", f"nothing: {found.no_proposal}"
-    if found.without:
-        yield "unknown", f"current machines of {len(found.without)} other workloads: {', '.join(found.without[:5])}"
+    share = format_percent(answer.idle_usd_per_month / answer.usd_per_month) if answer.usd_per_month else "-"
+    yield "idle", f"{usd(answer.idle_usd_per_month)} a month, {share} of it"
+    if answer.proposed_usd_per_month is not None:
+        change = answer.proposed_usd_per_month - answer.usd_per_month
+        yield "proposed", f"{usd(answer.proposed_usd_per_month)} a month: {change_text(change)}"
+    elif answer.no_proposal:
+        yield "proposed", f"nothing: {answer.no_proposal}"
+    if answer.without:
+        yield "unknown", f"current machines of {len(answer.without)} other workloads: {', '.join(answer.without[:5])}"
 
 
 def _rows(w: CheckedWorkload) -> Iterator[tuple[Any, ...]]:

@@ -56,20 +56,20 @@ def command(model: str, **given: Any) -> None:
     unstated = defaults_of(AlternativesSpec).keys() - stated.keys()
     given = {name: value for name, value in given.items() if name not in unstated}
     with Progress("planning each way") as progress:
-        found = compare(model, advance=progress, **options.values(given))
-    options.answer(found, blocks, further=_further(found, given))
-    options.say_age(stale_notes(found.price_dates()))
+        comparison = compare(model, advance=progress, **options.values(given))
+    options.answer(comparison, blocks, further=_further(comparison, given))
+    options.say_age(stale_notes(comparison.price_dates()))
 
 
-def _further(found: CostComparison, given: Mapping[str, Any]) -> dict[str, str]:
+def _further(comparison: CostComparison, given: Mapping[str, Any]) -> dict[str, str]:
     """The line that plans the machines which serve the weights."""
-    own = next((way for way in found.ways if way.feasible and way.kind != "api"), None)
+    own = next((way for way in comparison.ways if way.feasible and way.kind != "api"), None)
     if own is None:
         return {}
     stated = options.spellings(click.get_current_context(), settings=True)
-    rate = found.requests_per_month / (HOURS_PER_MONTH * HOUR_S)
+    rate = comparison.requests_per_month / (HOURS_PER_MONTH * HOUR_S)
     words = ["flopwise", "plan", own.model, "--task", "serve", "--rate", f"{rate:.3g}"]
-    words += ["--input", str(found.input_tokens), "--output", str(found.output_tokens)]
+    words += ["--input", str(comparison.input_tokens), "--output", str(comparison.output_tokens)]
     for spec, names in ((AlternativesSpec, SERVED), (ComparisonSpec, ("purchase", "peak"))):
         for name in names:
             if name in stated:
@@ -90,30 +90,33 @@ WIDE = 30.0
 """Sums that lie so many times apart are drawn on a logarithmic axis."""
 
 
-def blocks(found: CostComparison, paper: Screen) -> Iterator[str]:
+def blocks(comparison: CostComparison, paper: Screen) -> Iterator[str]:
     """The blocks, in the order in which they are read."""
-    volume = found.tokens_per_month
-    growth = f", {units.format_percent(found.growth_frac)} more each month" if found.growth_frac else ""
+    volume = comparison.tokens_per_month
+    growth = f", {units.format_percent(comparison.growth_frac)} more each month" if comparison.growth_frac else ""
     read, written = units.format_count(volume["input"]), units.format_count(volume["output"])
     yield heading(
-        f"{found.model}: {read} tokens in and {written} out a month{growth}, over {found.months} months", paper
+        f"{comparison.model}: {read} tokens in and {written} out a month{growth}, over {comparison.months} months",
+        paper,
     )
-    feasible = [way for way in found.ways if way.feasible]
+    feasible = [way for way in comparison.ways if way.feasible]
     yield table(("way", ">up front", ">first month", ">total", ">per M tokens"), [_row(way) for way in feasible], paper)
-    yield from _decision(found.decision, paper)
+    yield from _decision(comparison.decision, paper)
     yield "Machines of each way:\n" + table(
         ("way", "training", ">time", "serving", ">utilisation"), [_requirements_row(way) for way in feasible], paper
     )
-    for way in found.ways:
+    for way in comparison.ways:
         if not way.feasible:
             yield f"{way.name}: not feasible\n" + "\n".join(f"  - {reason}" for reason in way.reasons)
-    yield _chart(found, paper)
-    if found.break_even:
+    yield _chart(comparison, paper)
+    if comparison.break_even:
         yield "Break-even of your own machines:\n" + table(
-            ("way", "against", ">after months", ">tokens a month", "why"), map(_crossing, found.break_even), paper
+            ("way", "against", ">after months", ">tokens a month", "why"), map(_crossing, comparison.break_even), paper
         )
-    notes = [f"{way.name}: expected loss of {way.loss:.3g} nats per token" for way in found.ways if way.loss]
-    yield "Assumed:\n" + "\n".join(f"  - {text}" for text in [*found.assumptions, *_billing_notes(feasible), *notes])
+    notes = [f"{way.name}: expected loss of {way.loss:.3g} nats per token" for way in comparison.ways if way.loss]
+    yield "Assumed:\n" + "\n".join(
+        f"  - {text}" for text in [*comparison.assumptions, *_billing_notes(feasible), *notes]
+    )
 
 
 def _decision(made: Decision, paper: Screen) -> Iterator[str]:
@@ -185,9 +188,9 @@ def _crossing(c: ApiBreakEven) -> tuple[Any, ...]:
     return (c.way, c.against, _with_ends(c, "month", month, never=True), volume, c.why or None)
 
 
-def _chart(found: CostComparison, paper: Screen) -> str:
+def _chart(comparison: CostComparison, paper: Screen) -> str:
     """What is paid by the end of each month."""
-    feasible = [way for way in found.ways if way.feasible]
+    feasible = [way for way in comparison.ways if way.feasible]
     ends = [way.cumulative_usd[-1] for way in feasible]
     wide = max(ends) > WIDE * min(ends)
     series = [

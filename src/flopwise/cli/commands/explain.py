@@ -99,8 +99,8 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: b
     options.ignore_settings(but=("gpu", "gpus_per_node", "facts", "calibration", "currency"))
     spellings = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
-    found = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
-    options.answer(found, shape_lines, figure=figure_of if explain else None)
+    advice = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
+    options.answer(advice, shape_lines, figure=figure_of if explain else None)
 
 
 command.forms = (shapes,)
@@ -123,20 +123,20 @@ def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> Non
     with module.command.make_context(question, list(arguments), parent=here) as context:
         options.refuse(NOT_EXPLAINED, "has no single answer that could be explained; leave it out")
         given = {name: value for name, value in context.params.items() if name not in ("explain", *NOT_EXPLAINED)}
-        found = explanation(module.question(**given))
+        answer = explanation(module.question(**given))
     answering = {"The answer itself": shlex.join(["flopwise", question, *arguments])}
-    options.answer(found, lambda one, paper: lines(one, depth, paper), further=answering)
+    options.answer(answer, lambda one, paper: lines(one, depth, paper), further=answering)
 
 
-def lines(found: Explanation, depth: int | None, paper: Screen) -> Iterator[str]:
+def lines(answer: Explanation, depth: int | None, paper: Screen) -> Iterator[str]:
     """The explanation as people read it."""
     yield heading("The question", paper)
-    yield pairs(found.answer.settings, paper)
+    yield pairs(answer.answer.settings, paper)
     yield heading("Where the figures come from", paper)
-    yield tree(found.figure, paper, depth=depth)
+    yield tree(answer.figure, paper, depth=depth)
     yield heading("Effect of single changes on each figure", paper)
-    yield _effects(found.sensitivities, paper)
-    yield parts.assumption_list(found.answer.assumptions)
+    yield _effects(answer.sensitivities, paper)
+    yield parts.assumption_list(answer.answer.assumptions)
 
 
 def _effects(changes: tuple[Sensitivity, ...], paper: Screen) -> str:

@@ -94,11 +94,14 @@ def _listing(rows: Sequence[Accelerator], paper: Screen) -> Iterator[str]:
     yield table(_HEADERS, map(_row, rows), paper, spare=_SPARE)
 
 
-def document(found: Resolution) -> dict[str, Any]:
+def document(resolution: Resolution) -> dict[str, Any]:
     """The facts of one accelerator, and what was assumed where its name leaves a variant open."""
-    facts: dict[str, Any] = plain(found.accelerator)
-    counts = {"num_cores": found.accelerator.num_cores, "num_tensor_cores": found.accelerator.num_tensor_cores}
-    return {**facts, **counts, "assumed": found.note}
+    facts: dict[str, Any] = plain(resolution.accelerator)
+    counts = {
+        "num_cores": resolution.accelerator.num_cores,
+        "num_tensor_cores": resolution.accelerator.num_tensor_cores,
+    }
+    return {**facts, **counts, "assumed": resolution.note}
 
 
 def _largest(rows: Sequence[LargestModels], paper: Screen) -> Iterator[str]:
@@ -130,11 +133,11 @@ PATHS = {"pcie": "usually joined by PCIe, with peer access", "host": "no peer ac
 """What `intra_node` of a device says, in words."""
 
 
-def _detail(found: Resolution, paper: Screen) -> Iterator[str]:
-    a = found.accelerator
+def _detail(resolution: Resolution, paper: Screen) -> Iterator[str]:
+    a = resolution.accelerator
     yield verdict(_sentence(a), paper)
-    if found.note:
-        yield f"Assumed: {found.note}"
+    if resolution.note:
+        yield f"Assumed: {resolution.note}"
     reported = "as the driver reports" if a.hbm_bytes_reported else "as sold"
     link = None
     if a.link_bytes_per_s is not None:

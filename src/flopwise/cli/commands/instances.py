@@ -60,7 +60,7 @@ def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **fi
         if unknown.kind != "instance" or not (offers := known.instances(matching=name, **wanted)):
             raise
         name = None
-    options.answer(offers, lambda found, paper: _listing(found, name, paper), further=_further(offers))
+    options.answer(offers, lambda rows, paper: _listing(rows, name, paper), further=_further(offers))
 
 
 def _further(offers: tuple[Offer, ...]) -> dict[str, str]:

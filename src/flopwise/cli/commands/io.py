@@ -50,7 +50,7 @@ def command(*, model: str | None, base: str, explain: bool, **given: Any) -> Non
     answer = io(model, **options.values(given))
 
     options.answer(
-        answer, lambda found, paper: lines(found, paper, base), figure=storage_figure if explain else None,
+        answer, lambda result, paper: lines(result, paper, base), figure=storage_figure if explain else None,
         further={} if explain else {"Where the figures come from": f"{options.command_line('io')} --explain"},
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ def command(
     if name is None:
         options.refuse(["batch", "seq", "assume_family"], "needs a NAME")
         rows = known.models(family=family, kind=kind, facts=facts)
-        options.answer(rows, lambda found, paper: _listing(_whole(found), found, paper), further=_first(rows))
+        options.answer(rows, lambda cards, paper: _listing(_whole(cards), cards, paper), further=_first(rows))
         return
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
     try:
@@ -57,7 +57,7 @@ def command(
     except UnknownNameError:
         if not (rows := known.models(matching=name, facts=facts)):
             raise
-        options.answer(rows, lambda found, paper: _listing(_matching(name, found), found, paper), further=_first(rows))
+        options.answer(rows, lambda cards, paper: _listing(_matching(name, cards), cards, paper), further=_first(rows))
         return
     deeper = {"What it takes to run, by weight format": shlex.join(["flopwise", "fit", name, "--gpu", "h100"])}
     options.answer(card, _detail, document, main=None, further=deeper if card.model.kind == "decoder" else None)

@@ -42,8 +42,8 @@ def command(*, url: str | None, output: Path | None, facts: Path | None, **given
     from flopwise.api import observe as api
 
     with Progress("observing") as progress:
-        found = api.observe(url, out=output, facts=facts, progress=progress, **options.values(given, ObserveSpec))
-    options.answer(found, lambda seen, paper: _report(seen, output, paper))
+        observation = api.observe(url, out=output, facts=facts, progress=progress, **options.values(given, ObserveSpec))
+    options.answer(observation, lambda seen, paper: _report(seen, output, paper))
 
 
 def _report(seen: Observation, out: Path | None, paper: Screen) -> Iterator[str]:

@@ -32,12 +32,12 @@ SWEEP_ENGINES = ("inline", "processes", "ray")
 
 def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """A flag for every option of a workload file that has one, and for adapters."""
-    found: dict[tuple[str, ...], tuple[str, type]] = {}
+    options_by_key: dict[tuple[str, ...], tuple[str, type]] = {}
     for spec in WORKLOAD_FILE.specs:
         for field, one in options_of(spec).items():
             if one.flags and (one.key or field in ("lora", "qlora")):
-                found.setdefault(one.flags, (field, spec))
-    for field, spec in reversed(found.values()):
+                options_by_key.setdefault(one.flags, (field, spec))
+    for field, spec in reversed(options_by_key.values()):
         repeated = field == "engine" or options_of(spec)[field].repeated
         function = flags(spec, field, for_file=True, repeated=repeated)(function)
     return function

@@ -91,9 +91,9 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
         path = api.remove_prices(target)
         options.answer({"removed": target, "path": path}, lambda *_: [f"Removed {target} ({path})."])
     elif action == "own":
-        found = api.own_prices(target, facts=facts, **mine)
-        options.answer(found, own_blocks, further=_own_further(found))
-        options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in found))
+        own = api.own_prices(target, facts=facts, **mine)
+        options.answer(own, own_blocks, further=_own_further(own))
+        options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in own))
     elif action == "list":
         imports = api.list_prices()
         options.answer(imports, _import_table)
@@ -181,11 +181,11 @@ def _span(dates: tuple[str, str] | None) -> str | None:
     return dates[0] if dates[0] == dates[1] else f"{dates[0]} to {dates[1]}"
 
 
-def _own_verdict(found: list[OwnPrice]) -> str:
+def _own_verdict(own: list[OwnPrice]) -> str:
     """How many own accelerators cost less an hour than the cheapest cloud, or what one of them costs."""
-    at = f"In use for {units.format_percent(found[0].utilisation)} of the hours that maintenance leaves"
-    if len(found) == 1:
-        [one] = found
+    at = f"In use for {units.format_percent(own[0].utilisation)} of the hours that maintenance leaves"
+    if len(own) == 1:
+        [one] = own
         cloud = one.against[0] if one.against else None
         rival = (
             f"; the cheapest cloud ({cloud.provider} {cloud.instance}) {_hourly(cloud.usd_per_gpu_hour)}"
@@ -194,33 +194,33 @@ def _own_verdict(found: list[OwnPrice]) -> str:
         )
         paid = f"{_hourly(one.usd_per_gpu_hour)} {units.CURRENCY.get().code}"
         return f"{at}, an own {one.accelerator} costs {paid} per hour of work{rival}."
-    rivals = [row for row in found if row.against]
+    rivals = [row for row in own if row.against]
     cheaper = sum(row.usd_per_gpu_hour < row.against[0].usd_per_gpu_hour for row in rivals)
     kinds = f"{cheaper} of {len(rivals)} kinds of own accelerators"
     return f"{at}, {kinds} cost{'s' * (cheaper == 1)} less per hour of work than the cheapest cloud."
 
 
-def _own_further(found: list[OwnPrice]) -> dict[str, str]:
+def _own_further(own: list[OwnPrice]) -> dict[str, str]:
     """The command for one accelerator of several."""
-    if len(found) < 2:
+    if len(own) < 2:
         return {}
-    return {"One of them against every cloud": shlex.join(["flopwise", "prices", "own", found[-1].accelerator])}
+    return {"One of them against every cloud": shlex.join(["flopwise", "prices", "own", own[-1].accelerator])}
 
 
-def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
+def own_blocks(own: list[OwnPrice], paper: Screen) -> Iterator[str]:
     """A table of all accelerators; for a single one its monthly cost and the clouds as well."""
     code = units.CURRENCY.get().code
-    yield verdict(_own_verdict(found), paper)
+    yield verdict(_own_verdict(own), paper)
     yield table(
         (
             "accelerator", "grade", ">memory", ">bought for", f">{code}/hour", f">{code}/PFLOP-hour",
             f">{code}/(TB/s)-hour", "cheapest cloud", f">{code}/hour", ">pays from", "priced",
         ),
-        [_own(row) for row in found],
+        [_own(row) for row in own],
         paper, spare=("grade", f">{code}/(TB/s)-hour", ">memory", "priced", f">{code}/PFLOP-hour", ">bought for"),
     )  # fmt: skip
-    if len(found) == 1:
-        [one] = found
+    if len(own) == 1:
+        [one] = own
         yield "Monthly cost of one:\n" + pairs(
             [(name, units.format_usd(usd)) for name, usd in one.month.items()], paper
         )
@@ -230,9 +230,9 @@ def own_blocks(found: list[OwnPrice], paper: Screen) -> Iterator[str]:
                 [_cloud(row) for row in one.against[:CLOUDS]],
                 paper,
             )
-    remarks = {row.remark: None for row in found if row.remark}
+    remarks = {row.remark: None for row in own if row.remark}
     if remarks:
-        names = {why: ", ".join(row.accelerator for row in found if row.remark == why) for why in remarks}
+        names = {why: ", ".join(row.accelerator for row in own if row.remark == why) for why in remarks}
         yield "Notes:\n" + "\n".join(f"  - {names[why]}: {why}" for why in remarks)
 
 

@@ -51,13 +51,13 @@ def command(*, output: Path | None, **given: Any) -> None:
             raise options.usage_error(f"--output {output}: a folder; give the name of a file")
         check_folder(output.absolute().parent)
     with _progress_bar() as progress:
-        found = probe(progress, **options.values(given))
+        answer = probe(progress, **options.values(given))
     if output is not None:
-        found.write(output)
+        answer.write(output)
     keep = "probe.json" if output is None else str(output)
     line = shlex.join(["flopwise", "calibrate", keep, "--name", "here"])
     further = {"Estimates for this machine" + (", with -o probe.json" if output is None else ""): line}
-    options.answer(found, lambda it, paper: _report(it, paper, output), further=further)
+    options.answer(answer, lambda it, paper: _report(it, paper, output), further=further)
 
 
 @contextmanager
@@ -120,9 +120,9 @@ def _share(rate: float, peak: float | None) -> str:
 
 def _bandwidth(probe: Probe, device: ProbedDevice) -> float | None:
     """The best of copying, reading and writing the largest working set."""
-    found = [(one, value) for one, value in _values(probe, device) if one.name.startswith("memory_")]
-    largest = max((one.shape["bytes"] for one, _ in found), default=0)
-    return max((value for one, value in found if one.shape["bytes"] == largest), default=None)
+    bandwidths = [(one, value) for one, value in _values(probe, device) if one.name.startswith("memory_")]
+    largest = max((one.shape["bytes"] for one, _ in bandwidths), default=0)
+    return max((value for one, value in bandwidths if one.shape["bytes"] == largest), default=None)
 
 
 def _values(probe: Probe, device: ProbedDevice) -> list[tuple[Measurement, float]]:
@@ -190,11 +190,11 @@ def _intensities(probe: Probe, device: ProbedDevice, dtype: str) -> Iterator[tup
 
 def _tables(probe: Probe, device: ProbedDevice, paper: Screen) -> Iterator[str]:
     """What was measured of a device, kind by kind."""
-    found = _values(probe, device)
+    measurements = _values(probe, device)
     where = f" of {device.name}" if len(probe.devices) > 1 else ""
 
     def pivot(title: str, first: str, prefix: str, column: Callable[[Measurement], str]) -> Iterator[str]:
-        chosen = [(one, value) for one, value in found if one.name.startswith(prefix)]
+        chosen = [(one, value) for one, value in measurements if one.name.startswith(prefix)]
         if chosen:
             yield heading(f"{title}{where}", paper)
             yield _pivot(first, chosen, column, paper)
@@ -204,7 +204,7 @@ def _tables(probe: Probe, device: ProbedDevice, paper: Screen) -> Iterator[str]:
     yield from pivot("Memory by working set", "bytes", "memory_", lambda one: one.name.removeprefix("memory_"))
     yield from pivot("Attention", "pass", "attention_", lambda one: one.dtype or "")
     shown = ("matmul", "weights_", "memory_", "attention_", "loop_")
-    rest = [pair for pair in found if not pair[0].name.startswith(shown)]
+    rest = [pair for pair in measurements if not pair[0].name.startswith(shown)]
     if rest:
         yield heading(f"Other operations{where}", paper)
         rows = [
@@ -215,12 +215,12 @@ def _tables(probe: Probe, device: ProbedDevice, paper: Screen) -> Iterator[str]:
 
 
 def _pivot(
-    first: str, found: Sequence[tuple[Measurement, float]], column: Callable[[Measurement], str], paper: Screen
+    first: str, measurements: Sequence[tuple[Measurement, float]], column: Callable[[Measurement], str], paper: Screen
 ) -> str:
     """One row a shape, one column of medians for each of `column`, and the widest spread of the row."""
-    titles = list(dict.fromkeys(column(one) for one, _ in found))
+    titles = list(dict.fromkeys(column(one) for one, _ in measurements))
     rows: dict[str, dict[str, tuple[Measurement, float]]] = {}
-    for one, value in found:
+    for one, value in measurements:
         what = one.name.removeprefix("attention_") if one.name.startswith("attention_") else ""
         rows.setdefault(f"{what}{_label(one)}".strip(), {})[column(one)] = (one, value)
     cells = [

@@ -100,10 +100,10 @@ AXES = {
 
 def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     """The answer as people read it."""
-    found = answer.estimate
+    estimate = answer.estimate
     replicas = f"{answer.replicas:,} replicas on " if answer.replicas > 1 else ""
-    where = f"{replicas}{answer.num_gpus:,} x {found.job.cluster.accelerator.name}"
-    yield heading(f"Serving {found.job.model.name}: {where}", paper)
+    where = f"{replicas}{answer.num_gpus:,} x {estimate.job.cluster.accelerator.name}"
+    yield heading(f"Serving {estimate.job.model.name}: {where}", paper)
     for warning in _warnings(answer):
         yield paper.paint(f"WARNING: {warning}", "red")
     yield pairs(answer.settings, paper)
@@ -121,11 +121,11 @@ def lines(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
 
 def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     """Latencies and rates, their percentiles under load, and what a step goes to."""
-    found, load = answer.estimate, answer.under_load
+    estimate, load = answer.estimate, answer.under_load
     yield pairs(_speed_rows(answer), paper)
     if load is not None and answer.keeps_up:
         share = units.format_percent(load.utilisation_frac)
-        columns = {"TTFT": "ttft_s", "TPOT": "tpot_s"} if found.tpot_s is not None else {"latency": "ttft_s"}
+        columns = {"TTFT": "ttft_s", "TPOT": "tpot_s"} if estimate.tpot_s is not None else {"latency": "ttft_s"}
         headers = ["percentile", *(text for name in columns for text in (f">{name}", "80 % interval"))]
         rows = [
             (
@@ -141,14 +141,14 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
             )
             for p in load.ttft_s
         ]
-        rate = units.format_arrivals(load.requests_per_s, "request" if found.tpot_s is not None else "input")
+        rate = units.format_arrivals(load.requests_per_s, "request" if estimate.tpot_s is not None else "input")
         title = heading(f"At {rate}: {share} of what it sustains", paper)
         yield f"{title}\n{table(headers, rows, paper)}"
-    yield heading(f"One step of the engine, bound by {found.bound}", paper)
-    yield parts.shares(found.breakdown, units.format_seconds, paper)
-    share = units.format_percent(found.lower_bound_s / sum(seconds for _, seconds in found.breakdown))
-    least = f"{units.format_seconds(found.lower_bound_s)} at datasheet rates, {share} of the estimate"
-    yield pairs([("at least", least), ("MFU", units.format_percent(found.mfu_frac))], paper)
+    yield heading(f"One step of the engine, bound by {estimate.bound}", paper)
+    yield parts.shares(estimate.breakdown, units.format_seconds, paper)
+    share = units.format_percent(estimate.lower_bound_s / sum(seconds for _, seconds in estimate.breakdown))
+    least = f"{units.format_seconds(estimate.lower_bound_s)} at datasheet rates, {share} of the estimate"
+    yield pairs([("at least", least), ("MFU", units.format_percent(estimate.mfu_frac))], paper)
 
 
 def _warnings(answer: ServeAnswer) -> Iterator[str]:
@@ -171,34 +171,34 @@ def _inputs(number: float) -> str:
 
 
 def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
-    found, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
-    together = found.concurrency * replicas
-    requests, tokens = found.throughput, found.output_tokens_per_s
-    most = f"{found.max_concurrency * replicas:,} in flight"
-    if found.max_whole_contexts != found.max_concurrency:
+    estimate, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
+    together = estimate.concurrency * replicas
+    requests, tokens = estimate.throughput, estimate.output_tokens_per_s
+    most = f"{estimate.max_concurrency * replicas:,} in flight"
+    if estimate.max_whole_contexts != estimate.max_concurrency:
         most += " (each holding half of its answer on average), "
-        most += f"{found.max_whole_contexts * replicas:,} at full length"
-    if found.tpot_s is None or tokens is None:
+        most += f"{estimate.max_whole_contexts * replicas:,} at full length"
+    if estimate.tpot_s is None or tokens is None:
         ends = units.format_interval(requests.low * replicas, requests.high * replicas, "{:,.4g}".format)
         return [
-            ("latency", _seconds(found.ttft_s)),
+            ("latency", _seconds(estimate.ttft_s)),
             ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
-            ("per accelerator", f"{requests.value / found.num_gpus:,.4g} inputs/s"),
+            ("per accelerator", f"{requests.value / estimate.num_gpus:,.4g} inputs/s"),
             ("batch", f"{_inputs(together)} at once; at most {most}"),
         ]
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
-        rows += [("TTFT", _seconds(found.ttft_s)), ("TPOT", _seconds(found.tpot_s))]
-        ends = units.format_interval(found.e2e_low, found.e2e_high, units.format_seconds)
-        rows.append(("whole request", f"{units.format_seconds(found.e2e_s)} {ends}"))
+        rows += [("TTFT", _seconds(estimate.ttft_s)), ("TPOT", _seconds(estimate.tpot_s))]
+        ends = units.format_interval(estimate.e2e_low, estimate.e2e_high, units.format_seconds)
+        rows.append(("whole request", f"{units.format_seconds(estimate.e2e_s)} {ends}"))
     ends = units.format_interval(tokens.low * replicas, tokens.high * replicas, "{:,.0f}".format)
     rows.append(("throughput", f"{tokens.value * replicas:,.0f} tokens/s {ends}"))
-    rows.append(("per accelerator", f"{tokens.value / found.num_gpus:,.0f} tokens/s"))
+    rows.append(("per accelerator", f"{tokens.value / estimate.num_gpus:,.0f} tokens/s"))
     if answer.keeps_up:
-        rows.append(("per user", f"{1 / found.tpot_s.value:,.1f} tokens/s"))
+        rows.append(("per user", f"{1 / estimate.tpot_s.value:,.1f} tokens/s"))
     decoding = f"with {together:,.0f} decoding at once"
     rows.append(("requests", f"{requests.value * replicas:,.3g}/s {decoding}"))
-    rows.append(("at most", f"{most}; cache of {found.kv_capacity_tokens * replicas:,} tokens"))
+    rows.append(("at most", f"{most}; cache of {estimate.kv_capacity_tokens * replicas:,} tokens"))
     if drafts is not None:
         far = f"faster up to {drafts.pays_up_to:,} decoding at once" if drafts.pays_up_to else "never faster here"
         gain = f"decoding {drafts.decode_speedup:.2f} x as fast; {far}"
@@ -221,21 +221,21 @@ def _cold_start(answer: ServeAnswer, paper: Screen) -> str:
 
 
 def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
-    found = answer.estimate
-    hourly = units.format_cost(None if found.usd_per_hour is None else found.usd_per_hour * answer.replicas)
-    if found.tpot_s is None:
+    estimate = answer.estimate
+    hourly = units.format_cost(None if estimate.usd_per_hour is None else estimate.usd_per_hour * answer.replicas)
+    if estimate.tpot_s is None:
         return [
             ("per hour", hourly),
             ("per million inputs", units.format_cost(answer.usd_per_million_requests)),
-            ("energy of an input", parts.energy(found.joules_per_request)),
+            ("energy of an input", parts.energy(estimate.joules_per_request)),
         ]
-    share = f"prompts take {units.format_percent(found.prefill_frac)} of the time, and of the bill"
-    prompts = units.format_cost(found.usd_per_million_input_tokens)
+    share = f"prompts take {units.format_percent(estimate.prefill_frac)} of the time, and of the bill"
+    prompts = units.format_cost(estimate.usd_per_million_input_tokens)
     return [
         ("per hour", hourly),
-        ("per million output tokens", units.format_cost(found.usd_per_million_output_tokens)),
+        ("per million output tokens", units.format_cost(estimate.usd_per_million_output_tokens)),
         ("per million input tokens", None if prompts is None else f"{prompts} ({share})"),
-        ("energy of an output token", parts.energy(found.joules_per_output_token)),
+        ("energy of an output token", parts.energy(estimate.joules_per_output_token)),
     ]
 
 

@@ -175,10 +175,10 @@ def _show(
             yield from replay_lines(comparison, paper)
 
     def plain(answer: Result) -> dict[str, Any]:
-        found = answer.document() | vertical_document(sizes)
+        document = answer.document() | vertical_document(sizes)
         if targets:
-            found |= {"targets": [one._asdict() for one in targets]}
-        return found if comparison is None else found | {"comparison": comparison}
+            document |= {"targets": [one._asdict() for one in targets]}
+        return document if comparison is None else document | {"comparison": comparison}
 
     def verdict(answer: Result) -> str:
         return " ".join([*map(_judgement, targets), answer.verdict])
@@ -199,13 +199,13 @@ class _Target(NamedTuple):
     holds: bool
 
 
-def _targets(found: RunSummary, given: Mapping[str, Any]) -> list[_Target]:
+def _targets(summary: RunSummary, given: Mapping[str, Any]) -> list[_Target]:
     """The targets that name a percentile; one without answered requests is missed."""
     targets = []
     for name, figure in TARGETS.items():
         limit = given[name]
         if limit is not None and limit.stated:
-            had = getattr(getattr(found, figure), limit.percentile)
+            had = getattr(getattr(summary, figure), limit.percentile)
             targets.append(_Target(name, limit.percentile, limit.seconds, had, bool(had <= limit.seconds)))
     return targets
 
@@ -319,17 +319,17 @@ def _curve(name: str, times: Any, values: Any, *, mark: str = "") -> Series:
 
 def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False) -> Iterator[str]:
     """The figures of a run; `most`: there were never more replicas, but often fewer."""
-    found = answer.summary
+    summary = answer.summary
     replicas = f"{answer.replicas:,} replicas of " if answer.replicas > 1 else ""
     replicas = f"up to {replicas}" if most else replicas
     gpus = f"{answer.gpus_per_replica:,} x {answer.job.cluster.accelerator.name}"
-    requests = f"{found.requests:,} request{'s'[: found.requests != 1]}"
+    requests = f"{summary.requests:,} request{'s'[: summary.requests != 1]}"
     yield heading(f"{requests} to {answer.job.model.name} on {replicas}{gpus}", paper)
-    for warning in _warnings(found):
+    for warning in _warnings(summary):
         yield paper.paint(f"WARNING: {warning}", "red")
     yield pairs(answer.settings, paper)
     rows = [
-        [title, *(units.format_seconds(v) if isfinite(v) else "-" for v in getattr(found, name))]
+        [title, *(units.format_seconds(v) if isfinite(v) else "-" for v in getattr(summary, name))]
         for name, title in TITLES.items()
     ]
     yield table(["", ">p50", ">p90", ">p95", ">p99"], rows, paper)
@@ -345,30 +345,36 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     yield from _cache_lines(answer, paper)
 
 
-def _warnings(found: RunSummary) -> Iterator[str]:
+def _warnings(summary: RunSummary) -> Iterator[str]:
     """What went wrong on the way."""
-    for reason, count in found.drop_reasons.items():
+    for reason, count in summary.drop_reasons.items():
         if count:
             yield f"{count:,} {'request was' if count == 1 else 'requests were'} dropped: {reason}."
-    if found.mean_queue > max(found.mean_running, 1.0):
+    if summary.mean_queue > max(summary.mean_running, 1.0):
         yield "requests wait far longer than they run: the replicas do not keep up with this traffic."
 
 
 def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
-    found, share = answer.summary, units.format_percent
+    summary, share = answer.summary, units.format_percent
     targets = zip(("TTFT", "TPOT", "request"), answer.slo, strict=True)
     slo = ", ".join(f"{name} {units.format_seconds(limit)}" for name, limit in targets if limit is not None)
-    goodput = f"{found.goodput_per_s:,.3g}/s: {share(found.goodput_frac)} of requests within {slo}"
-    paid = f"{units.format_cost(answer.cost_usd)} for {found.replica_hours:,.3g} replica-hours"
+    goodput = f"{summary.goodput_per_s:,.3g}/s: {share(summary.goodput_frac)} of requests within {slo}"
+    paid = f"{units.format_cost(answer.cost_usd)} for {summary.replica_hours:,.3g} replica-hours"
     rows = [
-        ("answered", f"{found.completed:,} in {units.format_seconds(found.duration_s)}: {found.requests_per_s:,.3g}/s"),
+        (
+            "answered",
+            f"{summary.completed:,} in {units.format_seconds(summary.duration_s)}: {summary.requests_per_s:,.3g}/s",
+        ),
         ("goodput", goodput if slo else None),
-        ("throughput", f"{found.output_tokens_per_s:,.0f} output tokens/s, {found.total_tokens_per_s:,.0f} with input"),
-        ("busy", f"{share(found.utilisation_frac)} of the time in engine steps"),
-        ("in flight", f"{found.mean_running:,.3g} running and {found.mean_queue:,.3g} waiting on average"),
-        ("cache", f"{share(found.kv_mean_frac)} filled on average, {share(found.kv_peak_frac)} at most"),
-        ("preempted", f"{found.preemptions:,} times" if found.preemptions else None),
-        ("prefix cache", f"{share(found.reused_frac)} of prompt tokens reused" if found.reused_frac else None),
+        (
+            "throughput",
+            f"{summary.output_tokens_per_s:,.0f} output tokens/s, {summary.total_tokens_per_s:,.0f} with input",
+        ),
+        ("busy", f"{share(summary.utilisation_frac)} of the time in engine steps"),
+        ("in flight", f"{summary.mean_running:,.3g} running and {summary.mean_queue:,.3g} waiting on average"),
+        ("cache", f"{share(summary.kv_mean_frac)} filled on average, {share(summary.kv_peak_frac)} at most"),
+        ("preempted", f"{summary.preemptions:,} times" if summary.preemptions else None),
+        ("prefix cache", f"{share(summary.reused_frac)} of prompt tokens reused" if summary.reused_frac else None),
         ("cost", None if answer.cost_usd is None else paid),
         ("per million output tokens", units.format_cost(answer.usd_per_million_output_tokens)),
     ]
@@ -425,30 +431,30 @@ def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(rows, paper)
 
 
-def autoscale_lines(found: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
+def autoscale_lines(answer: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it: against fixed numbers of replicas, and over time."""
-    yield from _summary_lines(found.answer, paper, most=True)
-    scaled, line = found.elastic, found.elastic.line
+    yield from _summary_lines(answer.answer, paper, most=True)
+    scaled, line = answer.elastic, answer.elastic.line
     starting = f"{scaled.starts:,}: {scaled.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
     mean = f"{scaled.mean:,.3g}"
     paid = f"{scaled.paid_s / units.HOUR_S:,.4g}, {mean} replica{'s' * (mean != '1')} on average"
     yield pairs([("cold starts", starting), ("replica-hours", paid)], paper)
     yield heading("Against fixed numbers of replicas", paper)
-    objective = any(limit is not None for limit in found.answer.slo)
-    rows = [[p.name, *_cells(p, objective=objective)] for p in found.provisions]
+    objective = any(limit is not None for limit in answer.answer.slo)
+    rows = [[p.name, *_cells(p, objective=objective)] for p in answer.provisions]
     yield table(["", *HEADERS], rows, paper, spare=SPARE)
-    if found.attain is not None and found.unreached is None:
-        yield f"The peak is the fewest that answer {100 * found.attain:.4g} % of the requests in time."
-    if found.unreached is not None:
-        yield f"There is no fixed peak: {found.unreached}."
+    if answer.attain is not None and answer.unreached is None:
+        yield f"The peak is the fewest that answer {100 * answer.attain:.4g} % of the requests in time."
+    if answer.unreached is not None:
+        yield f"There is no fixed peak: {answer.unreached}."
     if len(line.time_s) >= 3:
         seen, times, count = scaled.simulated.timeline, line.time_s, "{:,.3g}".format
-        arrivals = Series("arrivals", list(zip(*found.arrivals, strict=True)), line=True)
+        arrivals = Series("arrivals", list(zip(*answer.arrivals, strict=True)), line=True)
         there = [_curve("starting as well", times, line.ready + line.starting), _curve("ready", times, line.ready)]
         flight = [_curve("running", times, seen.running), _curve("waiting", times, seen.queue)]
         for label, curves in (("requests/s", [arrivals]), ("replicas", there), ("requests", flight)):
             yield chart(curves, Axis("time", units.format_seconds), Axis(label, count), paper, rows=7)
-    yield parts.assumption_list((*found.answer.assumptions, *found.notes))
+    yield parts.assumption_list((*answer.answer.assumptions, *answer.notes))
 
 
 def _cells(one: Provision, *, objective: bool) -> list[Any]:
@@ -486,19 +492,19 @@ def vertical_lines(sizes: tuple[Size, ...], paper: Screen) -> Iterator[str]:
     yield "\n".join(f"tp {s.tp}: {s.why}" for s in sizes if s.why)
 
 
-def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
+def batch_lines(answer: BatchAnswer, paper: Screen) -> Iterator[str]:
     """A queue on spot workers as people read it."""
     from flopwise.serving.sim.batch import SHARES
 
-    done, work, second, percent = found.outcome, found.queue, units.format_seconds, units.format_percent
-    yield heading(f"{work.requests:,.0f} requests to {found.job.model.name} on {work.workers:,} spot workers", paper)
-    yield pairs(found.settings, paper)
-    usd = [units.format_usd(done.percentile("usd", share)) if found.priced else None for share in SHARES.values()]
+    done, work, second, percent = answer.outcome, answer.queue, units.format_seconds, units.format_percent
+    yield heading(f"{work.requests:,.0f} requests to {answer.job.model.name} on {work.workers:,} spot workers", paper)
+    yield pairs(answer.settings, paper)
+    usd = [units.format_usd(done.percentile("usd", share)) if answer.priced else None for share in SHARES.values()]
     after = ["done after", *(second(done.percentile("seconds", share)) for share in SHARES.values())]
     yield table(["", *(f">{name}" for name in SHARES)], [after, ["cost", *usd]], paper)
     rows = [
         ("interruptions", f"{float(done.interruptions.mean()):,.3g} on average"),
-        ("useful", f"{percent(found.long_run_frac)} of a spot worker's time in the long run"),
+        ("useful", f"{percent(answer.long_run_frac)} of a spot worker's time in the long run"),
     ]
     if done.met_frac is not None:
         rows.insert(0, ("deadline", f"met with {percent(done.met_frac)} probability"))
@@ -506,7 +512,7 @@ def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
         rows.append(("fell back", f"in {percent(float(done.fell_back.mean()))} of the trials"))
     yield pairs(rows, paper)
     yield heading("Time until the queue is empty, trials", paper)
-    counts, edges = found.histogram
+    counts, edges = answer.histogram
     yield bars([(f"to {second(end)}", n, f"{n:,}") for n, end in zip(counts, edges[1:], strict=True)], paper)
     yield heading("Other numbers of workers", paper)
     cells = [
@@ -514,25 +520,25 @@ def batch_lines(found: BatchAnswer, paper: Screen) -> Iterator[str]:
             one.name, one.workers, second(one.p50_s), second(one.p95_s),
             None if one.met_frac is None else percent(one.met_frac), units.format_cost(one.mean_usd),
         )
-        for one in _numbers(found)
+        for one in _numbers(answer)
     ]  # fmt: skip
     yield table(["", ">workers", ">p50", ">p95", ">deadline met", ">mean cost"], cells, paper)
-    yield _cheapest(found)
-    yield parts.assumption_list(found.assumptions)
+    yield _cheapest(answer)
+    yield parts.assumption_list(answer.assumptions)
 
 
-def _numbers(found: BatchAnswer) -> list[WorkersForecast]:
+def _numbers(answer: BatchAnswer) -> list[WorkersForecast]:
     """The numbers of workers of the table: spot, on demand, and the fewest on demand that do."""
-    return [*found.sweep, found.on_demand, *([found.fewest_on_demand] if found.fewest_on_demand else [])]
+    return [*answer.sweep, answer.on_demand, *([answer.fewest_on_demand] if answer.fewest_on_demand else [])]
 
 
-def _cheapest(found: BatchAnswer) -> str:
+def _cheapest(answer: BatchAnswer) -> str:
     """The cheapest number of workers that meets the deadline in nine of ten cases."""
     from flopwise.serving.sim.batch import CONFIDENCE
 
-    if found.queue.deadline_s is None:
+    if answer.queue.deadline_s is None:
         return ""
-    good = [one for one in _numbers(found) if one.met_frac is not None and one.met_frac >= CONFIDENCE]
+    good = [one for one in _numbers(answer) if one.met_frac is not None and one.met_frac >= CONFIDENCE]
     if not good:
         return f"None of these meets the deadline with {units.format_percent(CONFIDENCE, 0)} probability."
     best = min(good, key=lambda one: (one.mean_usd if one.mean_usd is not None else 0.0, one.workers))

@@ -73,8 +73,8 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, 
 
         options.refuse(OF_RUNS, "does not go with --compare, which covers steps in all layouts; leave it out")
         values = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
-        found = compared(model, gpus=given["gpus"], weak=weak, **values)
-        options.answer(found, scaling_lines, scaling_document, verdict=scaling_verdict)
+        comparison = compared(model, gpus=given["gpus"], weak=weak, **values)
+        options.answer(comparison, scaling_lines, scaling_document, verdict=scaling_verdict)
         return
     if weak:
         raise options.usage_error("--weak sets how --compare scales the batch; give --compare, too")
@@ -124,20 +124,20 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
 
 
 def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
-    found, percent = answer.estimate, units.format_percent
-    least, most = units.format_seconds(found.lower_bound_s), units.format_seconds(found.upper_bound_s)
-    ends = f"(80 % interval: {found.low:,.0f} to {found.high:,.0f}; {found.band.evidence})"
+    estimate, percent = answer.estimate, units.format_percent
+    least, most = units.format_seconds(estimate.lower_bound_s), units.format_seconds(estimate.upper_bound_s)
+    ends = f"(80 % interval: {estimate.low:,.0f} to {estimate.high:,.0f}; {estimate.band.evidence})"
     useful = ""
-    if found.job.recipe.documents is not None:
-        share = percent(found.useful_tokens_per_s / found.tokens_per_s)
-        useful = f", of them {found.useful_tokens_per_s:,.0f} of documents ({share})"
-    causal, full = percent(found.mfu_frac), percent(found.mfu_full_attention_frac)
+    if estimate.job.recipe.documents is not None:
+        share = percent(estimate.useful_tokens_per_s / estimate.tokens_per_s)
+        useful = f", of them {estimate.useful_tokens_per_s:,.0f} of documents ({share})"
+    causal, full = percent(estimate.mfu_frac), percent(estimate.mfu_full_attention_frac)
     return [
-        ("step", f"{units.format_seconds(found.step_s)} (bounds: {least} to {most})"),
-        ("throughput", f"{found.tokens_per_s:,.0f} tokens/s{useful}"),
-        ("per accelerator", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s {ends}"),
+        ("step", f"{units.format_seconds(estimate.step_s)} (bounds: {least} to {most})"),
+        ("throughput", f"{estimate.tokens_per_s:,.0f} tokens/s{useful}"),
+        ("per accelerator", f"{estimate.tokens_per_s_per_gpu:,.0f} tokens/s {ends}"),
         ("MFU", f"{causal} (causal attention counted half); {full} (attention in full)"),
-        ("HFU", f"{percent(found.hfu_frac)} (recomputed operations included)"),
+        ("HFU", f"{percent(estimate.hfu_frac)} (recomputed operations included)"),
     ]
 
 
@@ -156,36 +156,36 @@ def _reads_words(answer: SampledTrainAnswer, model: str) -> list[str]:
 
 def sample_lines(answer: SampledTrainAnswer, paper: Screen) -> Iterator[str]:
     """The training estimate of a network that is known by its samples, as people read it."""
-    found, job, seconds = answer.estimate, answer.estimate.job, units.format_seconds
+    estimate, job, seconds = answer.estimate, answer.estimate.job, units.format_seconds
     yield heading(f"Training {job.recipe.work.name} on {job.num_gpus:,} x {job.cluster.accelerator.name}", paper)
     if answer.fits is False:
         yield paper.paint("WARNING: this does not fit the memory; the figures are of a run that would fail.", "red")
     yield pairs(answer.settings, paper)
     from flopwise.training.sampled_answer import format_samples as rate
 
-    ends = f"(80 % interval: {rate(found.low)} to {rate(found.high)}; {found.band.evidence})"
-    bounds = f"(bounds: {seconds(found.lower_bound_s)} to {seconds(found.upper_bound_s)})"
+    ends = f"(80 % interval: {rate(estimate.low)} to {rate(estimate.high)}; {estimate.band.evidence})"
+    bounds = f"(bounds: {seconds(estimate.lower_bound_s)} to {seconds(estimate.upper_bound_s)})"
     origin = {"layers": "timed layer by layer", "published share": "the share of the peak of published runs"}
     rows = [
-        ("step", f"{seconds(found.step_s)} {bounds}"),
-        ("throughput", f"{rate(found.samples_per_s)} samples/s, {origin[found.rate.origin]}"),
-        ("per accelerator", f"{rate(found.samples_per_s_per_gpu)} samples/s {ends}"),
-        ("MFU", None if found.mfu_frac is None else units.format_percent(found.mfu_frac)),
+        ("step", f"{seconds(estimate.step_s)} {bounds}"),
+        ("throughput", f"{rate(estimate.samples_per_s)} samples/s, {origin[estimate.rate.origin]}"),
+        ("per accelerator", f"{rate(estimate.samples_per_s_per_gpu)} samples/s {ends}"),
+        ("MFU", None if estimate.mfu_frac is None else units.format_percent(estimate.mfu_frac)),
     ]
     if job.num_gpus > 1:
-        rows.append(("scaling", f"{units.format_percent(found.efficiency_frac)} of {job.num_gpus:,} by themselves"))
+        rows.append(("scaling", f"{units.format_percent(estimate.efficiency_frac)} of {job.num_gpus:,} by themselves"))
     yield pairs(rows, paper)
-    bound = f", bound by {found.bound}" if found.bound else ""
-    yield heading(f"One step: {seconds(found.step_s)}{bound}", paper)
-    yield parts.shares(found.breakdown, seconds, paper)
+    bound = f", bound by {estimate.bound}" if estimate.bound else ""
+    yield heading(f"One step: {seconds(estimate.step_s)}{bound}", paper)
+    yield parts.shares(estimate.breakdown, seconds, paper)
     if answer.memory is not None:
         yield heading("Memory per accelerator", paper)
         yield from memory_items(answer.memory, paper)
-    if found.run is not None:
+    if estimate.run is not None:
         samples = units.format_count(job.samples or 0.0)
-        yield heading(f"The run: {samples} samples in {found.run.steps:,.0f} steps", paper)
-        yield pairs(_run_rows(found.run, answer.run_ends(), answer.unit_usd), paper)
-        yield parts.shares(found.run.breakdown, seconds, paper)
+        yield heading(f"The run: {samples} samples in {estimate.run.steps:,.0f} steps", paper)
+        yield pairs(_run_rows(estimate.run, answer.run_ends(), answer.unit_usd), paper)
+        yield parts.shares(estimate.run.breakdown, seconds, paper)
     yield parts.assumption_list(answer.assumptions)
 
 
@@ -251,26 +251,24 @@ def _start(run: StepRun) -> str:
 
 
 def _corpus_text(answer: TrainAnswer) -> str | None:
-    found, price = answer.corpus, answer.corpus_storage
-    if found is None:
+    corpus, price = answer.corpus, answer.corpus_storage
+    if corpus is None:
         return None
-    ids, text = units.format_bytes(found.ids_bytes), units.format_bytes(found.text_bytes)
+    tokens, ids, text = corpus.tokens, units.format_bytes(corpus.ids_bytes), units.format_bytes(corpus.text_bytes)
     cost = "" if price is None else f"; {units.format_usd(price[0])} a month in object storage ({price[1]})"
-    return (
-        f"{units.format_count(found.tokens)} tokens: {ids} as ids of {found.id_bytes} bytes, about {text} as text{cost}"
-    )
+    return f"{units.format_count(tokens)} tokens: {ids} as ids of {corpus.id_bytes} bytes, about {text} as text{cost}"
 
 
 def scaling_document(answer: CompareAnswer) -> dict[str, Any]:
     """The scaling of each way of spreading a job as the JSON that scripts rely on."""
-    found = answer.comparison
+    comparison = answer.comparison
     return {
         **attributes(answer, "model=model.name gpu=cluster.accelerator.name num_gpus recipe.seq_len"),
         "global_batch": int(answer.recipe.global_batch),
-        "scaling": "weak" if found.weak else "strong",
-        "reference": None if found.reference is None else _point(found.reference),
-        "points": [_point(point) for point in found.points],
-        "bends": [attributes(bend, "strategy num_gpus") | {"reason": bend.reason or None} for bend in found.bends],
+        "scaling": "weak" if comparison.weak else "strong",
+        "reference": None if comparison.reference is None else _point(comparison.reference),
+        "points": [_point(point) for point in comparison.points],
+        "bends": [attributes(bend, "strategy num_gpus") | {"reason": bend.reason or None} for bend in comparison.bends],
         **notes(answer),
     }
 
@@ -298,17 +296,17 @@ def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:
     """The same as people read it: table, chart, and where each bends."""
     from flopwise.search.scaling import BENT_FRAC, MEANINGS
 
-    found = answer.comparison
-    kind = "Weak" if found.weak else "Strong"
+    comparison = answer.comparison
+    kind = "Weak" if comparison.weak else "Strong"
     yield heading(f"{kind} scaling of {answer.model.name} up to {answer.num_gpus:,} accelerators", paper)
     yield pairs(answer.settings, paper)
-    shown = [bend.strategy for bend in found.bends]
-    if found.reference is None:
+    shown = [bend.strategy for bend in comparison.bends]
+    if comparison.reference is None:
         yield "No layout fits the memory on any of these numbers of accelerators."
     else:
-        on = found.reference.num_gpus
+        on = comparison.reference.num_gpus
         yield f"Throughput of an accelerator, over that of the best layout on the fewest that hold the job ({on:,}):"
-    points = {(point.num_gpus, point.strategy): point for point in found.points}
+    points = {(point.num_gpus, point.strategy): point for point in comparison.points}
     counts = sorted({count for count, _ in points})
     rows = [[f"{count:,}", *(_efficiency(points.get((count, name))) for name in shown)] for count in counts]
     yield table([">GPUs", *(f">{name}" for name in shown)], rows, paper)
@@ -316,7 +314,7 @@ def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:
     yield chart(_curves(answer, shown), Axis("accelerators", "{:,.0f}".format, log=True), share, paper)
     bends = [
         (b.strategy, MEANINGS[b.strategy], "-" if b.num_gpus is None else f"{b.num_gpus:,}", b.reason)
-        for b in found.bends
+        for b in comparison.bends
     ]
     yield f"Where each falls below {100 * BENT_FRAC:.0f} %, and why:"
     yield table(["way", "what grows", ">from GPUs", "because"], bends, paper)

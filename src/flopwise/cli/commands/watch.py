@@ -223,9 +223,9 @@ def _job_pairs(status: WatchStatus) -> Iterator[tuple[str, Any]]:
                 planned = f" (planned {value:,.4g}, {low:,.4g} to {high:,.4g})"
             yield words, f"{job[measure]:,.4g}{planned}"
     for measure, words in (("ttft", "first token"), ("tpot", "time of a token"), ("latency", "whole answer")):
-        found = [(p, job[f"{measure}_p{p}_s"]) for p in (50, 95, 99) if f"{measure}_p{p}_s" in job]
-        if found:
-            yield words, ", ".join(f"p{percent} {format_seconds(value)}" for percent, value in found)
+        percentiles = [(p, job[f"{measure}_p{p}_s"]) for p in (50, 95, 99) if f"{measure}_p{p}_s" in job]
+        if percentiles:
+            yield words, ", ".join(f"p{percent} {format_seconds(value)}" for percent, value in percentiles)
     if "requests_waiting" in job:
         yield "requests", f"{job.get('requests_running', 0):,.0f} running, {job['requests_waiting']:,.0f} waiting"
     for measure, words in (("cache_frac", "KV cache"), ("mfu_frac", "MFU"), ("data_wait_frac", "waits for data")):

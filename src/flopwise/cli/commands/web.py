@@ -70,15 +70,15 @@ def _page_query(without_argument: bool = False) -> str:
     arguments = [p.name or "" for p in params if isinstance(p, click.Argument) and context.params[p.name or ""]]
     if without_argument:
         arguments = []
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for field, spelled in (dict.fromkeys(arguments, "") | options.spellings(context, settings=True)).items():
         value = context.params[field]
         for one in value if isinstance(value, tuple | list) else (value,):
             text = ",".join(f"{k}={v}" for k, v in one.items()) if isinstance(one, dict) else argument_text(one)
-            found.append(
+            pairs.append(
                 (spelled.lstrip("-").replace("-", "_") or field, text.lower() if isinstance(one, bool) else text)
             )
-    return urlencode([(key, text) for key, text in found if key != "web"])
+    return urlencode([(key, text) for key, text in pairs if key != "web"])
 
 
 def show_estimate(noun: str) -> None:

@@ -42,11 +42,11 @@ def command(*, runs: tuple[str, ...], output: Path | None, store: str | None) ->
     options.answer(compare_runs(runs, store=store, page=output), _lines, document)
 
 
-def document(found: Comparison) -> dict[str, Any]:
+def document(comparison: Comparison) -> dict[str, Any]:
     """The comparison as JSON."""
     return {
-        "runs": [{"run_id": one.run.run_id, "name": one.run.name} for one in found.runs],
-        "settings": {key: list(row) for key, row in found.settings.items()},
+        "runs": [{"run_id": one.run.run_id, "name": one.run.name} for one in comparison.runs],
+        "settings": {key: list(row) for key, row in comparison.settings.items()},
         "figures": [
             {
                 "metric": one.metric,
@@ -56,25 +56,25 @@ def document(found: Comparison) -> dict[str, Any]:
                 "beyond_noise": list(one.sure),
                 "against_plan": list(one.planned),
             }
-            for one in found.contrasts
+            for one in comparison.contrasts
         ],
     }
 
 
-def _lines(found: Comparison, paper: Screen) -> Iterator[str]:
+def _lines(comparison: Comparison, paper: Screen) -> Iterator[str]:
     from flopwise.records.page import chart_points, contrast_cells, contrast_heads, figure_text
 
-    names = [one.run.name for one in found.runs]
-    first = found.contrasts[0] if found.contrasts else None
+    names = [one.run.name for one in comparison.runs]
+    first = comparison.contrasts[0] if comparison.contrasts else None
     yield heading(f"{len(names)} runs, against {names[0]}", paper)
     if first is None:
         yield "No metric was measured in any of them."
-    yield table(contrast_heads(names), [contrast_cells(one) for one in found.contrasts], paper)
+    yield table(contrast_heads(names), [contrast_cells(one) for one in comparison.contrasts], paper)
     yield heading("Settings that differ", paper)
-    rows = [(key, *row) for key, row in found.settings.items()]
+    rows = [(key, *row) for key, row in comparison.settings.items()]
     yield table(["setting", *names], rows, paper) if rows else "None known."
     for metric in DRAWN:
-        drawn = [(one.run.name, chart_points(one, metric)) for one in found.runs if metric in one.series]
+        drawn = [(one.run.name, chart_points(one, metric)) for one in comparison.runs if metric in one.series]
         series = [
             Series(title, points, mark=MARKS[number % len(MARKS)], line=True)
             for number, (title, points) in enumerate(drawn)

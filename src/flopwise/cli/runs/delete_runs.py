@@ -27,12 +27,12 @@ def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     """
     from flopwise.api.runs import delete_runs, recorded_run
 
-    found = {(one := recorded_run(run, store=store).run).run_id: one for run in runs}
+    chosen = {(one := recorded_run(run, store=store).run).run_id: one for run in runs}
     if not yes:
         if not sys.stdin.isatty():
             raise usage_error("there is no terminal to confirm on: --yes deletes without asking")
-        for one in found.values():
+        for one in chosen.values():
             click.echo(plain_text(f"{one.run_id}  {one.name}  {one.task}  {one.model or ''}"), err=True)
-        click.confirm(f"Delete {len(found)} run{'s' * (len(found) != 1)} for good?", abort=True, err=True)
-    deleted = delete_runs(list(found), store=store)
+        click.confirm(f"Delete {len(chosen)} run{'s' * (len(chosen) != 1)} for good?", abort=True, err=True)
+    deleted = delete_runs(list(chosen), store=store)
     options.answer({"deleted": deleted}, lambda *_: [f"Deleted {', '.join(deleted)}."])

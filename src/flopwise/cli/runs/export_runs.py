@@ -45,10 +45,10 @@ def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None,
         options.refuse(("form",), "does not go with --rows, which write CSV; leave it out")
         options.answer(run_rows(runs, rows, store=store, file=output), lambda done, _: _rows(done, output))
         return
-    found = export_runs(runs, output, form=form, store=store)
-    samples = sum(one.count + one.not_finite for run in found for one in run.summaries.values())
-    done = {"output": str(output), "runs": [run.run.run_id for run in found], "samples": samples}
-    options.answer(done, lambda *_: [f"Wrote {len(found)} run{'s' * (len(found) != 1)}, {samples:,} samples: {output}"])
+    paths = export_runs(runs, output, form=form, store=store)
+    samples = sum(one.count + one.not_finite for run in paths for one in run.summaries.values())
+    done = {"output": str(output), "runs": [run.run.run_id for run in paths], "samples": samples}
+    options.answer(done, lambda *_: [f"Wrote {len(paths)} run{'s' * (len(paths) != 1)}, {samples:,} samples: {output}"])
 
 
 def _rows(done: RunRows, output: Path) -> Iterator[str]:

@@ -61,24 +61,24 @@ def command(*, files: tuple[Path, ...], store: str | None, **given: Any) -> None
     options.answer(import_runs(*files, store=store, **values), _lines, document)
 
 
-def document(found: Sequence[ImportedRun]) -> list[dict[str, Any]]:
+def document(imported: Sequence[ImportedRun]) -> list[dict[str, Any]]:
     """The imported runs as JSON."""
     paths = (
         "run.run_id run.name run.task source=run.source path new samples metrics left_out notes run.model run.gpu "
         "run.gpus run.settings run.expected"
     )
-    return [attributes(one, paths) for one in found]
+    return [attributes(one, paths) for one in imported]
 
 
-def _lines(found: Sequence[ImportedRun], paper: Screen) -> Iterator[str]:
+def _lines(imported: Sequence[ImportedRun], paper: Screen) -> Iterator[str]:
     rows = [
         (one.run.run_id[:8], one.run.name, one.run.source, one.samples, ", ".join(one.metrics),
          "" if one.new else "was there already")
-        for one in found
+        for one in imported
     ]  # fmt: skip
     yield table(["run", "name", "format", ">samples", "metrics", ""], rows, paper)
-    several = len(found) > 1
-    for one in found:
+    several = len(imported) > 1
+    for one in imported:
         lines = [
             *one.notes,
             *([f"not imported, as flopwise has no such metrics: {', '.join(one.left_out)}"] if one.left_out else []),

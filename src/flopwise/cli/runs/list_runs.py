@@ -46,9 +46,9 @@ def command(*, store: str | None, web: bool, **which: str | None) -> None:
         options.refuse(which, "the page lists all runs; filter them there")
         run_server("runs")
         return
-    found = runs(store=store, **options.values(which))
-    shown = {"A run against its estimate": f"flopwise runs show {found[0].run.run_id[:SHORT_ID]}"} if found else {}
-    options.answer(found, _lines, lambda all_of: [document(one) for one in all_of], further=shown)
+    rows = runs(store=store, **options.values(which))
+    shown = {"A run against its estimate": f"flopwise runs show {rows[0].run.run_id[:SHORT_ID]}"} if rows else {}
+    options.answer(rows, _lines, lambda all_of: [document(one) for one in all_of], further=shown)
 
 
 def document(one: RecordedRun) -> dict[str, Any]:
@@ -81,18 +81,18 @@ def last(one: RecordedRun, metric: str) -> float | None:
     return next((summary.last for (name, _), summary in one.summaries.items() if name == metric), None)
 
 
-def _lines(found: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:
-    if not found:
+def _lines(rows: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:
+    if not rows:
         yield "No recorded run matches. `flopwise.callbacks` records runs, `flopwise runs import FILE` imports them."
         return
-    running = sum(one.run.status == "running" for one in found)
-    count = "1 recorded run" if len(found) == 1 else f"{len(found):,} recorded runs"
-    yield verdict(f"{count}, {running:,} of them running; the latest is {found[0].run.name}.", paper)
+    running = sum(one.run.status == "running" for one in rows)
+    count = "1 recorded run" if len(rows) == 1 else f"{len(rows):,} recorded runs"
+    yield verdict(f"{count}, {running:,} of them running; the latest is {rows[0].run.name}.", paper)
     heads = (
         "run", "name", "task", "model", "machines", "began", ">took", "status", ">tokens/s", ">MFU", ">loss", ">cost",
     )  # fmt: skip
     spare = ("task", "machines", ">cost", ">MFU", ">took")
-    yield table(heads, [_cells(one) for one in found], paper, spare=spare)
+    yield table(heads, [_cells(one) for one in rows], paper, spare=spare)
 
 
 def _cells(one: RecordedRun) -> tuple[Any, ...]:

@@ -53,40 +53,40 @@ def command(*, run: str, output: Path | None, store: str | None, web: bool) -> N
 
         run_server("runs")
         return
-    found = recorded_run(run, store=store)
-    why = explain_run(found.run.run_id, store=store, page=output)
+    run_record = recorded_run(run, store=store)
+    why = explain_run(run_record.run.run_id, store=store, page=output)
     options.answer(
-        found,
+        run_record,
         lambda record, paper: _blocks(record, why, paper),
         lambda record: document(record) | _explained_document(why),
     )
 
 
-def document(found: RecordedRun) -> dict[str, Any]:
+def document(recorded: RecordedRun) -> dict[str, Any]:
     """The run as JSON."""
-    expected = found.run.expected
-    return run_document(found) | {
-        "software": found.run.software,
-        "settings": found.run.settings,
+    expected = recorded.run.expected
+    return run_document(recorded) | {
+        "software": recorded.run.software,
+        "settings": recorded.run.settings,
         "expected": expected,
         "summaries": [
             attributes(one, "metric device count not_finite mean total low high last last_at_s")
             | {"unit": METRICS[one.metric].unit}
-            for one in found.summaries.values()
+            for one in recorded.summaries.values()
         ],
-        "events": list(found.events),
+        "events": list(recorded.events),
     }
 
 
-def _blocks(found: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[str]:
-    run = found.run
+def _blocks(recorded: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[str]:
+    run = recorded.run
     yield from _explained_blocks(why, paper)
     yield heading(f"Run {run.name} ({run.run_id})", paper)
     machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
-    took = None if found.seconds is None else units.format_seconds(found.seconds)
+    took = None if recorded.seconds is None else units.format_seconds(recorded.seconds)
     facts = [
             ("task", run.task), ("model", run.model), ("machines", machines), ("host", run.host),
-            ("status", state(found)), ("began", moment(run.started_at_s)), ("ended", moment(run.ended_at_s)),
+            ("status", state(recorded)), ("began", moment(run.started_at_s)), ("ended", moment(run.ended_at_s)),
             ("took", took), ("price an hour", units.format_cost(run.price_usd_per_hour)),
             ("budget", units.format_cost(run.budget_usd)),
             ("source", run.source), *((f"setting {name}", value) for name, value in run.settings.items()),
@@ -98,29 +98,29 @@ def _blocks(found: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator[st
     rows = [
         (s.metric, s.device, METRICS[s.metric].unit, s.count + s.not_finite,
          s.total if METRICS[s.metric].cumulative else s.mean, s.low, s.high, s.last, s.not_finite or None)
-        for s in found.summaries.values()
+        for s in recorded.summaries.values()
     ]  # fmt: skip
     yield table(heads, rows, paper, spare=(">not finite", ">samples", ">low")) if rows else "Nothing was measured."
     if run.expected is not None:
         yield f"Expected by flopwise {run.expected.version}: {run.expected.question}"
-    yield from _events(found, paper)
+    yield from _events(recorded, paper)
 
 
-def _events(found: RecordedRun, paper: Screen) -> Iterator[str]:
-    if not found.events:
+def _events(recorded: RecordedRun, paper: Screen) -> Iterator[str]:
+    if not recorded.events:
         return
     yield heading("Events", paper)
-    rows = [(moment(one.at_s), one.step, one.kind, one.device, one.text) for one in found.events[-MOST_EVENTS:]]
+    rows = [(moment(one.at_s), one.step, one.kind, one.device, one.text) for one in recorded.events[-MOST_EVENTS:]]
     yield table(["when", ">step", "what", "device", "text"], rows, paper)
-    if len(found.events) > MOST_EVENTS:
-        yield f"{len(found.events) - MOST_EVENTS:,} earlier ones are in --json."
+    if len(recorded.events) > MOST_EVENTS:
+        yield f"{len(recorded.events) - MOST_EVENTS:,} earlier ones are in --json."
 
 
-def _explained_document(found: ExplainedRun) -> dict[str, Any]:
+def _explained_document(explained: ExplainedRun) -> dict[str, Any]:
     """The explanation as JSON; `series`: metrics over the run, thinned out to medians, by step, request or second."""
     from flopwise.records.page import chart_points
 
-    why, steady = found.explanation, found.measured.steady
+    why, steady = explained.explanation, explained.measured.steady
     return {
         "verdict": why.verdict,
         "figures": [
@@ -133,7 +133,7 @@ def _explained_document(found: ExplainedRun) -> dict[str, Any]:
             for one in why.outcomes
         ],
         "terms": [attributes(one, "name expected_s measured_s difference_s basis") for one in why.terms],
-        "series": {name: points for name in DRAWN if len(points := chart_points(found.measured, name)) > 1},
+        "series": {name: points for name in DRAWN if len(points := chart_points(explained.measured, name)) > 1},
         "causes": list(why.causes),
         "steady": None
         if steady is None
@@ -142,11 +142,11 @@ def _explained_document(found: ExplainedRun) -> dict[str, Any]:
     }
 
 
-def _explained_blocks(found: ExplainedRun, paper: Screen) -> Iterator[str]:
+def _explained_blocks(explained: ExplainedRun, paper: Screen) -> Iterator[str]:
     """The verdict and its reasons."""
     from flopwise.records.page import OUTCOME_HEADS, chart_points, figure_text, outcome_cells
 
-    why = found.explanation
+    why = explained.explanation
     yield heading(why.verdict, paper)
     if why.terms:
         whole = sum(term.expected_s for term in why.terms)
@@ -155,18 +155,18 @@ def _explained_blocks(found: ExplainedRun, paper: Screen) -> Iterator[str]:
              f"{t.difference_s / whole:+.1%}".replace("%", " %"), t.basis)
             for t in why.terms
         ]  # fmt: skip
-        yield heading(f"Where the time of a {'step' if found.measured.trains else 'request'} goes", paper)
+        yield heading(f"Where the time of a {'step' if explained.measured.trains else 'request'} goes", paper)
         yield table(["term", ">expected", ">measured", ">of the total", "basis"], rows, paper)
     if why.causes:
         yield bullets("Likely causes", [f"{c.name}: {c.evidence}; {c.lever}" for c in why.causes])
-    yield heading("Steady figures" if found.measured.trains else "Figures", paper)
+    yield heading("Steady figures" if explained.measured.trains else "Figures", paper)
     yield table(OUTCOME_HEADS, [outcome_cells(one) for one in why.outcomes], paper)
     for metric in DRAWN:
-        points = chart_points(found.measured, metric)
+        points = chart_points(explained.measured, metric)
         if len(points) > 1:
             yield heading(f"{metric} over the run", paper)
             axis = Axis(metric, partial(figure_text, metric))
-            across = Axis("step" if found.measured.trains else "request")
+            across = Axis("step" if explained.measured.trains else "request")
             yield chart([Series(metric, points, line=True)], across, axis, paper, rows=8)
     if why.notes:
         yield bullets("How this was found", why.notes)

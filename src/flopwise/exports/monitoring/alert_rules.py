@@ -113,17 +113,17 @@ def of_record(name: str, watched: WatchedWorkload, signal: Signal) -> Signal:
 
 def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
     """Utilisation above 90 % for 10 minutes, on a quantity that the plan keeps below it."""
-    found, name = quantities(watched), watched.name
-    busy, load = found.get("device_busy_ratio"), found.get("load_ratio")
+    signals, name = quantities(watched), watched.name
+    busy, load = signals.get("device_busy_ratio"), signals.get("load_ratio")
     planned = busy_frac(watched)
     more = _more(watched)
     usual = f"{format_percent(BUSY, 0)} for 10 minutes is the usual limit"
     if watched.ends:
-        if busy is None or "tokens_per_second" not in found:
+        if busy is None or "tokens_per_second" not in signals:
             return
-        progress = "output_tokens_per_second" if "output_tokens_per_second" in found else "tokens_per_second"
+        progress = "output_tokens_per_second" if "output_tokens_per_second" in signals else "tokens_per_second"
         moving = f"{record_of(progress, name)} > 0"
-        tokens = found[progress]
+        tokens = signals[progress]
         yield WatchRule(
             alert="BusyWithoutProgress", quantity="device_busy_ratio", threshold=BUSY, for_s=BUSY_FOR_S,
             severity="critical", tested_alone=True,
@@ -198,8 +198,8 @@ def _from_row(
 
 def _memory(watched: WatchedWorkload) -> Iterator[WatchRule]:
     """Memory above 85 % for 5 minutes: of devices if the plan stays below it, else of the engine's cache."""
-    found, row = quantities(watched), watched.alerts.get("device_memory_bytes")
-    memory, cache = found.get("memory_ratio"), found.get("cache_ratio")
+    signals, row = quantities(watched), watched.alerts.get("device_memory_bytes")
+    memory, cache = signals.get("memory_ratio"), signals.get("cache_ratio")
     usual = f"{format_percent(MEMORY, 0)} for 5 minutes is the usual limit"
     limit = None if row is None else row.threshold / watched.capacity_bytes
     engine = watched.engine and row is not None and limit is not None and limit > MEMORY
@@ -286,22 +286,24 @@ LATENCY_WORDS = {"ttft": "time to first token", "tpot": "time per output token",
 
 def _rates(watched: WatchedWorkload) -> Iterator[WatchRule]:
     """Alerts on the throughput of runs, and on requests and queues of services."""
-    found, rows = quantities(watched), watched.alerts
+    signals, rows = quantities(watched), watched.alerts
     rate = (
-        "tokens_per_second" if watched.trains or "output_tokens_per_second" not in found else "output_tokens_per_second"
+        "tokens_per_second"
+        if watched.trains or "output_tokens_per_second" not in signals
+        else "output_tokens_per_second"
     )
     low = rows.get("tokens_per_s")
-    if low is not None and rate in found:
-        yield _from_row(watched, low, "ThroughputLow", rate, found[rate], "throughput is below the plan's interval",
+    if low is not None and rate in signals:
+        yield _from_row(watched, low, "ThroughputLow", rate, signals[rate], "throughput is below the plan's interval",
                         watched.value("tokens_per_s") or watched.value("output_tokens_per_s"))  # fmt: skip
     arrivals, waiting = rows.get("requests_per_s"), rows.get("requests_waiting")
-    if arrivals is not None and "requests_per_second" in found:
+    if arrivals is not None and "requests_per_second" in signals:
         load, capacity = _load(watched), watched.value("requests_per_s")
-        yield _from_row(watched, arrivals, "RequestRateHigh", "requests_per_second", found["requests_per_second"],
+        yield _from_row(watched, arrivals, "RequestRateHigh", "requests_per_second", signals["requests_per_second"],
                         "more requests than the replicas are planned for",
                         min(load * capacity, 0.9 * arrivals.threshold) if load and capacity else None)  # fmt: skip
-    if waiting is not None and "requests_waiting" in found:
-        yield _from_row(watched, waiting, "RequestsWaiting", "requests_waiting", found["requests_waiting"],
+    if waiting is not None and "requests_waiting" in signals:
+        yield _from_row(watched, waiting, "RequestsWaiting", "requests_waiting", signals["requests_waiting"],
                         "the queue is too long for the latency target", 0.0)  # fmt: skip
 
 
@@ -421,23 +423,23 @@ def _steps(firing: Series, signal: Signal) -> Callable[[float], Series]:
 
 def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
     """Alerts on MFU below the plan's interval, and on the age of the last checkpoint."""
-    estimate, found = watched.estimate, quantities(watched)
+    estimate, signals = watched.estimate, quantities(watched)
     if estimate is None:
         return
     low = estimate.mfu_frac * estimate.low / estimate.tokens_per_s_per_gpu
     for name, alert, what in (("mfu_ratio", "MfuLow", "by tokens"), ("tensor_ratio", "TensorCoresIdle", "by counters")):
-        if name not in found:
+        if name not in signals:
             continue
         why, limit = f"the lower end of the planned {format_percent(estimate.mfu_frac, 1)}, {what}", low
         if name == "tensor_ratio":
             why += ", less a tenth; tensor cores also run recomputation, so their share cannot be far below MFU"
             limit *= TENSOR_SLACK
         yield WatchRule(
-            alert=alert, quantity=name, signal=of_record(name, watched, found[name]), threshold=limit, above=False,
+            alert=alert, quantity=name, signal=of_record(name, watched, signals[name]), threshold=limit, above=False,
             for_s=900, summary=f"MFU below plan, {what}", why=why, planned=estimate.mfu_frac,
             action="look for a slow machine, network or storage; profile a step; compare the layout with the plan",
         )  # fmt: skip
-    age, run = found.get("checkpoint_age_seconds"), estimate.run
+    age, run = signals.get("checkpoint_age_seconds"), estimate.run
     if age is not None and run is not None:
         usual = run.checkpoint_interval_s + run.checkpoint_write_s
         yield WatchRule(

@@ -42,10 +42,10 @@ def record_of(name: str, workload: str, **labels: str) -> str:
 
 def quantities(watched: WatchedWorkload) -> dict[str, Signal]:
     """All quantities that the workload's exporters measure, by the name of the recorded series."""
-    found: dict[str, Signal | None] = dict(_machines(watched))
-    found |= dict(_traffic(watched))
-    found |= dict(_ratios(watched, {name for name, signal in found.items() if signal is not None}))
-    return {name: signal for name, signal in found.items() if signal is not None}
+    signals: dict[str, Signal | None] = dict(_machines(watched))
+    signals |= dict(_traffic(watched))
+    signals |= dict(_ratios(watched, {name for name, signal in signals.items() if signal is not None}))
+    return {name: signal for name, signal in signals.items() if signal is not None}
 
 
 def latencies(watched: WatchedWorkload) -> Iterator[tuple[str, str, Signal]]:

@@ -74,9 +74,9 @@ class Meters:
     @classmethod
     def of(cls, name: str, facts: Facts, accelerator: Accelerator, software: str = "") -> Meters:
         """The metrics of a workload on a kind of device with `software`: an engine, or "run" for training."""
-        found = [e for e in facts.exporters if e.kind == accelerator.kind and e.vendor in (accelerator.vendor, ANY)]
-        found += [e for e in facts.exporters if software and e.name == software]
-        return cls(name=name, exporters=tuple(found), facts=facts)
+        exporters = [e for e in facts.exporters if e.kind == accelerator.kind and e.vendor in (accelerator.vendor, ANY)]
+        exporters += [e for e in facts.exporters if software and e.name == software]
+        return cls(name=name, exporters=tuple(exporters), facts=facts)
 
     @property
     def device(self) -> ExporterRecord | None:

@@ -85,13 +85,13 @@ class WatchedWorkload:
 
     def value(self, figure: str, end: str = "value") -> float | None:
         """A figure of the plan, or an end of its interval."""
-        found = self.figures.get(figure)
-        return found.get(end) if isinstance(found, Mapping) else found if end == "value" else None
+        figure_value = self.figures.get(figure)
+        return figure_value.get(end) if isinstance(figure_value, Mapping) else figure_value if end == "value" else None
 
     def percentile(self, latency: str) -> str:
         """The percentile at which the plan has a latency; p95 in an assessment of a file that has none."""
-        found = self.figures.get(latency)
-        return str(found.get("percentile", "p95")) if isinstance(found, Mapping) else "p95"
+        expected = self.figures.get(latency)
+        return str(expected.get("percentile", "p95")) if isinstance(expected, Mapping) else "p95"
 
     @cached_property
     def estimate(self) -> TrainEstimate | None:

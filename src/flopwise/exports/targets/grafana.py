@@ -152,11 +152,11 @@ def _by_device(watched: WatchedWorkload, record: str) -> Iterator[tuple[str, str
     """A line for each device of the machines that are chosen."""
     meters = watched.meters
     meaning, device = BY_DEVICE.get(record), meters.device
-    found = None if meaning is None else meters.record(meaning)
-    if found is None or device is None or not device.device or record == "memory_ratio":
+    meter = None if meaning is None else meters.record(meaning)
+    if meter is None or device is None or not device.device or record == "memory_ratio":
         return
-    series = meters.select(found).replace("}", ',instance=~"$instance"}')
-    yield f"{series} * {found.scale:g}", f"{{{{instance}}}} {{{{{device.device}}}}}"
+    series = meters.select(meter).replace("}", ',instance=~"$instance"}')
+    yield f"{series} * {meter.scale:g}", f"{{{{instance}}}} {{{{{device.device}}}}}"
 
 
 def _panel(title: str, unit: str, queries: Sequence[tuple[str, str]], limits: Sequence[WatchRule]) -> dict[str, Any]:

@@ -129,16 +129,16 @@ def _scaled_object(deployment: Deployment, hours: WeeklySchedule) -> Object:
 
 def _spans(windows: Spans) -> Spans:
     """Windows of the week that touch as one; one that goes on into Monday ends after the week."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for start, stop in windows:
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
         else:
-            found.append((start, stop))
-    if len(found) > 1 and found[0][0] == 0 and found[-1][1] == WEEK_MIN:
-        (_, stop), *others, (start, _) = found
-        found = [*others, (start, WEEK_MIN + stop)]
-    return tuple(found)
+            spans.append((start, stop))
+    if len(spans) > 1 and spans[0][0] == 0 and spans[-1][1] == WEEK_MIN:
+        (_, stop), *others, (start, _) = spans
+        spans = [*others, (start, WEEK_MIN + stop)]
+    return tuple(spans)
 
 
 def _cron_pairs(spans: Spans) -> Iterator[tuple[str, str]]:
@@ -200,11 +200,11 @@ def _changes(parts: Sequence[tuple[WeeklySchedule, int]]) -> dict[tuple[int, int
     """Days of the week by (minute of the day, nodes from then on), wherever the number of nodes changes."""
     cuts = sorted({end % WEEK_MIN for when, _ in parts for window in when.windows for end in window})
     sizes = [sum(n for when, n in parts if any(a <= cut < b for a, b in when.windows)) for cut in cuts]
-    found: dict[tuple[int, int], list[int]] = {}
+    changes: dict[tuple[int, int], list[int]] = {}
     for number, (cut, size) in enumerate(zip(cuts, sizes, strict=True)):
         if size != sizes[number - 1]:
-            found.setdefault((cut % DAY_MIN, size), []).append(cut // DAY_MIN)
-    return found
+            changes.setdefault((cut % DAY_MIN, size), []).append(cut // DAY_MIN)
+    return changes
 
 
 def _notes() -> Iterator[str]:

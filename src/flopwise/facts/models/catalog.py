@@ -151,12 +151,12 @@ class _Index:
                 if "*" in pattern:
                     size = wanted[len(before) : len(wanted) - len(after)]
                     fits = wanted.startswith(before) and wanted.endswith(after) and size
-                    found = self.find(base.replace("*", size)) if fits else None
+                    card = self.find(base.replace("*", size)) if fits else None
                 else:
-                    found = self.find(base) if wanted == before else None
-                if found is not None:
-                    text = f"{name}: the architecture of {found['name']}, which it was tuned from"
-                    return {**found, "notes": "; ".join(filter(None, (found.get("notes"), text)))}
+                    card = self.find(base) if wanted == before else None
+                if card is not None:
+                    text = f"{name}: the architecture of {card['name']}, which it was tuned from"
+                    return {**card, "notes": "; ".join(filter(None, (card.get("notes"), text)))}
         return None
 
 
@@ -187,10 +187,10 @@ def _find(spec: str, index: _Index) -> Record | None:
         organisation, _, tail = spec.partition("_")  # google_gemma-3-27b-it
         known = index.find(spec) or index.same_architecture(spec)
         return known or (_find(f"{organisation}/{tail}", index) if _key(organisation) in index.publishers else None)
-    found = index.exact.get(_key(spec))
+    exact = index.exact.get(_key(spec))
     organisation, _, tail = spec.rpartition("/")
-    if found is not None or not _key(tail):
-        return found
+    if exact is not None or not _key(tail):
+        return exact
     plain = tail == _FORMATS.sub("", tail)
     if _key(organisation) in index.publishers or not (plain or Path(spec).exists()):
         return _find(tail, index)

@@ -109,17 +109,17 @@ def named_format(name: str) -> str | None:
     Source: how the tools and publishers name what they write: AutoAWQ, GPTQModel, llm-compressor (`w4a16`), ModelOpt,
     bitsandbytes, MLX, ExLlama (`4.0bpw`), llama.cpp.
     """
-    found = _MLX.search(name)
-    if found is not None:
-        return f"mlx-{found['bits']}bit"
+    match = _MLX.search(name)
+    if match is not None:
+        return f"mlx-{match['bits']}bit"
     for pattern, stored_as in _NAMED:
-        found = pattern.search(name)
-        if found is not None:
-            return stored_as or found.group(1).upper()
-    found = _RATE.search(name)
-    if found is None:
+        match = pattern.search(name)
+        if match is not None:
+            return stored_as or match.group(1).upper()
+    match = _RATE.search(name)
+    if match is None:
         return None
-    return f"exl{found['kind'] or found['late'] or 2}-{float(found['before'] or found['after']):g}"
+    return f"exl{match['kind'] or match['late'] or 2}-{float(match['before'] or match['after']):g}"
 
 
 _WITH_HEADS = ("LMHead", "DoubleHeads", "MTModel")

@@ -45,7 +45,7 @@ class ClassDefaults:
     def __init__(self, own: Path | None = None) -> None:
         """Those of data/model_defaults.json, with the types of a file of your own before them."""
         self.own = own
-        self._found: dict[str, dict[str, Any]] = {}
+        self._dialects: dict[str, dict[str, Any]] = {}
 
     @cached_property
     def _own(self) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class ClassDefaults:
 
     def of(self, model_type: str) -> dict[str, Any]:
         """The entry of a type, empty where there is none; of the shipped file only its line is parsed."""
-        if model_type not in self._found:
-            self._found[model_type] = self._own.get(model_type) or self._shipped_entry(model_type)
-        return self._found[model_type]
+        if model_type not in self._dialects:
+            self._dialects[model_type] = self._own.get(model_type) or self._shipped_entry(model_type)
+        return self._dialects[model_type]
 
     def _shipped_entry(self, model_type: str) -> dict[str, Any]:
         mark = f'\n  "{model_type}": '
@@ -115,13 +115,13 @@ class Fields:
 
     def has(self, key: str) -> bool:
         """Whether the file itself gives a value other than null."""
-        found, value = self._find(key)
-        return found and value is not None
+        present, value = self._find(key)
+        return present and value is not None
 
     def value(self, key: str, default: Any = None) -> Any:
         """Whatever stands under `key`: the file's value (null included), else the class's default, else `default`."""
-        found, value = self._find(key)
-        if found:
+        present, value = self._find(key)
+        if present:
             return value
         for name in (key, self._same.get(key, key)):
             if name in self._defaults:
@@ -136,8 +136,8 @@ class Fields:
 
     def size(self, key: str, default: int | None = None, *, high: int = MAX_SIZE) -> int:
         """A positive size. One that the file, its class and the caller leave open is an error that names the key."""
-        found, value = self._find(key)
-        if value is None and default is None and (self.nested or found or key not in NEEDED):
+        present, value = self._find(key)
+        if value is None and default is None and (self.nested or present or key not in NEEDED):
             value = self.value(key)
         if value is None:
             if default is None:

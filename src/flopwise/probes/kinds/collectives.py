@@ -52,8 +52,8 @@ class Ranks:
         """
         request = json.dumps({"operation": operation, "bytes": nbytes, "seconds": watch.seconds})
         patience_s = max(min(watch.seconds + ANSWER_S, watch.end - watch.clock()), watch.seconds)
-        found: list[float] = json.loads(self._answer(request, patience_s))
-        return found
+        seconds: list[float] = json.loads(self._answer(request, patience_s))
+        return seconds
 
     def _answer(self, line: str, seconds: float) -> str:
         """The answer of the first process to a line; after a fault all calls raise it. Raises RuntimeError."""

@@ -192,11 +192,11 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
         raise NothingToMeasureError(f"{bench.folder}: only {free >> 20} MiB are free, and a probe uses at most a tenth")
     scratch = Scratch(bench.folder, size, min(QUICK_FILL_S if bench.quick else FILL_S, bench.left_s))
     try:
-        found = [
+        rows = [
             Task(name="disk_write", unit="B/s", work=CHUNK, shape={"bytes": CHUNK}, prepare=scratch.row_writer),
             Task(name="disk_read", unit="B/s", work=CHUNK, shape={"bytes": CHUNK}, prepare=scratch.row_reader),
         ]
-        found += [
+        rows += [
             Task(
                 name=f"disk_random_{what}", unit="B/s", work=float(BLOCK * BATCH * depth),
                 shape={"bytes": BLOCK, "depth": depth}, prepare=partial(scratch.random_run, what, depth),
@@ -204,6 +204,6 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
             for what in ("read", "write")
             for depth in (1, DEPTH)
         ]  # fmt: skip
-        yield [replace(task, note=scratch.note) for task in found]
+        yield [replace(task, note=scratch.note) for task in rows]
     finally:
         scratch.close()

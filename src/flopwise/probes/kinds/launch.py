@@ -25,7 +25,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
 
         return run_and_wait
 
-    found = [
+    rows = [
         Task(
             name="launch_queued", unit="s", work=QUEUED,
             prepare=lambda: backend.small_operation(QUEUED, backward=False),
@@ -33,10 +33,10 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
         Task(name="launch_waited", unit="s", work=1, prepare=one_waited_for),
     ]  # fmt: skip
     if backend.trains:
-        found.append(
+        rows.append(
             Task(
                 name="launch_autograd", unit="s", work=2 * QUEUED,
                 prepare=lambda: backend.small_operation(QUEUED, backward=True),
             )
         )  # fmt: skip
-    yield found
+    yield rows

@@ -18,19 +18,19 @@ MOST_PRODUCTS = 1 << 18
 @contextmanager
 def tasks(bench: Bench) -> Iterator[list[Task]]:
     """Both implementations for a small and a large matrix; FLOP are those that were computed, 2 per multiplication."""
-    found = list[Task]()
+    rows = list[Task]()
     for n in SIZES:
         entries = min(n * n, MOST_PRODUCTS // n)
         part = f"measured on {entries:,} of {n * n:,} entries of the result and scaled up" if entries < n * n else ""
         naive = partial(_naive, n, entries)
         whole = partial(bench.backend.matmul, n, n, n, "fp32")
-        found += [
+        rows += [
             Task(name="loop_naive", unit="FLOP/s", work=2.0 * n * entries, shape={"n": n}, prepare=naive, note=part),
             Task(
                 name="loop_vectorised", unit="FLOP/s", work=2.0 * n**3, shape={"n": n}, dtype="fp32", prepare=whole
             ),
         ]  # fmt: skip
-    yield found
+    yield rows
 
 
 def _naive(n: int, entries: int) -> Run:

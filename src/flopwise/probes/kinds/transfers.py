@@ -27,7 +27,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
     here = backend.device.id
     sizes = QUICK_SIZES if bench.quick else SIZES
     pinnings = (False, True) if backend.device.kind != "mps" else (False,)
-    found = [
+    rows = [
         Task(
             name="device_to_host" if to_host else "host_to_device", unit="B/s", work=float(nbytes),
             shape={"bytes": nbytes, "pinned": int(pinned)}, needs_bytes=float(nbytes),
@@ -37,7 +37,7 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
         for pinned in pinnings
         for nbytes in sizes
     ]  # fmt: skip
-    found += [
+    rows += [
         Task(
             name="device_to_device", unit="B/s", work=float(nbytes), shape={"bytes": nbytes, "peer": peer},
             needs_bytes=float(nbytes), prepare=partial(backend.transfer, nbytes, here, f"cuda:{peer}", pinned=True),
@@ -45,4 +45,4 @@ def tasks(bench: Bench) -> Iterator[list[Task]]:
         for peer in backend.peers()[:MOST_PEERS]
         for nbytes in sizes
     ]  # fmt: skip
-    yield found
+    yield rows

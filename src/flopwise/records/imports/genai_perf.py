@@ -56,8 +56,10 @@ def read_runs(source: Source) -> list[RawRun]:
         return [run]
     document = source.document
     if "experiments" in document:
-        found = objects_of(document["experiments"])
-        return [_experiment(one, source, "" if len(found) == 1 else f"-{n + 1}") for n, one in enumerate(found)]
+        experiments = objects_of(document["experiments"])
+        return [
+            _experiment(one, source, "" if len(experiments) == 1 else f"-{n + 1}") for n, one in enumerate(experiments)
+        ]
     return [_statistics(document, source)]
 
 
@@ -157,18 +159,18 @@ def _experiment(one: Mapping[str, Any], source: Source, ending: str) -> RawRun:
 
 def _add_requests(run: RawRun, requests: Iterable[LoadRequest | None]) -> None:
     """Add each request and the totals."""
-    found = [(number, one) for number, one in enumerate(requests) if one is not None]
-    for number, one in found:
+    numbered = [(number, one) for number, one in enumerate(requests) if one is not None]
+    for number, one in numbered:
         run.add_request(one, one.start_s, number)
-    if not found:
+    if not numbered:
         return
-    ends = [one.start_s + one.e2e_s for _, one in found]
-    run.started_at_s, run.ended_at_s = min(one.start_s for _, one in found), max(ends)
-    length_s, tokens = run.ended_at_s - run.started_at_s, sum(one.output for _, one in found)
+    ends = [one.start_s + one.e2e_s for _, one in numbered]
+    run.started_at_s, run.ended_at_s = min(one.start_s for _, one in numbered), max(ends)
+    length_s, tokens = run.ended_at_s - run.started_at_s, sum(one.output for _, one in numbered)
     if length_s > 0:
-        run.add("requests_per_s", len(found) / length_s, max(ends))
+        run.add("requests_per_s", len(numbered) / length_s, max(ends))
         run.add("tokens_per_s", tokens / length_s, max(ends))
-    run.settings.setdefault("output_tokens", max(1, round(tokens / len(found))))
-    prompts = [one.prompt for _, one in found if one.prompt > 0]
+    run.settings.setdefault("output_tokens", max(1, round(tokens / len(numbered))))
+    prompts = [one.prompt for _, one in numbered if one.prompt > 0]
     if prompts:
         run.settings.setdefault("input_tokens", max(1, round(sum(prompts) / len(prompts))))

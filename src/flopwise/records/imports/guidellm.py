@@ -32,16 +32,20 @@ _OF_REQUESTS = ("ttft_s", "itl_s", "e2e_s")
 def recognises(source: Source) -> bool:
     """Whether the file has this format."""
     document = mapping_of(source.document)
-    found = objects_of(document.get("benchmarks"))
-    return bool(found) and "metrics" in found[0] and "time_to_first_token_ms" in mapping_of(found[0]["metrics"])
+    benchmarks = objects_of(document.get("benchmarks"))
+    return (
+        bool(benchmarks)
+        and "metrics" in benchmarks[0]
+        and "time_to_first_token_ms" in mapping_of(benchmarks[0]["metrics"])
+    )
 
 
 def read_runs(source: Source) -> list[RawRun]:
     """A run for each benchmark."""
     document = source.document
     version = mapping_of(document.get("metadata")).get("guidellm_version")
-    found = objects_of(document["benchmarks"])
-    runs = [_run(one, source, place, len(found)) for place, one in enumerate(found)]
+    benchmarks = objects_of(document["benchmarks"])
+    runs = [_run(one, source, place, len(benchmarks)) for place, one in enumerate(benchmarks)]
     for run in runs:
         if version:
             run.software["guidellm"] = str(version)
@@ -56,13 +60,13 @@ def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
 
 def users_of(document: Mapping[str, Any]) -> set[int | None]:
     """Clients of a closed loop in each benchmark; None where requests came at a rate."""
-    found = set[int | None]()
+    counts = set[int | None]()
     for one in objects_of(document.get("benchmarks")):
         strategy = mapping_of(mapping_of(one.get("config")).get("strategy"))
         kind = strategy.get("type_") or mapping_of(one.get("scheduler_metrics")).get("strategy_type")
         users = _load(strategy, str(kind)).get("concurrency")
-        found.add(users if isinstance(users, int) else None)
-    return found
+        counts.add(users if isinstance(users, int) else None)
+    return counts
 
 
 def _requests(benchmark: Mapping[str, Any]) -> Iterator[LoadRequest | None]:

@@ -76,7 +76,7 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRun:
+class FileRun:
     """A run of a file, ready to be written."""
 
     run_id: str  # a hash of the content: the same content is the same run
@@ -111,13 +111,13 @@ class ImportedRun:
     new: bool  # False: the store had it already
 
 
-def _found_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> list[FoundRun]:
+def _file_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> list[FileRun]:
     """The runs of files.
 
     Raises:
         SpecError: a file cannot be read, has no known metric, or has the same content as another one.
     """
-    found: dict[str, FoundRun] = {}
+    by_key: dict[str, FileRun] = {}
     for path in paths:
         kind, source, runs = read_file(path, spec.format)
         for number, raw in enumerate(runs):
@@ -128,26 +128,28 @@ def _found_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> li
                     f"{path}: no metric has a known name ({names}); name them by --metric step_s=NAME and so on"
                 )
             key = hashlib.sha256(f"{kind} {source.digest} {number}".encode()).hexdigest()[:32]
-            if key in found:
-                raise SpecError(f"{path} and {found[key].path} have the same content; give one of them")
-            found[key] = FoundRun(run_id=key, format=kind, path=path, raw=raw, cleaned=one)
-    return list(found.values())
+            if key in by_key:
+                raise SpecError(f"{path} and {by_key[key].path} have the same content; give one of them")
+            by_key[key] = FileRun(run_id=key, format=kind, path=path, raw=raw, cleaned=one)
+    return list(by_key.values())
 
 
 def import_files(
-    files: Sequence[Path], spec: ImportSpec, gpus: int | None, planned_run: Callable[[FoundRun], PlannedRun],
+    files: Sequence[Path], spec: ImportSpec, gpus: int | None, planned_run: Callable[[FileRun], PlannedRun],
     store: Path | str | None,
 ) -> list[ImportedRun]:  # fmt: skip
     """Write the runs of files to the store at `store`; `planned_run` returns the settings and estimate of each.
 
     Raises:
-        SpecError: as `_found_runs`, in which case nothing is written; or the store cannot be written.
+        SpecError: as `_file_runs`, in which case nothing is written; or the store cannot be written.
     """
     own = [path for path in files if spec.format in ("auto", FORMAT) and _is_export(path)]
-    found = _found_runs([path for path in files if path not in own], spec, gpus)
-    planned = [planned_run(one) for one in found]
-    opened, several = open_store(store), len(found) > 1
-    written = [_write_run(opened, one, plan, spec, several=several) for one, plan in zip(found, planned, strict=True)]
+    file_runs = _file_runs([path for path in files if path not in own], spec, gpus)
+    planned = [planned_run(one) for one in file_runs]
+    opened, several = open_store(store), len(file_runs) > 1
+    written = [
+        _write_run(opened, one, plan, spec, several=several) for one, plan in zip(file_runs, planned, strict=True)
+    ]
     return [*(run for path in own for run in import_export(opened, path)), *written]
 
 
@@ -219,7 +221,7 @@ def _samples_of_line(entry: Mapping[str, Any]) -> list[Sample]:
     return [Sample(metric, float(t), float(v), None if s < 0 else int(s), device) for t, s, v in columns]
 
 
-def _write_run(store: Store, found: FoundRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> ImportedRun:
+def _write_run(store: Store, file_run: FileRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> ImportedRun:
     """Write a run with all its samples, or nothing if the store has it already.
 
     `several`: append the run's name in the file to the given name.
@@ -227,28 +229,28 @@ def _write_run(store: Store, found: FoundRun, planned: PlannedRun, spec: ImportS
     Raises:
         SpecError: the store cannot be written.
     """
-    one, run = found.cleaned, _run(found, planned, spec, several=several)
+    one, run = file_run.cleaned, _run(file_run, planned, spec, several=several)
     new = store.add_run(run, one.samples, one.events)
     if spec.replace and not new:
         store.delete(run.run_id)
         new = store.add_run(run, one.samples, one.events)
     return ImportedRun(
-        run=run if new else store.run(run.run_id), path=str(found.path), samples=len(one.samples),
+        run=run if new else store.run(run.run_id), path=str(file_run.path), samples=len(one.samples),
         metrics=tuple(dict.fromkeys(sample.metric for sample in one.samples)), left_out=one.left_out,
         notes=(*one.notes, *planned.notes), new=new,
     )  # fmt: skip
 
 
-def _run(found: FoundRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> Run:
+def _run(file_run: FileRun, planned: PlannedRun, spec: ImportSpec, *, several: bool) -> Run:
     """The run in the form of the store."""
-    raw, one, settings = found.raw, found.cleaned, planned.settings
+    raw, one, settings = file_run.raw, file_run.cleaned, planned.settings
     tunes = spec.task == "finetune" or any(settings.get(name) for name in ("finetune", "lora", "qlora"))
     own = f"{spec.name}-{raw.name}" if spec.name and several else spec.name or raw.name
     return Run(
-        run_id=found.run_id, name=own, task="serve" if raw.task == "serve" else "finetune" if tunes else "pretrain",
+        run_id=file_run.run_id, name=own, task="serve" if raw.task == "serve" else "finetune" if tunes else "pretrain",
         started_at_s=one.started_at_s, ended_at_s=one.ended_at_s, status="finished" if raw.finished else "stopped",
-        source=found.format, model=spec.model or raw.model, gpu=planned.gpu, gpus=planned.gpus, software=raw.software,
-        settings=settings, price_usd_per_hour=planned.usd_per_hour, expected=planned.expected,
+        source=file_run.format, model=spec.model or raw.model, gpu=planned.gpu, gpus=planned.gpus,
+        software=raw.software, settings=settings, price_usd_per_hour=planned.usd_per_hour, expected=planned.expected,
     )  # fmt: skip
 
 
@@ -346,7 +348,7 @@ def _with_times(raw: RawRun, start_s: float, notes: list[str]) -> dict[str, list
 
 def _steady_clock(points: list[Point], name: str, notes: list[str], events: list[Event]) -> list[Point]:
     """Points with times that never decrease: after a jump of the clock they continue from the time of the jump."""
-    shift, last, found, jumps = 0.0, -math.inf, list[Point](), 0
+    shift, last, shifted, jumps = 0.0, -math.inf, list[Point](), 0
     for point in points:
         assert point.at_s is not None
         at_s = point.at_s + shift
@@ -355,27 +357,27 @@ def _steady_clock(points: list[Point], name: str, notes: list[str], events: list
             events.append(Event(last, "clock", f"the clock fell back by {last - at_s:,.1f} s", point.step))
             at_s, jumps = last, jumps + 1
         last = at_s
-        found.append(point._replace(at_s=at_s))
+        shifted.append(point._replace(at_s=at_s))
     if jumps:
         notes.append(f"{name}: the wall clock jumps back {jumps} times; later times are shifted accordingly")
-    return found
+    return shifted
 
 
 def _resumes(points: list[Point]) -> dict[int, Event]:
     """Events where the step number falls, as after a checkpoint was loaded, by the indices of the points."""
-    found: dict[int, Event] = {}
+    resumes: dict[int, Event] = {}
     known = [(place, point) for place, point in enumerate(points) if point.step is not None]
     for (_, before), (place, point) in pairwise(known):
         assert before.step is not None and point.step is not None and point.at_s is not None  # noqa: PT018 - of types
         if point.step < before.step:
             text = f"continues from step {point.step:,} after step {before.step:,}: the steps between are repeated"
-            found[place] = Event(point.at_s, "resumed", text, point.step)
-    return found
+            resumes[place] = Event(point.at_s, "resumed", text, point.step)
+    return resumes
 
 
 def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes: list[str]) -> list[Point]:
     """A total that never falls: a restarted counter is added to it; a restored one is ignored until it exceeds it."""
-    shift, most, raw_last, found, restarts = 0.0, 0.0, 0.0, list[Point](), 0
+    shift, most, raw_last, shifted, restarts = 0.0, 0.0, 0.0, list[Point](), 0
     for place, point in enumerate(points):
         if not math.isfinite(point.value):
             continue
@@ -383,10 +385,10 @@ def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes
             shift, restarts = most - min(point.value, 0.0), restarts + 1
         raw_last = point.value
         most = max(most, point.value + shift)
-        found.append(point._replace(value=most))
+        shifted.append(point._replace(value=most))
     if restarts:
         notes.append(f"{name}: a counter restarted {restarts} times; its values are added up")
-    return found
+    return shifted
 
 
 def _samples(
@@ -427,20 +429,20 @@ def _step_times(placed: Mapping[str, list[Point]], timed: Mapping[str, Meaning],
     name = max(steps, key=lambda one: len(steps[one]), default=None)
     if name is None:
         return []
-    found, strides = list[Sample](), list[int]()
+    samples, strides = list[Sample](), list[int]()
     for before, point in pairwise(steps[name]):
         assert before.step is not None and point.step is not None  # noqa: PT018 - of types
         assert before.at_s is not None and point.at_s is not None  # noqa: PT018 - of types
         stride, seconds = point.step - before.step, point.at_s - before.at_s
         if stride > 0 and seconds > 0:
-            found.append(Sample("step_s", point.at_s, seconds / stride, point.step))
+            samples.append(Sample("step_s", point.at_s, seconds / stride, point.step))
             strides.append(stride)
-    if not found:
+    if not samples:
         return []
     stride = sorted(strides)[len(strides) // 2]
     within = "" if stride == 1 else f", which are {stride:,} steps apart: pauses in between are included"
     notes.append(f"step times are those between the log lines of {name}{within}")
-    return found
+    return samples
 
 
 def meanings(names: Iterable[str], given: Mapping[str, tuple[str, float | None]]) -> dict[str, Meaning]:
@@ -458,19 +460,19 @@ def meanings(names: Iterable[str], given: Mapping[str, tuple[str, float | None]]
             raise UnknownNameError("metric", ours, METRICS, f"allowed: {', '.join(METRICS)}")
         if theirs not in listed:
             raise SpecError(f"no metric {theirs[:60]!r} in the file{nearest_hint(theirs, listed) or _some(listed)}")
-    found = {}
+    by_name = {}
     for theirs, (ours, factor) in given.items():  # the unit is known if the name is, for that metric
         known = meaning(theirs)
         if factor is not None or known is None or known.metric != ours:
             known = Meaning(ours, 1.0 if factor is None else factor)
-        found[theirs] = known
-    taken = {(one.metric, one.device) for one in found.values()}
+        by_name[theirs] = known
+    taken = {(one.metric, one.device) for one in by_name.values()}
     ranked = [(one, known) for one in listed if one not in given and (known := meaning(one)) is not None]
     for theirs, known in sorted(ranked, key=lambda pair: rank(pair[1])):
         if (known.metric, known.device) not in taken:
             taken.add((known.metric, known.device))
-            found[theirs] = known
-    return found
+            by_name[theirs] = known
+    return by_name
 
 
 def _some(names: list[str]) -> str:

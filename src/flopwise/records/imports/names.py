@@ -67,10 +67,10 @@ def meaning(name: str) -> Meaning | None:
     """Our metric for the name of a metric in a file; None if there is none."""
     if name in METRICS:
         return Meaning(name)
-    for pattern, found in _OF_DEVICES:
+    for pattern, metric in _OF_DEVICES:
         if match := pattern.fullmatch(name):
-            return found._replace(device=match["device"])
-    return next((found for pattern, found in _EXACT if pattern.fullmatch(name)), None)
+            return metric._replace(device=match["device"])
+    return next((metric for pattern, metric in _EXACT if pattern.fullmatch(name)), None)
 
 
 def rank(known: Meaning) -> int:

@@ -158,10 +158,10 @@ class Source:
     @cached_property
     def digest(self) -> str:
         """A hash of the content, 32 hexadecimal digits."""
-        found = hashlib.sha256()
+        hashed = hashlib.sha256()
         for file in sorted(p for p in self.path.rglob("*") if p.is_file()) if self.path.is_dir() else [self.path]:
-            found.update(self.data if file == self.path else file.read_bytes())
-        return found.hexdigest()[:32]
+            hashed.update(self.data if file == self.path else file.read_bytes())
+        return hashed.hexdigest()[:32]
 
     @property
     def changed_at_s(self) -> float:

@@ -53,14 +53,14 @@ class ImportSpec(Spec):
         Raises:
             SpecError: a name is mapped twice.
         """
-        found: dict[str, tuple[str, float | None]] = {}
+        pairs: dict[str, tuple[str, float | None]] = {}
         for text in self.metric:
             ours, _, theirs = (part.strip() for part in text.partition("="))
             name, star, factor = theirs.rpartition("*")
             scale = number_of(factor) if star else None
             if scale is None:
                 name = theirs
-            if name in found:
+            if name in pairs:
                 raise SpecError(f"metric: {name[:60]!r} is given twice")
-            found[name] = ours, scale
-        return found
+            pairs[name] = ours, scale
+        return pairs

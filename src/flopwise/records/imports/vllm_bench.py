@@ -40,8 +40,8 @@ def _results(source: Source) -> list[Mapping[str, Any]]:
 
 def read_runs(source: Source) -> list[RawRun]:
     """A run for each result."""
-    found = _results(source)
-    return [_run(result, source, "" if len(found) == 1 else f"-{place + 1}") for place, result in enumerate(found)]
+    results = _results(source)
+    return [_run(result, source, "" if len(results) == 1 else f"-{place + 1}") for place, result in enumerate(results)]
 
 
 def _run(result: Mapping[str, Any], source: Source, ending: str) -> RawRun:
@@ -69,24 +69,24 @@ def _run(result: Mapping[str, Any], source: Source, ending: str) -> RawRun:
 def _settings(result: Mapping[str, Any]) -> dict[str, object]:
     """Lengths, load and engine in the file; the load is the requests in flight, else the rate."""
     done = number_of(result.get("completed")) or 0.0
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, total in (("input_tokens", "total_input_tokens"), ("output_tokens", "total_output_tokens")):
         tokens = number_of(result.get(total))
         if tokens and done:
-            found[name] = max(1, round(tokens / done))
-    if done and "output_tokens" in found:
-        found["requests"] = int(done)  # a run with an end
+            settings[name] = max(1, round(tokens / done))
+    if done and "output_tokens" in settings:
+        settings["requests"] = int(done)  # a run with an end
     in_flight, rate = number_of(result.get("max_concurrency")), number_of(result.get("request_rate"))
     if in_flight:
-        found["concurrency"] = int(in_flight)
+        settings["concurrency"] = int(in_flight)
     elif rate and rate < float("inf"):
-        found["rate"] = rate
+        settings["rate"] = rate
     elif prompts := number_of(result.get("num_prompts")):
-        found["concurrency"] = int(prompts)  # all of them at once
+        settings["concurrency"] = int(prompts)  # all of them at once
     backend = str(result.get("backend") or "")
     if backend in {"vllm", "sglang", "tensorrt-llm"}:
-        found["engine"] = backend
-    return found
+        settings["engine"] = backend
+    return settings
 
 
 def requests_of(document: Mapping[str, Any]) -> Iterator[LoadRequest | None]:
@@ -116,14 +116,14 @@ def users_of(document: Mapping[str, Any]) -> set[int | None]:
 
 def _add_requests(run: RawRun, result: Mapping[str, Any]) -> bool:
     """Add each request; False if the file has none."""
-    found = list(requests_of(result))
+    requests = list(requests_of(result))
     begun = run.started_at_s
     assert begun is not None
-    zero = min((one.start_s for one in found if one is not None and not math.isnan(one.start_s)), default=0.0)
-    for place, one in enumerate(found):
+    zero = min((one.start_s for one in requests if one is not None and not math.isnan(one.start_s)), default=0.0)
+    for place, one in enumerate(requests):
         if one is not None:
             run.add_request(one, begun + (0.0 if math.isnan(one.start_s) else one.start_s - zero), place)
-    return bool(found)
+    return bool(requests)
 
 
 def _at(values: object, place: int) -> object:

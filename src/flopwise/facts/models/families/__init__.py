@@ -118,5 +118,5 @@ def family(model_type: str) -> Family | None:
     if model_type not in FAMILIES:
         return None
     file, function = FAMILIES[model_type]
-    found: Family = getattr(import_module(f"{__name__}.{file}"), function)
-    return found
+    builder: Family = getattr(import_module(f"{__name__}.{file}"), function)
+    return builder
