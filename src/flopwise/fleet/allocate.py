@@ -187,10 +187,10 @@ def _with_traits_left_out(
         late |= other.out_of_time
         if other.columns is None or other.objective >= most:
             break
-        measures, minimal = trial.missing_measures(other.columns), trial.redundant(other.columns)
-        if not measures and not minimal:
+        more = trial.tightening(other.columns)
+        if not any(more):
             return trial, replace(other, out_of_time=late)
-        wider = replace(wider, measures=wider.measures | measures, minimal=wider.minimal | minimal)
+        wider = replace(wider, minimal=wider.minimal | more.minimal, measures=wider.measures | more.measures)
     return made, replace(solution, out_of_time=late)
 
 
@@ -203,7 +203,7 @@ def _lean_solution(
     """
     solution, rounds = solve(made.program, gap, effort, start), 0
     late = solution.out_of_time
-    while solution.columns is not None and (more := made.redundant(solution.columns)):
+    while solution.columns is not None and (more := made.tightening(solution.columns).minimal):
         rounds += 1
         made = made.without_redundant(made.alike(more) if rounds < ROUNDS else frozenset(range(len(made.options))))
         solution = solve(made.program, gap, effort)
@@ -426,7 +426,7 @@ def _nearest(made: ThriftyProgram, effort: float, *, late: bool) -> tuple[Thrift
         late |= solution.out_of_time
         if solution.columns is None:
             raise _unfound_error(late=late)
-        more = trial.redundant(solution.columns)
+        more = trial.tightening(solution.columns).minimal
         if not more:
             break
         made = made.without_redundant(made.alike(more))

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -191,6 +191,13 @@ def closable_traits(options: Iterable[MonthlyOption]) -> frozenset[Trait]:
     return frozenset(trait for traits in kinds.values() if len(traits) > 1 for trait in traits)
 
 
+class Tightening(NamedTuple):
+    """Numbers of options for a problem's `minimal` and for its `measures`."""
+
+    minimal: frozenset[int]
+    measures: frozenset[int]
+
+
 class ThriftyProgram(AllocationProgram):
     """The program of a problem in which no money beyond what work costs at least counts towards a share of the bill.
 
@@ -202,7 +209,7 @@ class ThriftyProgram(AllocationProgram):
     market, device and way to buy is cheaper was allowed before.
 
     Of a problem that is `closing` only the options in its `measures` are compared with, which a solution may need more
-    of (`missing_measures`): all pairs together are more rows than any solver likes, and few of them ever matter.
+    of (`tightening`): all pairs together are more rows than any solver likes, and few of them ever matter.
 
     Of the options in `minimal` no machine is taken beside others that carry all of the workload, where the bill is less
     without it: a part of the load on it would count as that provider's work.
@@ -223,7 +230,11 @@ class ThriftyProgram(AllocationProgram):
         for number, mine in self.of.items():
             self._forbid_redundant(number, self.problem.minimal.intersection(mine))
 
-    def redundant(self, columns: Array) -> frozenset[int]:
+    def tightening(self, columns: Array) -> Tightening:
+        """What the program lacks so that a solution of it would not hold; nothing where it holds."""
+        return Tightening(self._redundant(columns), self._missing_measures(columns))
+
+    def _redundant(self, columns: Array) -> frozenset[int]:
         """Options of which a machine is taken without which the others carry all, for less."""
         if not self.rules.has_shares:
             return frozenset()
@@ -285,9 +296,9 @@ class ThriftyProgram(AllocationProgram):
             more += min((np.ceil(part * o.instances - CENT) * backup_usd(o, self.rules) for o in ready), default=np.inf)
         return (option.usd_each + option.usd_running) * self.scale[index] > more + CENT
 
-    def missing_measures(self, columns: Array) -> frozenset[int]:
+    def _missing_measures(self, columns: Array) -> frozenset[int]:
         """The options with which the shares of a solution would not hold, were they measures; none where they hold."""
-        if not self.rules.has_shares:
+        if not self.rules.has_shares or not self.problem.closing:
             return frozenset()
         used, true, more = self._used_traits(columns), defaultdict[Seller, float](float), set[int]()
         for seller, ordered, steps in self.compared:
