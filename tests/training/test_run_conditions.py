@@ -21,11 +21,11 @@ from flopwise.training.job import Conditions, TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout
 from flopwise.training.rules import (
+    TokenRules,
     critical_batch_of_loss,
     critical_batch_of_tokens,
     optimal_tokens,
     predicted_loss,
-    token_rules,
 )
 from flopwise.training.stragglers import expected_largest, waiting_frac
 from named import lora_with, recipe_with
@@ -139,14 +139,14 @@ def test_rules_of_tokens_agree_with_their_papers() -> None:
 
 def test_a_batch_beyond_the_critical_one_is_warned_of() -> None:
     small, large = (
-        token_rules(replace(JOB, tokens=1e10, recipe=recipe_with(seq_len=4096, global_batch=b))) for b in (64, 4096)
+        TokenRules.of(replace(JOB, tokens=1e10, recipe=recipe_with(seq_len=4096, global_batch=b))) for b in (64, 4096)
     )
     assert small is not None
     assert large is not None
     assert not any("warning" in note for note in small.notes)
     assert any("critical batch" in note for note in large.notes)
     adapters = replace(JOB, recipe=recipe_with(seq_len=4096, global_batch=64, lora=lora_with()))
-    assert token_rules(adapters) is None
+    assert TokenRules.of(adapters) is None
 
 
 def test_samples_and_epochs_are_tokens() -> None:

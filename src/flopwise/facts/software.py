@@ -398,7 +398,7 @@ class Engine(Software):
         if limits_there is None:
             return self
         tokens = limits_there.offline_tokens if offline else limits_there.prefill_tokens
-        return _limited(self, limits_there.max_batch, tokens)
+        return _with_limits(self, limits_there.max_batch, tokens)
 
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
@@ -412,7 +412,7 @@ class Engine(Software):
 
 
 @lru_cache
-def _limited(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
+def _with_limits(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
     """The engine with these limits; a search asks for the same ones thousands of times."""
     return replace(engine, max_batch=max_batch, prefill_tokens=prefill_tokens)
 

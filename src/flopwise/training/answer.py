@@ -19,7 +19,7 @@ from flopwise.training.estimate import TrainEstimate, counted_batch, counted_pas
 from flopwise.training.job import TrainJob
 from flopwise.training.memory_answer import TrainingMemoryAnswer, layout_text, memory_answer
 from flopwise.training.network import LinkNeed, network_needs
-from flopwise.training.rules import TokenRules, token_rules
+from flopwise.training.rules import TokenRules
 from flopwise.training.schedules import NAMES
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 from flopwise.units import format_count, format_interval, format_percent, format_price
@@ -155,7 +155,7 @@ def train_answer(
         fits=bool(memory.fits),
         laid_out=laid_out,
         quick=(_step_rule(result), *memory.quick),
-        rules=token_rules(job),
+        rules=TokenRules.of(job),
         network=network_needs(result.step),
         unit_usd={} if run is None else run.unit_usd(epochs, million_tokens=millions),
         settings=(

@@ -25,6 +25,29 @@ class TokenRules:
     loss: float  # predicted, in nats a token
     notes: tuple[str, ...]
 
+    @classmethod
+    def of(cls, job: TrainJob) -> TokenRules | None:
+        """The rules of `job`; None where they do not apply: no tokens, adapters, no text."""
+        model, recipe = job.model, job.recipe
+        if job.tokens is None or recipe.lora is not None or not model.vocab or model.stacks[0].tokens_per_sample:
+            return None
+        size = float(active_parameters(model))
+        best = float(optimal_tokens(size))
+        loss = float(predicted_loss(size, job.tokens))
+        batch = recipe.useful_tokens
+        critical = max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(job.tokens)))
+        notes = []
+        if batch > critical:
+            extra = float(extra_tokens_frac(batch, critical))
+            notes.append(
+                f"warning: a batch of {format_count(batch)} tokens is above the critical batch of about "
+                f"{format_count(critical)} (Kaplan 2020, Zhang 2024): the same loss may take up to "
+                f"{1 + extra:.2g} times the tokens of small batches"
+            )
+        notes += _campaign(job.cluster.rates.value.get("train_campaign_frac"))
+        notes.append(_proportion(job.tokens, best, size))
+        return cls(compute_optimal_tokens=best, critical_batch_tokens=critical, loss=loss, notes=tuple(notes))
+
 
 def optimal_tokens(parameters: Floats) -> Floats:
     """Tokens at which a model of that size is the best use of its compute; shape of `parameters`.
@@ -73,29 +96,6 @@ def extra_tokens_frac(batch_tokens: Floats, critical_tokens: Floats) -> Floats:
     Source: McCandlish et al. 2018 (arXiv:1812.06162) equation 2.11: E / E_min = 1 + B / B_crit. Assumes: a fixed loss.
     """
     return batch_tokens / critical_tokens
-
-
-def token_rules(job: TrainJob) -> TokenRules | None:
-    """What the rules say of `job`; None where they do not apply: no tokens, adapters, no text."""
-    model, recipe = job.model, job.recipe
-    if job.tokens is None or recipe.lora is not None or not model.vocab or model.stacks[0].tokens_per_sample:
-        return None
-    size = float(active_parameters(model))
-    best = float(optimal_tokens(size))
-    loss = float(predicted_loss(size, job.tokens))
-    batch = recipe.useful_tokens
-    critical = max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(job.tokens)))
-    notes = []
-    if batch > critical:
-        extra = float(extra_tokens_frac(batch, critical))
-        notes.append(
-            f"warning: a batch of {format_count(batch)} tokens is above the critical batch of about "
-            f"{format_count(critical)} (Kaplan 2020, Zhang 2024): the same loss may take up to "
-            f"{1 + extra:.2g} times the tokens of small batches"
-        )
-    notes += _campaign(job.cluster.rates.value.get("train_campaign_frac"))
-    notes.append(_proportion(job.tokens, best, size))
-    return TokenRules(compute_optimal_tokens=best, critical_batch_tokens=critical, loss=loss, notes=tuple(notes))
 
 
 def _campaign(frac: float | None) -> list[str]:

@@ -116,7 +116,7 @@ class _Index:
         ]
 
     @cached_property
-    def unsized(self) -> dict[str, Record]:
+    def by_sizeless_name(self) -> dict[str, Record]:
         """Records by their names without sizes, or without the active one, of which there is one each."""
         found: dict[str, list[Record]] = {}
         for record in self.records:
@@ -137,7 +137,7 @@ class _Index:
             found = self.exact.get(key) or (self.short.get(key) if spelling != name or plain == name else None)
             if found is not None and key:
                 return found
-        only = self.unsized.get(_key(plain))
+        only = self.by_sizeless_name.get(_key(plain))
         return None if only is None else _with_choice(name, only)
 
     def same_architecture(self, name: str) -> Record | None:
