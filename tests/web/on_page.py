@@ -16,6 +16,10 @@ from flopwise.web.server import create_app, listen, server_of
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 SLOWEST_MS = 90_000
 expect.set_options(timeout=SLOWEST_MS)
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 8192,
+}  # fmt: skip
 FLEET = """name: small
 workloads:
   - name: chat

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 from journeys import JOURNEYS, LONGEST_S
-from on_page import FLEET, chart_texts, click_datum, cut_on_paper, serious, served, settled
+from on_page import CONFIG, FLEET, chart_texts, click_datum, cut_on_paper, serious, served, settled
 from playwright.sync_api import Browser, Page, expect
 
 import flopwise
@@ -38,10 +38,6 @@ LINE = "plan Llama-3.1-8B --task finetune --lora 16 --provider aws --gpu l40s --
 SERVICE = "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s --no-simulate --provider aws --gpu l40s --gpu l4"
 SERVE = "workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&gpu=l40s&gpu=l4&max_gpus=4"
 NOUN = nouns(app)["plan"]
-CONFIG = {
-    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 8192,
-}  # fmt: skip
 
 
 def _printed(line: str, capsys: pytest.CaptureFixture[str]) -> Any:

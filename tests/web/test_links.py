@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from on_page import FLEET
+from on_page import CONFIG, FLEET
 from playwright.sync_api import Page, expect
 
 from flopwise import cli, units
@@ -64,6 +64,9 @@ def _model(found: Any) -> list[str]:
         ("plan Llama-3.1-8B --task finetune --lora 16 --tokens 20M --provider aws --gpu l40s --gpu l4", _planned),
         ("plan Llama-3.1-8B --task serve --rate 2 --ttft p99=2s --no-simulate --provider aws --gpu l4", _planned),
         ("train Llama-3.1-8B --gpu h100 --gpus 8 --tokens 1B --lora 16", _estimated),
+        ("plan ./config.json --task serve --rate 2 --no-simulate --provider aws --gpu l4", _planned),
+        ("serve ./config.json --gpu l40s --rate 2", _estimated),
+        ("memory ./config.json --gpu h100 --dp 8 --fsdp", _estimated),
         ("serve Llama-3.1-8B --gpu l40s --rate 2 --weights fp8", _estimated),
         ("memory Llama-3.1-8B --gpu h100 --dp 8 --fsdp", _estimated),
         ("fit Llama-3.1-8B --gpu l40s --context 8k", _estimated),
@@ -84,6 +87,7 @@ def test_a_printed_link_opens_the_view_of_its_command(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("fleet.yaml").write_text(FLEET, encoding="utf-8")
+    Path("config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     cli.main([*line.split(), "--json"])
     found = json.loads(capsys.readouterr().out)
     monkeypatch.setattr("webbrowser.open", lambda _: None)

@@ -81,8 +81,8 @@ def command(
     if web:
         from flopwise.cli.commands.web import run_server
 
-        if workload is None or workload.lower().endswith((*WORKLOAD_ENDINGS, ".json")):
-            raise usage_error("--web shows a model with the workload in options; the pages hold no file")
+        if workload is None or workload.lower().endswith(WORKLOAD_ENDINGS):
+            raise usage_error("--web shows a model with the workload in options; the page holds no file of a workload")
         run_server("plan")
         return
     check_targets(to)

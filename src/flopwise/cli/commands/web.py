@@ -16,6 +16,7 @@ from flopwise.cli.app import app
 from flopwise.cli.options import Flag, add, usage_error
 from flopwise.cli.progress import clear
 from flopwise.errors import MissingFactError
+from flopwise.files import read_limited
 from flopwise.options import FILE, FLAG, argument_text, name, whole
 
 NEEDS = ("starlette", "uvicorn")
@@ -26,6 +27,13 @@ NOT_SHOWN = (
     "calibration", "store", "explain", "sweep", "weak", "rank",
 )  # fmt: skip
 """Options that pages do not have, or that the page of one command has not, besides those that name a file."""
+CONFIG = "config.json"
+"""What a page calls the file that its link holds."""
+WITH_MODEL = ("plan", "serve", "estimate")
+"""Pages of questions about a model."""
+LONGEST_CONFIG = 60_000
+"""Characters of a packed file up to which a link holds it, as in web/static/attached.js."""
+MOST_BYTES = 1 << 20
 
 
 @options.command("web", "flopwise web --openapi")
@@ -75,10 +83,38 @@ def _page_query(without_argument: bool = False) -> str:
         value = context.params[field]
         for one in value if isinstance(value, tuple | list) else (value,):
             text = ",".join(f"{k}={v}" for k, v in one.items()) if isinstance(one, dict) else argument_text(one)
+            text = CONFIG if field in arguments and _is_config(one) else text
             pairs.append(
                 (spelled.lstrip("-").replace("-", "_") or field, text.lower() if isinstance(one, bool) else text)
             )
     return urlencode([(key, text) for key, text in pairs if key != "web"])
+
+
+def _is_config(value: object) -> bool:
+    """Whether an argument names a config.json on this machine."""
+    return isinstance(value, str) and value.lower().endswith(".json")
+
+
+def _packed_config() -> str | None:
+    """The config.json that an argument of the running command names, as a link holds it; None where none does.
+
+    Raises: SpecError: it cannot be read, or is too large for a link.
+    """
+    import base64
+    import zlib
+
+    context = click.get_current_context()
+    values = [context.params[p.name or ""] for p in context.command.params if isinstance(p, click.Argument)]
+    file = next((value for value in values if _is_config(value)), None)
+    if file is None:
+        return None
+    too_large = "drop it onto the page instead"
+    packer = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
+    data = packer.compress(read_limited(file, MOST_BYTES, too_large=too_large)) + packer.flush()
+    code = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    if len(code) > LONGEST_CONFIG:
+        raise usage_error(f"{file}: too large for a link; {too_large}")
+    return code
 
 
 def show_estimate(noun: str) -> None:
@@ -116,6 +152,7 @@ def run_server(
     from flopwise.web.server import listen, serve
 
     parameters = query if query is not None else _page_query(text is not None) if page else ""
+    config = _packed_config() if page in WITH_MODEL else None
     path = f"/{page}{f'?{parameters}' if parameters else ''}"
     token = token or os.environ.get(TOKEN) or None
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
@@ -126,7 +163,7 @@ def run_server(
     with listen(host, port) as socket:
         shown = f"[{host}]" if ":" in host else "localhost" if is_loopback(host) else host
         address = f"http://{shown}:{socket.getsockname()[1]}{path}"
-        parts = {"token": token, "fleet": text}
+        parts = {"token": token, "fleet": text, CONFIG: config}
         behind = "&".join(f"{key}={quote(part, safe='')}" for key, part in parts.items() if part)
         behind = f"#{behind}" if behind else ""
         if options.output_form() == "json":
