@@ -368,8 +368,7 @@ def _lengths_text(row: Row, job: ServeJob) -> tuple[int | str, int | str]:
 def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
     """Requests at once; None where the rate or the memory decides. No more than `requests`: all where none waits."""
     if mode in OFFLINE:
-        stated = number(row, "requests")
-        return None if stated is None else max(1, int(stated))
+        return None if number(row, "requests") is None else max(1, whole(row, "requests", 1))
     if mode == "serving_qps":
         at_once = row.get("arrivals_per_s", "").strip().lower() == "inf"
         return int(requests) if at_once and requests else None
