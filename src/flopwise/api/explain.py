@@ -200,6 +200,14 @@ def _fit_figure(answer: FitAnswer) -> Figure:
     return estimate_of(f"{answer.model.name} on {answer.num_gpus} x {answer.accelerator.name}", figures)
 
 
+FORMAT_FIGURES = {
+    "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
+    "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
+    "cost per million output tokens": "cost per million output tokens",
+}  # fmt: skip
+"""Figures of a service and of its memory that a row of `fit` shows: their names, and those of the columns."""
+
+
 def _format_figures(row: FormatFit) -> Iterator[Figure]:
     """What stands in the row of a weight format."""
     from flopwise.provenance import fact, term
@@ -217,21 +225,16 @@ def _format_figures(row: FormatFit) -> Iterator[Figure]:
     formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
     alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
     yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)
-    found = [one for one in row.memory.facts.quality if one.format == row.weights and not one.trained]
-    if found:
+    evaluations = [one for one in row.memory.facts.quality if one.format == row.weights and not one.trained]
+    if evaluations:
         scores = [
             fact(f"score of {one.model}, {one.measure}", one.score, "frac", source=one.source, date=one.date,
                  confidence=one.confidence, note=one.notes)
-            for one in found
+            for one in evaluations
         ]  # fmt: skip
-        least = min(one.score for one in found)
-        formula = "counted: the least score that an evaluation found kept, of those below"
+        least = min(one.score for one in evaluations)
+        formula = "counted: the lowest of the scores below"
         yield term(f"scores kept in {row.weights}", least, "frac", formula, *scores)
 
 
-FORMAT_FIGURES = {
-    "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
-    "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
-    "cost per million output tokens": "cost per million output tokens",
-}  # fmt: skip
 """Figures of a row by their names in the trees of memory and serving."""

@@ -169,10 +169,10 @@ def _of_bit_rate(name: str, known: Mapping[str, WeightFormat]) -> WeightFormat |
     """
     from flopwise.facts.formats import CheckpointFormat  # noqa: PLC0415 - few formats are named by a rate
 
-    found = _BIT_RATE.fullmatch(name.strip())
-    if found is None or not (found["kind"] or found["after"] or "bpw" in name.lower()):
+    match = _BIT_RATE.fullmatch(name.strip())
+    if match is None or not (match["kind"] or match["after"] or "bpw" in name.lower()):
         return None
-    kind, bits = found["kind"] or found["after"] or "2", float(found["bits"])
+    kind, bits = match["kind"] or match["after"] or "2", float(match["bits"])
     row = known.get(f"exl{kind}")
     if not isinstance(row, CheckpointFormat) or not FEWEST_BITS <= bits <= MOST_BITS:
         return None
@@ -343,9 +343,9 @@ class Facts:
         """A sentence for each accelerator that has a remark, and so is no data-centre part; once each, in order."""
         graded = {name: self.grade(name) for name in accelerators}
         return [
-            f"{name} is a {names.grade} part: {names.remark} ({names.source})"
-            for name, names in graded.items()
-            if names.remark
+            f"{name} is a {grade.grade} part: {grade.remark} ({grade.source})"
+            for name, grade in graded.items()
+            if grade.remark
         ]
 
     # instances, and what else there is to buy
@@ -572,8 +572,7 @@ class Facts:
         Raises:
             UnknownNameError: no such format; names the nearest.
         """
-        row = self.weight_formats.get(fold(name))
-        row = row or _of_bit_rate(name, self.weight_formats)
+        row = self.weight_formats.get(fold(name)) or _of_bit_rate(name, self.weight_formats)
         if row is None:
             raise UnknownNameError("weight format", name, self.weight_format_names)
         return row

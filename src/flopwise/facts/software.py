@@ -394,11 +394,11 @@ class Engine(Software):
         """
         if accelerator is None:
             return self
-        limits_there = next((limits for limits in self.step_limits if limits.are_of(accelerator)), None)
-        if limits_there is None:
+        limits = next((row for row in self.step_limits if row.are_of(accelerator)), None)
+        if limits is None:
             return self
-        tokens = limits_there.offline_tokens if offline else limits_there.prefill_tokens
-        return _with_limits(self, limits_there.max_batch, tokens)
+        tokens = limits.offline_tokens if offline else limits.prefill_tokens
+        return _with_limits(self, limits.max_batch, tokens)
 
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""

@@ -448,7 +448,7 @@ class Policies(Spec):
 
     @property
     def has_shares(self) -> bool:
-        """Whether one is on parts of the bill, a provider's or that of spot, so that waste could hold it."""
+        """Whether a policy limits the share of a provider, or of spot, in the bill: money wasted could satisfy it."""
         return bool(self.shares) or self.max_spot_share < 1
 
 

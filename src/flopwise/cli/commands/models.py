@@ -52,26 +52,27 @@ def command(
         options.answer(rows, lambda cards, paper: _listing(_whole(cards), cards, paper), further=_first(rows))
         return
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
-    rows = known.models(matching=name, facts=facts)
+    own = options.values(given)
     try:
-        card = known.model(name, facts=facts, **options.values(given))
+        card = known.model(name, facts=facts, **own)
     except UnknownNameError:
-        if not rows:
+        if not (rows := known.models(matching=name, facts=facts)):
             raise
-        card = None
-    if card is None or (_is_part(name, card, rows) and not any(options.values(given).values())):
-        options.answer(rows, lambda cards, paper: _listing(_matching(name, cards), cards, paper), further=_first(rows))
-        return
-    deeper = {"What it takes to run, by weight format": shlex.join(["flopwise", "fit", name, "--gpu", "h100"])}
-    options.answer(card, _detail, document, main=None, further=deeper if card.model.kind == "decoder" else None)
+    else:
+        whole = name.lower() == card.model.name.lower() or any(own.values())
+        if whole or not _is_part(name, card, rows := known.models(matching=name, facts=facts)):
+            deeper = {"What it takes to run, by weight format": shlex.join(["flopwise", "fit", name, "--gpu", "h100"])}
+            further = deeper if card.model.kind == "decoder" else None
+            options.answer(card, _detail, document, main=None, further=further)
+            return
+    options.answer(rows, lambda cards, paper: _listing(_matching(name, cards), cards, paper), further=_first(rows))
 
 
 def _is_part(name: str, card: ModelCard, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a name is a part of the names of several models, one of which it is read as, and no whole one."""
-    names = [row["name"] for row in rows]
+    """Whether a name is a part of the names of several models, one of which it is read as, and the whole of none."""
     spelled = [text.lower() for row in rows for text in (row["name"], row["hf_id"] or "")]
     whole = any(name.lower() in (text, text.rpartition("/")[2]) for text in spelled)
-    return len(names) > 1 and card.model.name in names and not whole
+    return len(rows) > 1 and card.model.name in (row["name"] for row in rows) and not whole
 
 
 def _first(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
