@@ -17,7 +17,7 @@ import msgspec
 from flopwise.errors import SpecError
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
-from flopwise.units import format_usd
+from flopwise.units import format_chance, format_usd
 from flopwise.values import dataclass
 
 Kind = Literal["api", "open", "finetune", "pretrain"]
@@ -290,7 +290,7 @@ class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
             sure = format_usd(low or 0.0) == format_usd(high or 0.0)
             text += f", {saves}{'' if sure else ends} less than {made.against}"
         if made.chance is not None:
-            text += f"; {100 * made.chance:.0f} % chance that it is the cheaper one"
+            text += f"; {format_chance(made.chance)} chance that it is the cheaper one"
             text += "" if made.settled else ", too little to decide on cost alone"
         return f"{text}."
 

@@ -25,7 +25,7 @@ from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingMemory, generates, serving_memory
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
-from flopwise.units import GIB
+from flopwise.units import GIB, format_chance
 from flopwise.values import dataclass
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
@@ -72,7 +72,7 @@ class FormatFit:
     @property
     def chance(self) -> str:
         """The odds that one request fits."""
-        return f"{100 * (self.memory.fits_probability or 0.0):.0f} %"
+        return format_chance(self.memory.fits_probability or 0.0)
 
     @property
     def most_requests(self) -> int:

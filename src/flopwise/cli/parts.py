@@ -23,7 +23,7 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
     def signed_percent(fraction: float | None) -> str | None:
         if fraction is None:
             return None
-        return f"{fraction + 1:.0f} x" if fraction > 9 else f"{100 * fraction:+.0f} %"
+        return f"{fraction + 1:.0f} x" if fraction > 9 else units.format_change(fraction + 1)
 
     rows = [
         (r.name, r.formula, figure_text(r.value, r.unit), figure_text(r.estimate, r.unit), signed_percent(r.error_frac))

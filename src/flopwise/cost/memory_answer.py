@@ -14,7 +14,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
-from flopwise.units import GIB, format_gib, format_interval
+from flopwise.units import GIB, format_chance, format_gib, format_interval
 from flopwise.values import dataclass
 
 
@@ -100,13 +100,13 @@ class MemoryAnswer(Result):
             return f"{what} takes {size}. Name a device (--gpu) to see whether it fits."
         where = f"{self.num_gpus:,} x {self.accelerator.name}" + " in training" * (self.task == "train")
         each = f"{gib(self.per_gpu_bytes)} of {gib(usable)}" + " each" * (self.num_gpus > 1)
-        odds = f"{100 * chance:.0f} % chance that it runs"
+        odds = f"{format_chance(chance)} chance that it runs"
         if self.fits:
             return f"Fits {where}: {each}, {odds}.{self.room}"
         enough = [remedy.change for remedy in self.remedies if remedy.fits][:3]
         fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
         if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
-            enough.append(f"{fewest:,.0f} of them" + ", fully sharded" * (self.task == "train"))
+            enough.append(f"{fewest:,.0f} GPUs" + ", fully sharded" * (self.task == "train"))
         mend = f"It would fit with {_either(enough)}." if enough else "No single change makes it fit."
         return f"Does not fit {where}: {each}, {odds}. {mend}"
 

@@ -30,7 +30,7 @@ from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds, format_usd
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_chance, format_seconds, format_usd
 from flopwise.values import dataclass
 
 IDLE = "idle"
@@ -377,7 +377,7 @@ def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
     if not near.meets:
         return "exceeds a limit"
     name = min(near.meets, key=lambda n: near.meets[n])
-    odds = f"{100 * near.meets[name]:.0f} % chance of meeting it, {100 * workload.confidence:.0f} % required"
+    odds = f"{format_chance(near.meets[name])} chance of meeting it, {100 * workload.confidence:.0f} % required"
     limit = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}.get(name)
     if name == "memory":
         return f"needs {format_bytes(near.memory_bytes)} of {format_bytes(near.capacity_bytes)} ({odds})"

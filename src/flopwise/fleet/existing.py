@@ -17,7 +17,7 @@ from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE, Resolved
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_percent, format_seconds
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_chance, format_percent, format_seconds
 from flopwise.values import dataclass
 
 GIVEN = "the fleet file"
@@ -253,7 +253,7 @@ def _shortcomings(part: ExistingPart, job: ResolvedJob) -> Iterator[str]:
         yield f"{part}: can answer {capacity:,.3g} of {part.share * requests_per_s:,.3g} requests/s"
     for name, odds in candidate.meets.items():
         if odds < workload.confidence:
-            likely = f"{format_percent(odds, 0)} chance, {format_percent(workload.confidence, 0)} required"
+            likely = f"{format_chance(odds)} chance, {format_percent(workload.confidence, 0)} required"
             yield f"{part}: {_target_text(name, candidate, workload, part, job)} ({likely})"
 
 

@@ -12,7 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.spot_prices import SpotCoverage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
-from flopwise.units import HOUR_S, format_interval, format_seconds, format_usd
+from flopwise.units import HOUR_S, format_chance, format_change, format_interval, format_seconds, format_usd
 from flopwise.values import dataclass
 
 OTHER_GPUS = 3
@@ -114,7 +114,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def likely(self) -> str | None:
         """The probability of the target least likely to be met, as text."""
-        return f"{100 * min(self.meets.values()):.0f} %" if self.meets else None
+        return format_chance(min(self.meets.values())) if self.meets else None
 
     @property
     def paid_s(self) -> float:
@@ -270,8 +270,9 @@ class OpenInput(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """What it widens, in words."""
         ends = (self.speed_low, self.speed_high, self.memory_low, self.memory_high)
-        slower, faster, less, more = (f"{100 * (end - 1):+.0f} %" for end in ends)
-        return f"{self.name} not stated: {slower} to {faster} in speed, {less} to {more} in memory of the first plan"
+        slower, faster, less, more = map(format_change, ends)
+        speed, memory = f"its speed by {slower} to {faster}", f"its memory by {less} to {more}"
+        return f"{self.name} not stated: other common values change the first plan, {speed} and {memory}"
 
 
 class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):

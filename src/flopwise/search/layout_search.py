@@ -62,7 +62,7 @@ from flopwise.training.memory import (
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
-from flopwise.units import format_percent
+from flopwise.units import format_chance, format_percent
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -594,7 +594,7 @@ def best_layout(
     if needs > capacity:
         return layout, f"least memory of {tried:,} layouts; none fits"
     odds = float(memory_band(recipe, device.calibration).probability_at_most(needs, float(capacity)))
-    return layout, f"most likely to fit of {tried:,} layouts ({format_percent(odds, 0)} chance); none fits {sure}"
+    return layout, f"most likely to fit of {tried:,} layouts ({format_chance(odds)} chance); none fits {sure}"
 
 
 def fastest_layout(

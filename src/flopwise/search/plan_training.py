@@ -53,7 +53,7 @@ from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
-from flopwise.units import format_bytes, format_seconds, format_usd
+from flopwise.units import format_bytes, format_chance, format_seconds, format_usd
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
@@ -165,7 +165,7 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts, *, by_re
             kept.setdefault(pick.kind(by_region=by_region), one)
     return [
         msgspec.structs.replace(
-            one, rank=rank, note=f"only {100 * one.meets['memory']:.0f} % chance of fitting in memory"
+            one, rank=rank, note=f"only {format_chance(one.meets['memory'])} chance of fitting in memory"
         )
         for rank, one in enumerate(kept.values(), start=1)
     ]

@@ -31,7 +31,7 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, RequestTrace, read_trace_columns, trace
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import mean_tokens
-from flopwise.units import format_seconds
+from flopwise.units import format_chance, format_seconds
 from flopwise.values import dataclass
 
 MOST_REPLICAS = 8
@@ -502,5 +502,5 @@ def _miss_text(trial: Trial, target: str) -> str:
     shown = "-" if value is None else format_seconds(value)
     return (
         f"{int(option.instances[row])} x {option.priced.offer.instance} {option.deployments.weights.name}: {target} "
-        f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {100 * trial.odds[target]:.0f} % chance"
+        f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {format_chance(trial.odds[target])} chance"
     )

@@ -32,7 +32,7 @@ from flopwise.training.samples import (
     workload_of_sample,
 )
 from flopwise.training.spec import DataSpec
-from flopwise.units import format_rate
+from flopwise.units import format_interval, format_rate
 from flopwise.values import dataclass
 
 GIVEN = "given"
@@ -91,6 +91,9 @@ class StorageAnswer(Result):
     def verdict(self) -> str:
         """The answer in a sentence: what a node has to read, and which storage keeps up."""
         text = f"Reads {format_rate(self.read_bytes_per_s_per_node)} a node"
+        if self.low is not None and self.high is not None:
+            nodes = self.cluster.gpus_per_node
+            text += f" {format_interval(self.low * nodes, self.high * nodes, format_rate)}"
         if self.num_nodes > 1:
             text += f", {format_rate(self.read_bytes_per_s_total)} over {self.num_nodes:,} nodes"
         enough = [d for d in self.deliveries if d.first_epoch_frac >= 1]
