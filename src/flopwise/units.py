@@ -186,7 +186,7 @@ def parse_flops(value: object, what: str = "operations") -> float:
 
 
 def split_count(name: str) -> tuple[int | None, str]:
-    """How many a name asks for, and the name: 2 and `a100-80gb` of `2xa100-80gb`; None where it has no number.
+    """The count in a name, and the name: 2 and `a100-80gb` of `2xa100-80gb`; None where it has no count.
 
     Raises:
         SpecError: none at all.
@@ -255,7 +255,7 @@ def format_seconds(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Currency:
-    """What amounts are shown in: `symbol` stands before them; `source` says where its rate comes from, and of when."""
+    """The currency of amounts in text: `symbol` stands before them; `source` gives the origin and date of its rate."""
 
     code: str
     symbol: str

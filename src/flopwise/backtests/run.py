@@ -32,7 +32,7 @@ class Backtest(Result):
 
     @property
     def verdict(self) -> str:
-        """How many rows were predicted, and the errors."""
+        """The number of predicted rows and their errors, in a sentence."""
         s = self.summary
         text = f"{s.predicted_rows:,} of {s.rows:,} {'row' if s.rows == 1 else 'rows'} predicted"
         if s.median_abs_error is None or s.p90_abs_error is None or s.bias is None:
@@ -66,7 +66,7 @@ class Backtest(Result):
 
     @property
     def has_quantities(self) -> bool:
-        """Whether a row has several quantities, which cannot be averaged."""
+        """True if a row has several quantities, which cannot be averaged."""
         return any(p.quantity for p in self.predictions) and self.kind.name == "serving"
 
     def groups(self, names: Sequence[str]) -> dict[tuple[str, ...], Errors]:

@@ -38,7 +38,7 @@ STEPS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFit:
-    """One weight format: the memory of one request, the longest that fits, and as many as fit at once."""
+    """One weight format: memory of one request, longest context, and requests at once."""
 
     weights: str
     memory: ServingMemoryAnswer
@@ -120,7 +120,7 @@ class FitAnswer(Result):
         }
 
     def picture(self) -> Picture:
-        """The memory of each accelerator in each format, and what may be used of it."""
+        """The memory of each accelerator in each format beside the usable memory, as a picture."""
         rows = [(row.weights, row.memory.per_gpu_bytes / GIB) for row in self.formats]
         usable = self.formats[0].memory.usable_bytes
         limit = None if usable is None else ("may be used", usable / GIB)

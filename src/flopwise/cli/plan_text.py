@@ -81,7 +81,7 @@ def _first(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def further(plan: Plan) -> dict[str, str]:
-    """The command that asks for the best plan alone, or for the nearest miss."""
+    """The command of the best plan alone, or of the nearest miss."""
     one = next(iter(plan.plans or plan.misses), None)
     if one is None or not one.reproduce:
         return {}
@@ -106,7 +106,7 @@ def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def title(plan: Plan) -> str:
-    """What is planned, and what it has to hold."""
+    """The workload and its targets, as a heading."""
     workload = plan.workload
     text = f"{workload.get('name') or workload['model']}: {plan.task}"
     if workload.get("name"):
@@ -440,7 +440,7 @@ def _levers(plan: Plan, paper: Screen) -> str:
 
 
 def floor(one: Floor) -> str:
-    """One sentence: what physics allows, on which device, against which target."""
+    """A sentence on the physical bound of a target, and on the device that reaches it."""
     terms = " + ".join(f"{name} {units.format_seconds(s)}" for name, s in one.parts.items() if s)
     how = f"tp {one.layout['tp']}, {one.layout['weights']} weights"
     verdict = "physics forbids it" if one.seconds > one.limit_s else "physics would allow it"
@@ -451,7 +451,7 @@ def floor(one: Floor) -> str:
 
 
 def reasons(plan: Plan) -> list[str]:
-    """How the nearest misses miss, for a message, and what physics says of the targets."""
+    """Sentences on how the nearest misses miss, and on the bounds of the targets, for a message."""
 
     def times(ratio: float) -> str:
         return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"

@@ -46,7 +46,7 @@ _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the text will be read on; `width` None: a file or a pipe, where nothing is cut."""
+    """Width, encoding and colours of the output; `width` None: a file or a pipe, where lines are not wrapped."""
 
     width: int | None = None
     unicode: bool = True
@@ -66,7 +66,7 @@ class Screen:
         return _wrapped_prose(text, self.width)
 
     def verbatim(self, text: str) -> str:
-        """What is drawn with characters, or typed: as it is, whatever the page makes of text."""
+        """Drawings and command lines unchanged; in Markdown as a code block."""
         return f"```\n{text}\n```" if self.markdown and text else text
 
     @property
@@ -267,7 +267,7 @@ def verdict(text: str, to: Screen | None = None) -> str:
 
 
 def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) -> str:
-    """Where a figure comes from, wrapped to the terminal."""
+    """The tree of provenance of a figure, wrapped to the terminal."""
     paper = to or screen()
     drawn = render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode)
     return paper.verbatim("\n".join(map(plain_text, drawn.split("\n"))))

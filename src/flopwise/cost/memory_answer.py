@@ -20,7 +20,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change: what to do, what it saves on the fullest GPU, what is left, and whether that fits."""
+    """One change: its name, the bytes it saves on the fullest GPU, the bytes left, and whether these fit."""
 
     change: str
     saves_bytes: float
@@ -64,14 +64,14 @@ class MemoryAnswer(Result):
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
     def picture(self) -> Picture:
-        """The items, and what may be used of the device."""
+        """The items beside the usable memory of the device, as a picture."""
         usable = None if self.usable_bytes is None else ("may be used", self.usable_bytes / GIB)
         rows = [(name, nbytes / GIB) for name, nbytes in self.items if nbytes] + [("total", self.per_gpu_bytes / GIB)]
         return BarPicture(title=self.verdict, unit="GiB", rows=rows, limit=usable)
 
     @property
     def margin_bytes(self) -> float | None:
-        """What is left of what may be used; negative when it does not fit."""
+        """Usable memory minus memory needed, in bytes; negative where it does not fit."""
         return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
 
     @property
@@ -81,12 +81,12 @@ class MemoryAnswer(Result):
 
     @property
     def room(self) -> str:
-        """How many sequences fit, as a further sentence; nothing in training."""
+        """The number of sequences that fit, as a sentence; empty in training."""
         return ""
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, how sure that is, and what would make it fit, in a few words."""
+        """The answer in a sentence: fit, its probability, and the changes that make it fit."""
         gib, usable, chance = format_gib, self.usable_bytes, self.fits_probability
         if self.accelerator is not None and usable is not None and self.fits is None:
             rest = f"{gib(self.per_gpu_bytes)} of {gib(usable)}"

@@ -222,7 +222,7 @@ def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Reso
 
 
 def rented_purchases(job: ResolvedJob) -> list[str]:
-    """Ways to rent: spot only what may be interrupted."""
+    """The purchase options of a workload: spot only where it may be interrupted."""
     return [p for p in job.purchase if is_rented(p) and (p != "spot" or job.interruptible)]
 
 
@@ -348,7 +348,7 @@ class Search:
 
     @property
     def likeness(self) -> tuple[str, str, int, int]:
-        """What brings searches together that have most in common."""
+        """The sort key that brings searches with most in common together."""
         workload = self.workload
         return workload.task, workload.model, workload.input_tokens, workload.output_tokens
 

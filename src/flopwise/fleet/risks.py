@@ -127,7 +127,7 @@ def _machine_failure(chosen: ChosenWorkload, backup: bool) -> Iterable[Risk]:
     yield Risk(
         kind="availability", workload=job.name, probability=odds, impact=lacking * (BACKED if backup else 1.0),
         evidence=f"{carries if count <= unit else some}; {100 * odds:.0f} % chance that one fails within a year"
-        + (", a second provider stands ready" if backup else ""),
+        + ("; a second provider is on standby" if backup else ""),
         mitigation="rehearse the move to the backup" if backup else "one more replica, in another zone",
     )  # fmt: skip
 

@@ -109,7 +109,7 @@ def _busiest_stretch(path: str, flow: WorkloadTraffic, rate: float, seed: int) -
 
 
 def machine_key(option: ServingOption, row: int) -> Hashable:
-    """What a replica's speed depends on; offers with the same key are run once."""
+    """The key of a replica's speed; offers with the same key are simulated once."""
     job, fabric, chip = option.job(row), option.node.cluster.fabric, option.node.cluster.accelerator
     inside = int(job.layout.num_gpus) <= option.node.count
     degrees = (int(getattr(job.layout, name)) for name in DEGREES)

@@ -241,7 +241,7 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
 
 
 def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
-    """The sweep as people read it: table, curve, and what it comes to."""
+    """The sweep as text: table, curve and summary."""
     job = answer.first.estimate.job
     title, column = AXES[answer.axis]
     yield heading(f"Serving {job.model.name} on {job.cluster.accelerator.name}, by {title}", paper)

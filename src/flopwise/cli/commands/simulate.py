@@ -471,7 +471,7 @@ def _cells(one: Provision, *, objective: bool) -> list[Any]:
 
 
 def vertical_document(sizes: tuple[Size, ...]) -> dict[str, Any]:
-    """Replicas of every size as JSON; nothing where they were not asked for."""
+    """Replicas of every size as JSON; empty unless --vertical is given."""
     rows: list[dict[str, Any]] = [{"tp": s.tp, "most_replicas": s.most, "why": s.why or None} for s in sizes]
     for row, size in zip(rows, sizes, strict=True):
         if size.provision is not None:
