@@ -116,8 +116,8 @@ def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
     kept = found.ids_bytes + found.text_bytes
     price = volume_usd(provider, "storage", kept, facts)
     text = (
-        f"{format_count(found.tokens)} tokens (each counted once per run) take {format_bytes(found.ids_bytes)} as ids of "
-        f"{found.id_bytes} bytes and about {format_bytes(found.text_bytes)} as text"
+        f"{format_count(found.tokens)} tokens (each counted once per run) take {format_bytes(found.ids_bytes)} as ids "
+        f"of {found.id_bytes} bytes and about {format_bytes(found.text_bytes)} as text"
     )
     source = "arithmetic; four bytes of text a token"
     if price is not None:

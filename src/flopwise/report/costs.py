@@ -107,8 +107,8 @@ def _unit_costs(assessment: Assessment) -> Iterator[Block]:
         yield Table(
             ["workload", *(f">{UNITS[unit]}" for unit in some)],
             [(w.name, *(_small_usd(w.unit_usd.get(unit)) for unit in some)) for w in assessment.workloads],
-            "Each figure is the workload's monthly bill over its work: the columns are views of one bill, not parts of it. "
-            "Work of a service is its stated mean traffic; hours are those of machines that are on, or of runs.",
+            "Each figure is the workload's monthly bill over its work: the columns are views of one bill, not parts of "
+            "it. Work of a service is its stated mean traffic; hours are those of machines that are on, or of runs.",
         )  # fmt: skip
 
 

@@ -129,8 +129,8 @@ def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Bloc
         )  # fmt: skip
     if quotas:
         yield Table(
-            ["request by", "provider", "region", "instance", "bought", ">machines", ">in a year", "accelerators", ">weeks",
-             "for"],
+            ["request by", "provider", "region", "instance", "bought", ">machines", ">in a year", "accelerators",
+             ">weeks", "for"],
             sorted(quotas),
             "All workloads of a phase are assumed to run at once. In a year: at the stated growth.",
         )  # fmt: skip
@@ -184,8 +184,8 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
         "on its most expensive day of the week. This month: the budget less one such day. Memory: the upper end of "
         "its interval, or 5 points above the engine's share. Latency: the target. Throughput: the lower end of its "
         "interval. Requests and load: the planned utilisation of the replicas. Waiting: the requests that they can "
-        "work off within the target. Interruptions: more than a month has with a probability of 5 %. The JSON gives the "
-        "reason for each.",
+        "work off within the target. Interruptions: more than a month has with a probability of 5 %. The JSON gives "
+        "the reason for each.",
     )
     kinds = {(a.metric.split()[-1] if a.unit == "s" else a.metric, a.for_s, a.severity, a.action): a for a in
              assessment.monitoring if a.action}  # fmt: skip

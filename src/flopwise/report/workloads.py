@@ -7,7 +7,7 @@ from typing import Any
 
 from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
-from flopwise.report.words import dash, digits, enumeration, figure, hours, purchase_text, runs_on, share
+from flopwise.report.words import dash, digits, enumeration, figure, hours, purchase_text, runs_on
 from flopwise.units import format_bytes, format_chance, format_count, format_rate, format_seconds
 
 FIGURES = {
