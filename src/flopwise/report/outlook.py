@@ -184,7 +184,7 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
         "on its most expensive day of the week. This month: the budget less one such day. Memory: the upper end of "
         "its interval, or 5 points above the engine's share. Latency: the target. Throughput: the lower end of its "
         "interval. Requests and load: the planned utilisation of the replicas. Waiting: the requests that they can "
-        "work off within the target. Interruptions: more than a month has with a probability of 5 %. The JSON gives "
+        "work off within the target. Interruptions: more than chance explains in 19 of 20 months. The JSON gives "
         "the reason for each.",
     )
     kinds = {(a.metric.split()[-1] if a.unit == "s" else a.metric, a.for_s, a.severity, a.action): a for a in
