@@ -73,5 +73,5 @@ def _work(software: str, chosen: Candidate, facts: Facts, *, trains: bool) -> li
     return [
         *work,
         f"engine: {engine.name} for {software}",
-        f"format: {chosen.layout['weights']} (available: {formats})",
+        f"formats: {chosen.layout['weights']} (available: {formats})",
     ]

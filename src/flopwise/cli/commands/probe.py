@@ -28,7 +28,6 @@ ANSWER_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp64")
 
 @options.command(
     "probe",
-    "flopwise probe -o probe.json",
     "flopwise probe --quick --only launch",
     "flopwise probe --quick --only memory --device cpu --json",
 )
