@@ -19,7 +19,7 @@ from flopwise.cost.sustained import limited_rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.architecture import Attend, Linear, Model, Norm
-from flopwise.facts.formats import BF16, GgufFormat, WeightFormat
+from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.weights import layer_prefix_bytes
@@ -499,7 +499,7 @@ def _formats(model: Model, form: WeightFormat, rates: Rates) -> dict[str, Any]:
     other = "fp32" if path.dtype in ("fp32", "tf32") else "bf16"
     return {
         "dtype": path.dtype, "weight_bits": path.weight_bits, "head_bits": path.head_bits, "other_dtype": other,
-        "chains": not (isinstance(form, GgufFormat) or form.zero_bits),
+        "chains": not form.has_zeros,
     }  # fmt: skip
 
 

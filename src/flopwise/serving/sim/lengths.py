@@ -92,7 +92,9 @@ def _parse(text: str) -> Lengths | None:
         if head == "lognormal":
             mean, _, spread = rest.partition(":")
             key, _, value = (spread or "cv=1").partition("=")
-            return Lengths(mean=float(mean), **{key: float(value)}) if key in {"cv", "p95"} else None
+            if key == "cv":
+                return Lengths(mean=float(mean), cv=float(value))
+            return Lengths(mean=float(mean), p95=float(value)) if key == "p95" else None
         if head in SHAPES:
             return Lengths(mean=float(rest), shape=head)
         if rest:
