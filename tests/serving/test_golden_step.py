@@ -392,6 +392,14 @@ def test_idle_cores_of_a_narrow_product_fetch_what_the_next_kernel_reads(chained
     assert added_s == pytest.approx(LAYERS * 2 * lost / BYTES_PER_S, rel=1e-6)
 
 
+def test_engines_draw_their_share_of_the_sustained_bandwidth() -> None:
+    """Half of it: all that a step of one sequence reads takes twice as long, what the host does as long as before."""
+    load = StepLoad(decode_batch=1, decode_context=1000)
+    host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + ENGINE.sequence_s
+    halved_s = seconds(load, cluster=plain_cluster(served_dram_frac=0.5))
+    assert halved_s - host_s == pytest.approx(2 * (seconds(load) - host_s), rel=1e-6)
+
+
 def test_an_emulated_cache_format_is_converted_by_each_query_head() -> None:
     """A100: no fp8 units; `cache_convert_flops` vector operations for each cached element and query head."""
     peak = {"bf16": FLOPS_PER_S, "fp16": FLOPS_PER_S, "fp32": 19.5e12}

@@ -534,6 +534,8 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool) -> Rates:
     Assumes: all its matrix kernels are written alike; idle cores win back as large a share as starts.
     """
     value = dict(rates.value)
+    if engine.answers:
+        value["dram_frac"] *= value["served_dram_frac"]
     if rates.is_host and engine.cpu_packs_once:
         value |= dict.fromkeys((*PACKING.values(), PACKED_16), 0.0)
     if rates.is_host and engine.cpu_attention_keys:
