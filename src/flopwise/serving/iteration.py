@@ -175,7 +175,9 @@ class Runner:
 
     def __post_init__(self) -> None:
         """Lay what the engine's kernels reach over what the device's best ones do."""
-        object.__setattr__(self, "own_rates", _own_rates(self.rates, self.engine, chains=self.chains))
+        object.__setattr__(
+            self, "own_rates", _own_rates(self.rates, self.engine, chains=self.chains, generating=generates(self.model))
+        )
 
     @property
     def kv_bytes(self) -> float:
@@ -522,19 +524,20 @@ def cold_host(rates: Rates, nbytes: Floats) -> Floats:
     return 1.0 + nbytes / (nbytes + rates.l2_bytes)
 
 
-def _own_rates(rates: Rates, engine: Engine, *, chains: bool) -> Rates:
+def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 
     Where devices start a kernel before the one ahead of it has ended, the engine captures its steps in graphs, and its
     kernels wait for nothing but their inputs (`chains`), part of each start is hidden, and cores that a narrow product
-    leaves idle fetch what the next kernel reads.
+    leaves idle fetch what the next kernel reads. Engines that generate text draw part of the bandwidth where their
+    kernels are not the device's best.
 
     Source: columns of data/engines.json; CUDA C++ programming guide, programmatic dependent launch (its graph edges
     are captured), which FlashInfer and TensorRT-LLM use from compute capability 9.0 on; the share is calibrated.
     Assumes: all its matrix kernels are written alike; idle cores win back as large a share as starts.
     """
     value = dict(rates.value)
-    if engine.answers:
+    if generating:
         value["dram_frac"] *= value["served_dram_frac"]
     if rates.is_host and engine.cpu_packs_once:
         value |= dict.fromkeys((*PACKING.values(), PACKED_16), 0.0)
@@ -547,6 +550,13 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool) -> Rates:
     if engine.graphs and chains:
         kept = 1.0 - value["chained_frac"]
         value |= {name: value[name] * kept for name in STARTS} | {"core_bytes_per_s": value["core_bytes_per_s"] / kept}
+    value = _core_limited(value, rates, engine)
+    return rates if value == rates.value else replace(rates, value=value)
+
+
+def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict[str, float]:
+    """The parameters `value` of a device, no higher than what each of its cores reaches in the engine's own kernels."""
+    value = dict(value)
     if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:
         most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)
@@ -556,7 +566,7 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool) -> Rates:
             name = f"matmul_frac.{p.rate}"
             if p.peak in rates.peak and name in value:
                 value[name] = min(value[name], most / rates.peak[p.peak])
-    return rates if value == rates.value else replace(rates, value=value)
+    return value
 
 
 def _works(
