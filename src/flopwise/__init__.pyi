@@ -141,8 +141,8 @@ def compare(
         calibration: name of a profile that `flopwise calibrate` made.
         advance: called with (units of work done, units in all) as it goes.
         tokens_per_month: Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         growth_frac (or growth): Traffic that each month adds, such as 5%; from -0.99 to 1.
         peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
         months: Months to compare.
@@ -1196,8 +1196,8 @@ def plan(
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
         burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
@@ -1561,8 +1561,8 @@ def import_runs(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1702,8 +1702,8 @@ def serve(
         encode: one pass over each input, without an answer.
         simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
         on_compile: called before the simulator is compiled for the first time.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1857,8 +1857,8 @@ def serve_sweep(
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
         values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -2138,8 +2138,8 @@ def simulate(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
@@ -2344,8 +2344,8 @@ def autoscale(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
@@ -2512,8 +2512,8 @@ def batch(
         fallback: On-demand replicas that step in where the deadline is at risk.
         trials: Number of simulated trials.
         cold_start: Time from requesting a machine until it serves (default: a minute, then the start of the engine).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         seed: Random seed: the same seed gives the same run.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
