@@ -8,7 +8,7 @@ import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "
 import * as format from "./format.js";
 import { front, levers, rowOf, rowsOf } from "./planned.js";
 import { detail } from "./chosen.js";
-import { figure, linkOrigins, ofChanges, ofPlan } from "./origins.js";
+import { figure, interval, linkOrigins, ofChanges, ofPlan } from "./origins.js";
 
 const TASKS = [["serve", "Real-time"], ["batch", "Batch"], ["finetune", "Fine-tune"], ["pretrain", "Pre-train"], ["encode", "Embeddings"]];
 const SESSION = ["turns", "think", "tool_share", "tool_pause", "kv_stores"];
@@ -263,21 +263,21 @@ const likely = (row) => (hasTargets(row) ? `${format.fixed(100 * Math.min(...Obj
 const takes = (plan) => ({ finetune: "run time", pretrain: "run time", batch: "time of the batch" })[plan.task] ?? "whole request of the plan";
 const chance = (row) => (Object.keys(row.meets).length > 1 ? "chance of every target" : `chance of ${Object.keys(row.meets)[0]}`);
 const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
-const ends = (row, name, text) => {
+const ends = (row, name, text, origin) => {
   const [low, high] = [row[`${name}_low`], row[`${name}_high`]];
-  return low === null || text(low) === text(high) ? null : `80 % interval: ${text(low)} to ${text(high)}`;
+  return low === null || text(low) === text(high) ? null : ["80 % interval: ", interval(origin, low, high, text)];
 };
 
 
 function headline(best, plan, meets) {
   const figures = [
     [meets ? `Best by ${plan.objective}` : "Nearest miss", `${best.num_instances} x ${best.instance}`, `${best.provider}, ${best.region}: ${best.num_gpus} x ${best.gpu}`],
-    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), "cost of the plan"],
+    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd, "cost of the plan"), drawn(best, "cost_usd"), "cost of the plan"],
   ];
   if (service(plan)) {
     figures.push(["TTFT", best.figures.ttft_s ? format.seconds(best.figures.ttft_s) : null, format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s ? format.seconds(best.figures.tpot_s) : null, format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
   }
-  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds, takes(plan)), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
   return el("section", { class: "card headline", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
