@@ -136,11 +136,7 @@ function listed(title, rows, columns) {
 
 /** Workloads up to which the pictures of their plans stand open. */
 const FEW_PLANS = 4;
-const pictures = (drawn) => el("div", { class: "cards pictures" }, drawn.map((one) => {
-  const shown = document.importNode(one, true);
-  Object.assign(shown, { tabIndex: 0, role: "region", ariaLabel: shown.querySelector("figcaption")?.textContent }); // wider than a narrow screen: the keyboard moves it
-  return el("section", { class: "card" }, shown);
-}));
+const pictures = (drawn) => el("div", { class: "cards pictures" }, drawn.map((one) => el("section", { class: "card" }, document.importNode(one, true))));
 
 /** The pictures of a page of the report, as they stand there: drawn once for both, in the colours of each. */
 function picturesOf(page) {
