@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from flopwise.changes.effects import Sensitivity
     from flopwise.changes.format_fit import FitAnswer, FormatFit
     from flopwise.cost.memory_answer import MemoryAnswer
+    from flopwise.cost.roofline import RooflineAnswer
     from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
     from flopwise.serving.answer import ServeAnswer
@@ -122,7 +124,9 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
     return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
 
 
-def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer) -> Figure:
+def figure_of(
+    answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer | RooflineAnswer,
+) -> Figure:
     """The tree of an answer's figures.
 
     Raises:
@@ -130,6 +134,7 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | Sha
     """
     from flopwise.changes.format_fit import FitAnswer
     from flopwise.cost.memory_answer import MemoryAnswer
+    from flopwise.cost.roofline import RooflineAnswer
     from flopwise.provenance import with_kinds
     from flopwise.shapes.answer import ShapeAnswer
     from flopwise.training.answer import TrainAnswer
@@ -140,6 +145,8 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | Sha
         return with_kinds(_memory_figure(answer), answer.kinds)
     if isinstance(answer, FitAnswer):
         return _fit_figure(answer)
+    if isinstance(answer, RooflineAnswer):
+        return _roofline_figure(answer)
     if isinstance(answer, ShapeAnswer):
         from flopwise.shapes.explain import pass_figure
 
@@ -147,11 +154,21 @@ def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | Sha
     if isinstance(answer, TrainAnswer):
         from flopwise.training.explain import train_figure
 
-        return with_kinds(train_figure(answer.estimate), answer.kinds)
+        return with_kinds(_with_memory_ends(train_figure(answer.estimate), answer.memory), answer.kinds)
     from flopwise.serving.explain import serve_figure
 
     tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
-    return with_kinds(tree, answer.kinds)
+    return with_kinds(_with_memory_ends(tree, answer.memory), answer.kinds)
+
+
+def _with_memory_ends(tree: Figure, answer: MemoryAnswer) -> Figure:
+    """The tree of an estimate with the ends of the memory per GPU."""
+    from flopwise.origin import interval
+    from flopwise.provenance import walk
+
+    total = next(one for one in walk(tree) if one.name == "memory per GPU")
+    ends = interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)
+    return replace(tree, inputs=(*tree.inputs, *ends))
 
 
 def _memory_figure(answer: MemoryAnswer) -> Figure:
@@ -193,6 +210,86 @@ def _memory_figure(answer: MemoryAnswer) -> Figure:
     return estimate_of(f"{answer.model.name} to {answer.task}", figures)
 
 
+def _roofline_figure(answer: RooflineAnswer) -> Figure:
+    from flopwise.cost.energy import device_watts
+    from flopwise.cost.money import num_instances
+    from flopwise.cost.precisions import PRECISIONS
+    from flopwise.origin import Device, Ledger, chip_fact, estimate_of, number, price
+    from flopwise.provenance import setting
+    from flopwise.units import HOUR_S
+
+    device, book = Device(answer.cluster), Ledger()
+    work = {"FLOP": (answer.flops, "FLOP"), "bytes moved": (answer.bytes, "B")}
+    for name, (value, unit) in work.items():
+        if answer.samples is None:
+            book.add_given(name, value, unit)
+        else:
+            book.add_count(name, value, unit, answer.what)
+    gpus = book.add_given("GPUs", answer.num_gpus)
+    known, calibrated = answer.dtype in PRECISIONS, answer.efficiency_source != "given"
+    if known:
+        peak = device.datasheet(f"peak {answer.dtype}", "FLOP/s")
+    else:
+        value = device.chip.peak_flops_per_s(answer.dtype)
+        peak = chip_fact(device.chip, f"peak {answer.dtype}", "FLOP/s", value)
+    bandwidth = device.datasheet("hbm_bytes_per_s", "B/s")
+    if calibrated:
+        rate = PRECISIONS[answer.dtype].rate if known else "bf16"
+        shares = (device.parameter(f"matmul_frac.{rate}"), device.parameter("dram_frac"))
+    else:
+        shares = (setting("efficiency", answer.compute_efficiency_frac, "frac"),) * 2
+    for one in (peak, bandwidth, *shares):
+        book.add_figure(one)
+    compute = book.add("compute time", answer.compute_s, "s", f"FLOP / ({peak.name} x {shares[0].name} x {gpus.name})")
+    memory = book.add(
+        "memory time", answer.memory_s, "s", f"bytes moved / ({bandwidth.name} x {shares[1].name} x {gpus.name})"
+    )
+    figures = [
+        book.add("time", answer.seconds, "s", f"max({compute.name}, {memory.name})"), compute, memory,
+        book.add(
+            "lower bound", answer.lower_bound_s, "s",
+            f"max(FLOP / ({peak.name} x {gpus.name}), bytes moved / ({bandwidth.name} x {gpus.name}))",
+        ),
+        book.add(
+            "share of datasheet rates", answer.utilisation_frac, "frac", f"FLOP / ({peak.name} x {gpus.name} x time)"
+        ),
+        book.add(
+            "share of the bandwidth", answer.bandwidth_frac, "frac",
+            f"bytes moved / ({bandwidth.name} x {gpus.name} x time)",
+        ),
+        book.add(
+            "ridge", answer.ridge_flops_per_byte, "FLOP/B",
+            f"{peak.name} x {shares[0].name} / ({bandwidth.name} x {shares[1].name})",
+        ),
+    ]  # fmt: skip
+    if answer.intensity_flops_per_byte is not None:
+        figures.append(book.add("FLOP per byte", answer.intensity_flops_per_byte, "FLOP/B", "FLOP / bytes moved"))
+    rate_of, bill, joules = (
+        one if at_least is None else at_least
+        for one, at_least in (
+            (answer.samples_per_s, answer.samples_per_s_at_most), (answer.cost_usd, answer.cost_usd_at_least),
+            (answer.energy_joules, answer.energy_joules_at_least),
+        )
+    )  # fmt: skip
+    if rate_of is not None:
+        book.add_given("samples", answer.samples)
+        figures.append(book.add("samples per second", rate_of, "samples/s", "samples / time"))
+    each = price(answer.cluster)
+    if bill is not None and each is not None:
+        size = answer.cluster.gpus_per_node
+        paid = float(num_instances(answer.num_gpus, size)) * size
+        book.add_figure(each)
+        book.add_count("GPUs paid", paid, "", "those of whole machines", gpus)
+        figures.append(book.add("cost", bill, "USD", f"time / {HOUR_S:g} x {each.name} x GPUs paid"))
+    if joules is not None:
+        bound = answer.bound == "compute"
+        limit_w = number(device.datasheet("tdp_w", "W").value)
+        draw, host, limit, pue = device.power(number(device_watts(limit_w, float(bound), float(not bound), 0.0)))
+        formula = f"{gpus.name} x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x time"
+        figures.append(book.add("energy", joules, "J", formula, gpus, draw, host, limit, pue, figures[0]))
+    return estimate_of(answer.what, figures)
+
+
 def _fit_figure(answer: FitAnswer) -> Figure:
     from flopwise.origin import estimate_of
 
@@ -222,6 +319,9 @@ def _format_figures(row: FormatFit) -> Iterator[Figure]:
         if name in known:
             one = known[name]
             yield term(f"{shown} in {row.weights}", one.value, one.unit, name, one)  # type: ignore[arg-type] # a number
+    for word in ("low", "high"):
+        if (end := known.get(f"throughput, {word}")) is not None:
+            yield term(f"tokens/s in {row.weights}, {word}", end.value, end.unit, end.name, end)  # type: ignore[arg-type]
     formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
     alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
     yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)
