@@ -314,7 +314,7 @@ def fit(
     calibration: str | None = ...,
     **specs: MachineSpec | ServingSpec | SourceSpec,
 ) -> FitAnswer:
-    """What fits in which weight format: longest context, requests at once, tokens/s and price.
+    """Compare weight formats on a device: whether they fit, longest context, requests at once, tokens/s and price.
 
     All accelerators that are given make one replica: `gpu="2xa100-80gb"`.
 
@@ -888,7 +888,7 @@ def replay(
     calibration: str | None = ...,
     **specs: Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> Replay:
-    """Simulate the traffic of an observation, and compare with what was measured.
+    """Simulate the traffic of an observation and compare it with the measurements.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B".
@@ -1487,7 +1487,7 @@ def import_runs(
     output: int | str | None = ...,
     **specs: ImportSpec | MachineSpec | SourceSpec | DataSpec | TrainingSpec | RequestSpec | ServingSpec,
 ) -> list[ImportedRun]:
-    """Write runs of other tools to the store, with what is expected of them where model and GPU are known.
+    """Write runs of other tools to the store, with their expected figures where model and GPU are known.
 
     The same content is imported once. What a file says itself need not be given; options of training go with runs of
     training, those of requests and engines with runs of services.
@@ -1967,7 +1967,7 @@ def advise(
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> ShapeAnswer:
-    """Judge the shapes of a model on an accelerator, and say which changes would be faster.
+    """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
 
     In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
 
@@ -2110,7 +2110,7 @@ def simulate(
     output: int | str | None = ...,
     **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> SimulateAnswer:
-    """Run requests through a deployment, step by step, and say what their users see.
+    """Simulate requests through a deployment, step by step: latencies, throughput and cost.
 
     Times are in seconds.
 
@@ -2797,7 +2797,7 @@ def watch(
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> WatchStatus:
-    """Look once at a job: what bounds it, whether it is on plan, what it costs.
+    """Take one status of a job: its bound, its progress against the plan, and its cost.
 
     Reads this machine's GPUs, a Prometheus server (`prometheus=URL`) or a recorded run (`run=NAME`).
 

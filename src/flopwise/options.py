@@ -28,7 +28,7 @@ FIELD = "."
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """How a value is written, and what it may be.
+    """The syntax and the bounds of a value.
 
     `parse(value, what)` gives it in base units, or raises SpecError with a message that starts with `what`.
     """
@@ -365,7 +365,7 @@ def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, eq=False)
 class FileFormat:
-    """What a mapping of a file may say: options of `specs`, by their keys.
+    """The allowed keys of a mapping in a file: options of `specs`.
 
     `sections`: what each section of it is about, by name. `order`: of its keys and sections, where it matters.
     """

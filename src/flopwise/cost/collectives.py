@@ -146,7 +146,7 @@ def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) 
 
 
 def groups_reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> Floats:
-    """How many of `parts` equal groups of ranks get at least one of the `copies` of a row, on average.
+    """The expected number of `parts` equal groups of ranks that get at least one of the `copies` of a row.
 
     Ranks lie in `pools` equal groups, too, and the copies of a row go to ranks of `top_pools` of them, drawn at random.
 

@@ -218,7 +218,7 @@ def fabric(
 
 
 def pcie_bytes_per_s(rates: Rates) -> float:
-    """What transfers between device and host sustain, one direction.
+    """The sustained bandwidth of transfers between device and host, one direction, in bytes/s.
 
     Source: `PINNED_FRAC` of the datasheet's rate.
     Assumes: pinned memory; the device has its lanes for itself.

@@ -155,14 +155,14 @@ class LognormalColumns:
 
     @classmethod
     def of(cls, bands: Sequence[ErrorBand], rows: Array) -> LognormalColumns:
-        """Those of bands that have so many rows each, one after the other."""
+        """The columns of several bands in sequence, each repeated for its number of rows."""
         figures = np.array([(band.median, band.log_median, *band.sides) for band in bands], dtype=float).reshape(-1, 4)
         median, log_median, lower, upper = np.repeat(figures.T, rows, axis=1)
         return cls(median, log_median, (lower, upper))
 
 
 def probability_at_most(errors: Lognormal, predicted: Floats, limit: Floats, *, floor: Floats | None = None) -> Floats:
-    """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, what physics allows.
+    """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, the physical bound.
 
     Source: lognormal through the quantiles, with a spread of its own on either side of the median.
     Assumes: the case resembles those measured.
@@ -194,7 +194,7 @@ class WholeBand:
     def interval(
         self, first: float, whole: float, *, floors: tuple[float, float] = (0.0, 0.0)
     ) -> tuple[float, float]:  # fmt: skip
-        """(low, high) of the whole with 80 % probability; `first` is a part of it, `floors` what both parts take least.
+        """(low, high) of the whole with 80 % probability; `first` is a part of it, `floors` the bounds of both parts.
 
         Source and assumptions: as the class.
         """

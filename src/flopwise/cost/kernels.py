@@ -512,7 +512,7 @@ def eager_attention_s(
 
 
 def work_bytes(work: Work, *, weight_bits: float = 16.0, act_bytes: float = 2.0, kv_bytes: float = 2.0) -> Floats:
-    """Bytes that a `Work` must move at least: weights, what comes in and goes out, the cache.
+    """Bytes that a `Work` must move at least: weights, inputs, outputs, the cache.
 
     Source: counting. Assumes: each element crosses DRAM once; attention reads its keys and values from the cache.
     """

@@ -54,7 +54,7 @@ OF_TRAINING = "train_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What one accelerator sustains: rates in FLOP/s and bytes/s, fixed times in seconds, fractions of peaks.
+    """The sustained rates of an accelerator: FLOP/s, bytes/s, fixed times in seconds, fractions of peaks.
 
     Source: the accelerator's datasheet and data/calibration. Assumes: large kernels at sustained clocks.
     """
@@ -157,7 +157,7 @@ def together(several: Sequence[Rates], place: NDArray[np.intp]) -> Rates:
 
 
 def is_zero(figure: Floats) -> bool:
-    """Whether a figure of `Rates` is 0; those of several devices together are so on all of them, or on none.
+    """True if a figure of `Rates` is 0; figures of several devices are 0 on all of them or on none.
 
     Source: `Rates.form`. Assumes: as there.
     """
@@ -197,7 +197,7 @@ LENT = (" not measured for ", "; the value for ", " stands in")
 
 
 def lent(scope: str, scopes: Sequence[str]) -> bool:
-    """Whether a value of `scope` was measured on something else than what `scopes` begins with.
+    """True if a value of `scope` was measured on other hardware than the first of `scopes`.
 
     Source: `VARIANTS`. Assumes: a variant is its family wherever nothing says otherwise.
     """

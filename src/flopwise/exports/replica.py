@@ -145,7 +145,7 @@ def offloaded_gib(deployment: Deployment) -> float:
 
 
 def caches_prefixes(deployment: Deployment) -> bool:
-    """Whether the plan assumes prompts with common prefixes."""
+    """True if the plan assumes prompts with common prefixes."""
     assert deployment.serving is not None
     techniques = deployment.serving.techniques
     return bool(techniques.shared_tokens or techniques.hit_frac)

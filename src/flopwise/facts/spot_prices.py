@@ -14,7 +14,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotCoverage:
-    """Of how many of a provider's offers with accelerators the spot price is known (`assumed`: taken to be)."""
+    """The number of a provider's offers with accelerators whose spot price is known (`assumed`: estimated)."""
 
     provider: str
     known: int

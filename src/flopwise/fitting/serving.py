@@ -84,7 +84,7 @@ CONSTANTS = (
 
 @dataclass(frozen=True)
 class PublishedLoad:
-    """One published row: what it measured, and all of its prediction that no constant moves."""
+    """One published row: its measurements, and the part of its prediction that no constant moves."""
 
     id: str
     source: str
@@ -132,7 +132,7 @@ def _waiting(job: ServeJob, memory: ServingMemory, machine: Runner) -> bool:
 
 
 class ServingModel(FitModel):
-    """Log errors of all figures as a function of the constants' logarithms; what no constant moved stays."""
+    """Log errors of all figures as a function of the constants' logarithms; cached where no constant moved."""
 
     constants = CONSTANTS
 

@@ -107,7 +107,7 @@ def _without_waste(problem: AllocationProblem) -> AllocationProblem:
 
 
 def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
-    """The options with what each instance emits; one that is not known counts as its workload's worst.
+    """The options with the emissions of each instance; an unknown one counts as its workload's worst.
 
     Assumes: what nobody measured is no cleaner than the others; where none of a workload's is known, none counts.
     """
@@ -407,7 +407,7 @@ class RelaxedProgram:
         return 1.0 if isinstance(policy, SecondProvider) else 1.0 / scale
 
     def gives(self, columns: Array) -> dict[Policy, float]:
-        """By how much each policy gives, weighted; those that do."""
+        """The weighted violation of each policy that a relaxed solution violates."""
         sums = {policy: sum(columns[c] * w for c, w in slack) for policy, slack in self.slack.items()}
         return {policy: value for policy, value in sums.items() if value > NOTHING}
 

@@ -200,7 +200,7 @@ KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
 
 
 def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
-    """The plan of each planned workload by its name: what the fleet takes first, then what else was considered."""
+    """The plan of each planned workload by its name: the allocated machines first, then other candidates."""
     most = min(MOST, max(LEAST, KEPT_IN_ALL // max(1, len(chosen))))
     return {c.name: _short_plan(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
 
@@ -350,7 +350,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PortQuestion:
-    """One workload whose port is looked for: the key of its search, the workload as it is, and what it may rent."""
+    """One workload to search a port for: the key of its search, the workload, and the machines that it may rent."""
 
     chosen: ChosenWorkload
     key: bytes

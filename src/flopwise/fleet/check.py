@@ -53,7 +53,7 @@ class CheckedMachines(_Plain, frozen=True):
 
 
 class ProposedChange(_Plain, frozen=True):
-    """One step from what there is to what is proposed; `saves_usd_per_month` below zero: it costs more."""
+    """One step from the current to the proposed machines; `saves_usd_per_month` below zero: it costs more."""
 
     what: str  # schedule, count, purchase, format, machine, backup, storage and traffic
     saves_usd_per_month: float
@@ -62,7 +62,7 @@ class ProposedChange(_Plain, frozen=True):
 
 
 class CheckedWorkload(_Plain, frozen=True):
-    """What one workload has today."""
+    """The check of one workload's current machines."""
 
     name: str
     environment: str
@@ -113,7 +113,7 @@ class Check(Result, _Plain, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def picture(self) -> Picture:
-        """What each workload costs a month today, the dearest first."""
+        """The current monthly cost of each workload, the dearest first, as a picture."""
         rows = sorted(((w.name, w.usd_per_month) for w in self.workloads), key=lambda item: -item[1])
         return BarPicture(title=self.verdict, unit="USD a month", rows=rows)
 

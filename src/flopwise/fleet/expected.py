@@ -59,7 +59,7 @@ class ExpectedFigures:
 
 
 def expected_figures(workload: Resolved, candidate: Candidate, offer: Offer, facts: Facts) -> ExpectedFigures:
-    """What a candidate of a workload is expected to do on the machines of an offer, estimated in full."""
+    """The expected figures of a workload's candidate on the machines of an offer, estimated in full."""
     if workload.task in TRAINING:
         return _training_figures(workload, candidate, offer, facts)
     return _serving_figures(workload, candidate, offer, facts)

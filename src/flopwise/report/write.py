@@ -123,7 +123,7 @@ def write_check(answer: Check, folder: Path | str) -> list[Path]:
 
 
 def check_document(answer: Check) -> Document:
-    """What there is, what does not hold, and the way to what an assessment would take."""
+    """The check as a document: current machines, misses, and the command of an assessment."""
     holding = sum(w.holds for w in answer.workloads)
     wrong = [*answer.reasons, *(f"{w.name}: {text}" for w in answer.workloads for text in w.reasons)]
     retired = [f"{w.name}: {text}" for w in answer.workloads for text in w.notes]

@@ -56,7 +56,7 @@ DISPATCH_CORES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What one step carries; each a number or a column."""
+    """The tokens and sequences of one step; each a number or a column."""
 
     decode_batch: Ints = 0  # sequences that get one token
     decode_context: Floats = 0  # mean tokens each of them has cached
@@ -78,12 +78,12 @@ class Prompt(NamedTuple):
 
     @property
     def tokens(self) -> Floats:
-        """All that a prompt asks an engine to work through."""
+        """All tokens of a prompt that an engine has to process."""
         return self.own + self.encoder
 
 
 def prompt(model: Model, input_tokens: Floats) -> Prompt:
-    """What `input_tokens` mean to a model.
+    """The prompt that `input_tokens` make for a model.
 
     A text encoder reads them and the decoder starts with one token; an encoder of sound or pixels has its own number,
     and they are the decoder's prompt; a vision model has its own number whatever is said.
@@ -220,7 +220,7 @@ class Runner:
         )
 
     def launches_prompts(self, split: ServingLayout) -> NDArray[np.bool_]:
-        """Whether the host launches steps with prompts operation by operation.
+        """True where the host launches steps with prompts operation by operation.
 
         Source: `graphs`, `prompt_graphs` and `eager_prompts` of data/engines.json. Assumes: of the last, only what
         belongs to the layout is not decided yet.
@@ -230,7 +230,7 @@ class Runner:
         return eager | (pp & ("pp" in engine.eager_prompts)) | (dp & ("dp" in engine.eager_prompts))
 
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
-        """What a technique adds to the layers' kernels, launched and read with them; None where nothing.
+        """The kernels that a technique adds to the layers, launched and read with them; None without one.
 
         Source: the technique's own. Assumes: nothing further.
         """
@@ -484,7 +484,7 @@ class Runner:
         return fuller
 
     def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
-        """What stages of a pipeline hand on from one to the next in a step."""
+        """The time of messages between pipeline stages in a step, in s."""
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
         return chain_s(self.fabric, nbytes, split.pp, split.tp)
 
@@ -501,7 +501,7 @@ NATIVE = ("NVIDIA", "Apple")
 
 
 def native(rates: Rates, engine: Engine) -> bool:
-    """Whether the engine's kernels were as good on this device as on those they were written for.
+    """True if the engine's kernels are as good on this device as on those they were written for.
 
     Source: `port_frac` of data/engines.json. Assumes: one share for all ports of a generation.
     """
@@ -509,7 +509,7 @@ def native(rates: Rates, engine: Engine) -> bool:
 
 
 def cold_host(rates: Rates, nbytes: Floats) -> Floats:
-    """How much longer the host's own work takes on a processor that has read `nbytes` since it last did the same.
+    """The slowdown of the host's own work on a processor that has read `nbytes` since it last did the same.
 
     What is read displaces the host's code and objects from the caches that both share: 1 where nothing was read, 2
     where all comes from memory again.

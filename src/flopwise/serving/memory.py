@@ -23,7 +23,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLayout:
-    """How one replica is spread over tp x dp x pp GPUs.
+    """The layout of one replica over tp x dp x pp GPUs.
 
     `dp` attention replicas, each on tp ranks with its own sequences, share the experts: these are spread over `ep` of
     the tp x dp ranks, and what is left of the ranks cuts each expert.
@@ -112,7 +112,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What techniques change in memory; the defaults change nothing."""
+    """The changes of techniques in memory; the defaults change nothing."""
 
     shared_tokens: int = 0  # of every context, cached once for all sequences
     kept_frac: float = 1.0  # of the tokens of a sequence, those that stay cached
@@ -178,7 +178,7 @@ def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: I
 
 @lru_cache(maxsize=512)
 def generates(model: Model) -> bool:
-    """Whether the model keeps a cache between steps."""
+    """True if the model keeps a cache between steps."""
     items = [i for k in model.stacks[0].kinds for i in k.items]
     return any(isinstance(i, Recurrence) or (isinstance(i, Attend) and i.cached) for i in items)
 

@@ -504,7 +504,7 @@ def _formats(model: Model, form: WeightFormat, rates: Rates) -> dict[str, Any]:
 
 
 def memory_changes(job: ServeJob) -> Changes:
-    """What the techniques of a job change in memory."""
+    """The changes in memory by the techniques of a job."""
     how, block, draft = job.techniques, job.engine.block_tokens, None
     away, drafts = how.offload, how.speculation
     if drafts is not None and drafts.draft is not None:

@@ -12,7 +12,7 @@ from flopwise.facts import defaults
 from flopwise.facts.software import PARALLELISM
 from flopwise.training.layout import TARGET_SETS, Layout, Recipe
 from flopwise.training.stages import cuts_alike
-from flopwise.units import format_percent
+from flopwise.units import format_change
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ class UnstatedInput:
     high: float  # at least 1
 
     def text(self, quantity: str) -> str:
-        """What it widens the interval of the quantity by, in words."""
-        ends = f"-{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
-        return f"{self.name} not stated: {ends} in {quantity}"
+        """The effect of the input on the interval of the quantity, in words."""
+        ends = f"{format_change(self.low, 1)} to {format_change(self.high, 1)}"
+        return f"{self.name} not stated: other common values change the {quantity} by {ends}"
 
     @property
     def matters(self) -> bool:
-        """Whether it moves the estimate by as much as is worth a word."""
+        """True if the input moves the estimate enough for a note."""
         return self.low < SEEN_BELOW or self.high > 1.0 / SEEN_BELOW
 
 

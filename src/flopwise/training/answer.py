@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StepAnswer(Result):
-    """What all answers of training have: a step, the run of such steps, and whether it fits."""
+    """The parts that all answers of training share: a step, the run of such steps, and the fit in memory."""
 
     table = "breakdown"
     estimate: TrainEstimate | SampledEstimate

@@ -41,7 +41,7 @@ class Memory:
 
     @property
     def floor_bytes(self) -> float:
-        """What a single layout takes at least: weights and states, whose bytes are counted exactly."""
+        """The lower bound of a single layout: weights and states, whose bytes are counted exactly."""
         return float(sum(np.ravel(self.items[name])[0] for name in STATES if name in self.items))
 
     @property
@@ -101,13 +101,13 @@ def overheads(software: TrainingStack, device_kind: str) -> tuple[float, float]:
 
 
 def reported_bytes(allocated: Floats, software: TrainingStack, device_kind: str) -> Floats:
-    """What the driver reports where tensors take `allocated` bytes. Source and assumptions: `overheads`."""
+    """The memory that the driver reports where tensors take `allocated` bytes. Source and assumptions: `overheads`."""
     spare, context = overheads(software, device_kind)
     return allocated * (1.0 + spare) + context
 
 
 def tensor_bytes(reported: float, software: TrainingStack, device_kind: str) -> float:
-    """What is left for tensors of `reported` bytes: the reverse of `reported_bytes`. Source and assumptions: there."""
+    """Memory for tensors within `reported` bytes: the inverse of `reported_bytes`. Source and assumptions: there."""
     spare, context = overheads(software, device_kind)
     return (reported - context) / (1.0 + spare)
 
@@ -161,7 +161,7 @@ FITS_WITH = 0.9
 
 
 def memory_method(recipe: Recipe) -> str:
-    """What is trained, as classes of errors tell it apart: all weights, adapters, or adapters on quantised weights."""
+    """The training method by the classes of errors: all weights, adapters, or adapters on quantised weights."""
     if recipe.lora is None:
         return "full"
     return "quantised" if recipe.lora.base.weight_bits < PLAIN_BITS else "adapters"
