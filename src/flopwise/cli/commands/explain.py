@@ -16,7 +16,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import FLAG, choice, whole
+from flopwise.options import choice, whole
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -82,8 +82,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @add("--task", choice("train", "serve"), "A micro-batch forward and backward, or a decoding step.", default="train")
 @flags(SharedSpec, "tp ep batch", section="")
 @flags(DataSpec, "seq", section="")
-@flags(TrainingSpec, "precision stack attention", section="Training")
-@add("--offload", FLAG, "Keep the optimizer in host memory.", default=False, section="Training")
+@flags(TrainingSpec, "precision stack attention offload", section="Training")
 @flags(ServingSpec, "weights kv_dtype engine", section="Serving")
 @flags(SourceSpec)
 @options.explain_flag
