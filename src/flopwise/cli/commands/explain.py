@@ -21,8 +21,8 @@ from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from flopwise.api.explain import Explanation
     from flopwise.changes.effects import Sensitivity
+    from flopwise.changes.explanation import Explanation
 
 
 from typing import TYPE_CHECKING
@@ -115,7 +115,7 @@ def _forward(other: options.QuestionCommand, arguments: list[str]) -> None:
 
 def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> None:
     """Explain the answer to another command's question, whose options are parsed as it parses them."""
-    from flopwise.api.explain import explanation
+    from flopwise.changes.explanation import explanation
 
     module = import_module(f"flopwise.cli.commands.{question}")
     here = click.get_current_context()
