@@ -209,7 +209,7 @@ def test_a_job_is_stopped_and_its_process_answers_again(web: TestClient) -> None
     assert web.delete(where).status_code == 204
     assert web.get("/api/v1/gpus/").status_code in (200, 404)
     assert web.get("/api/v1/gpus", params={"vendor": "Intel"}).status_code == 200
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 def test_an_export_is_listed_read_and_packed(web: TestClient) -> None:
