@@ -20,7 +20,7 @@ from flopwise.cli.app import COMMANDS, app
 from flopwise.web.openapi import document, question_schema
 from flopwise.web.problems import KINDS
 from flopwise.web.questions import FACTS, LEFT_OUT, MEMBERS, OPTIONS_LEFT_OUT, nouns
-from flopwise.web.server import STATIC, Limits
+from flopwise.web.server import LONGEST_LINK, STATIC, Limits
 
 NOUNS = nouns(app)
 PLAN = {"workload": "Llama-3.1-8B", "gpu": ["l4", "l40s"], "provider": ["aws"], "simulate": False}
@@ -238,6 +238,11 @@ def test_examples_and_questions_hold_against_the_document(web: TestClient) -> No
         for example in content.get("examples", {}).values():
             Draft202012Validator(schema).validate(example["value"])
     assert described["paths"]["/api/v1/train"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+
+
+def test_a_page_has_the_limit_of_the_command_line_on_what_a_link_holds(web: TestClient) -> None:
+    assert f'<html lang="en" data-longest-link="{LONGEST_LINK}">' in web.get("/plan").text
+    assert not [path for path in STATIC.glob("*.js") if str(LONGEST_LINK) in path.read_text(encoding="utf-8")]
 
 
 def test_a_page_names_all_its_modules_and_no_others(web: TestClient) -> None:
