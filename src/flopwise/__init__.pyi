@@ -979,6 +979,7 @@ def plan(
     assume_family: str | None = ...,
     advance: Advance | None = ...,
     on_compile: Callable[[], None] | None = ...,
+    on_first: Callable[[Plan], None] | None = ...,
     on_ranked: Callable[[Plan], None] | None = ...,
     name: str | None = ...,
     simulate: bool = ...,
@@ -1139,6 +1140,8 @@ def plan(
         assume_family: read an unknown model_type as this known family.
         advance: called with (units of work done, units in all) as it goes.
         on_compile: called before the simulator is compiled for the first time.
+        on_first: called with the plans of a few kinds of machines that may cost least, before the others are searched,
+            where the search takes long.
         on_ranked: called with the plans as they are ranked, before their front, changes and ports are computed.
         name: Name used in the results.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.

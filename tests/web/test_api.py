@@ -184,6 +184,20 @@ def test_a_plan_is_ranked_before_the_rest_of_it_is_there(task: dict[str, Any], w
     assert not ranked["levers"]
 
 
+def test_plans_of_a_few_machines_come_before_all_others_are_searched(web: TestClient) -> None:
+    question = {"workload": "Llama-3.2-1B", "task": "finetune", "lora": 8, "tokens": "23M"}
+    where = web.post("/api/v1/plan", json=question, headers={"Prefer": "respond-async"}).headers["location"]
+    with web.stream("GET", f"{where}/events") as stream:
+        told = [line for line in stream.iter_lines() if line.startswith(("event: ", "data: "))]
+    names = told[::2]
+    assert names.count("event: first") == 1
+    assert names.index("event: first") < names.index("event: ranked")
+    first = json.loads(told[2 * names.index("event: first") + 1].removeprefix("data: "))
+    result = web.get(f"{where}/result").json()
+    assert 0 < len(first["plans"]) < len(result["plans"])
+    assert _rows({"plans": first["plans"][:1]}) == _rows({"plans": result["plans"][:1]})
+
+
 def test_an_infeasible_plan_ranks_nothing(web: TestClient) -> None:
     question = PLAN | {"task": "serve", "rate": 2, "ttft": "p95=1us"}
     where = web.post("/api/v1/plan", json=question, headers={"Prefer": "respond-async"}).headers["location"]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flopwise.changes.explanation import Explanation
     from flopwise.changes.format_fit import FitAnswer
     from flopwise.cost.memory_answer import MemoryAnswer
+    from flopwise.cost.roofline import RooflineAnswer
     from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
     from flopwise.serving.answer import ServeAnswer
@@ -57,7 +58,9 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
     return advise(kind, **options)
 
 
-def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer) -> Figure:
+def figure_of(
+    answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer | RooflineAnswer,
+) -> Figure:
     """The tree of an answer's figures.
 
     Raises:

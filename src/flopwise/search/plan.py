@@ -74,18 +74,19 @@ def keep_freed_memory() -> None:
 
 def plan(
     workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
-    alone: bool = True, on_compile: Callable[[], None] | None = None, on_ranked: Callable[[Plan], None] | None = None,
-    dearest: float | None = None, by_region: bool = False,
+    alone: bool = True, on_compile: Callable[[], None] | None = None, on_first: Callable[[Plan], None] | None = None,
+    on_ranked: Callable[[Plan], None] | None = None, dearest: float | None = None, by_region: bool = False,
 ) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
-    `on_compile` is called before the simulator is compiled first, which takes seconds, `on_ranked` with what is ranked
-    before the rest of the answer is there: rows as they will be, but without commands, unit costs and links. `dearest`:
-    to train, machines that cost so many times the best even at their peak rate are not searched (None: as many as for
-    a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
+    `on_compile` is called before the simulator is compiled first, which takes seconds, `on_first` with the plans of a
+    few kinds of machines that may cost least, before the others are searched, where the search takes long, `on_ranked`
+    with what is ranked before the rest of the answer is there: rows as they will be, but without commands, unit costs
+    and links. `dearest`: to train, machines that cost so many times the best even at their peak rate are not searched
+    (None: as many as for a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -98,17 +99,23 @@ def plan(
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
 
-    def report_ranking(ranked: PlanDraft) -> None:
-        if on_ranked is not None and ranked.plans:
-            seconds = time.perf_counter() - started
-            on_ranked(_ranking(ranked, workload, seconds))
+    def reporting(listener: Callable[[Plan], None] | None) -> Callable[[PlanDraft], None] | None:
+        """Function that tells a listener of the plans of a draft, if there are any."""
+        if listener is None:
+            return None
+
+        def report(ranked: PlanDraft) -> None:
+            if ranked.plans:
+                listener(_ranking(ranked, workload, time.perf_counter() - started))
+
+        return report
 
     if workload.task in TRAINING:
         from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
 
         draft = plan_training(
             workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, by_region=by_region,
-            on_ranked=report_ranking,
+            on_first=reporting(on_first), on_ranked=reporting(on_ranked),
         )  # fmt: skip
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
@@ -117,7 +124,7 @@ def plan(
         workload, lengths = with_lengths(workload, model)
         draft = plan_serving(
             workload, model, facts, advance, alone=alone, by_region=by_region, on_compile=on_compile,
-            on_ranked=report_ranking,
+            on_first=reporting(on_first), on_ranked=reporting(on_ranked),
         )  # fmt: skip
         draft.assumptions += lengths
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { chart, partNames, stack, stacks } from "./charts.js";
 import { band, el, fill, table } from "./dom.js";
 import * as format from "./format.js";
-import { figure, linkOrigins, ofEstimate, openOrigin } from "./origins.js";
+import { figure, interval, linkOrigins, ofEstimate, openOrigin } from "./origins.js";
 
 const swatch = (index) => el("i", { class: `swatch s${index % 8}${index < 8 ? "" : " again"}`, "aria-hidden": "true" });
 
@@ -26,7 +26,7 @@ export function intervals(found) {
   const text = (name, value) => (name === "per_gpu_bytes" ? format.gib(value) : format.figure(name, value));
   return el("section", { class: "card" }, el("h2", {}, "How sure it is"), table("Estimates with their 80 % intervals", [
     { title: "figure", cell: ([title]) => title }, { title: "estimate", number: true, cell: ([, name, origin, value]) => figure(origin, text(name, value)) },
-    { title: "80 % interval", cell: ([, name, , value, low, high]) => [`${text(name, low)} to ${text(name, high)}`, band(low, value, high)] },
+    { title: "80 % interval", cell: ([, name, origin, value, low, high]) => [interval(origin, low, high, (end) => text(name, end)), band(low, value, high)] },
   ], known), found.interval?.evidence && el("p", { class: "note" }, `They rest on ${found.interval.evidence}.`));
 }
 

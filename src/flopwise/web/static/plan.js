@@ -8,7 +8,7 @@ import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "
 import * as format from "./format.js";
 import { front, levers, rowOf, rowsOf } from "./planned.js";
 import { detail } from "./chosen.js";
-import { figure, linkOrigins, ofChanges, ofPlan } from "./origins.js";
+import { figure, interval, linkOrigins, ofChanges, ofPlan } from "./origins.js";
 
 const TASKS = [["serve", "Real-time"], ["batch", "Batch"], ["finetune", "Fine-tune"], ["pretrain", "Pre-train"], ["encode", "Embeddings"]];
 const SESSION = ["turns", "think", "tool_share", "tool_pause", "kv_stores"];
@@ -55,16 +55,11 @@ const FIELDS = {
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
 
-/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer, as soon as they are ranked. */
-const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
-/** How far the first look is ahead: where there are few processors, both at once would be slower than one after the other. */
-const AHEAD_MS = 600;
 /** What a configuration is called that was pasted or dropped. */
 const CONFIG = "config.json";
 /** What the address says besides the question: the row that is shown, how the table is sorted and filtered, of what was asked why it is not there, and the target of the files. */
 const START_VIEW = { pick: "1", sort: "rank", find: "", why: "", files: "" };
 const VIEW = Object.keys(START_VIEW);
-const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
 
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
@@ -80,7 +75,6 @@ export async function show(main) {
   for (const key of VIEW) delete state[key];
   let running = null;
   let timer = 0;
-  let answered = ""; // of which model and task all plans were shown last
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
   const status = statusLine();
   const results = el("div", { id: "results" });
@@ -164,24 +158,20 @@ export async function show(main) {
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
-    let isRanked = false;
-    const subject = `${state.workload} ${state.task}`;
-    if (answered !== subject && !PLACES.some((key) => key in question)) {
-      await Promise.race([firstLook(question, mine.signal, (plan) => { if (!isRanked) draw(plan, question, null, true); }), new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
-      await painted(); // the search takes all processors
-      if (mine.signal.aborted) return;
-    }
     let rest = null; // draws what stands below the ranking
     const rank = (plan) => {
       if (mine.signal.aborted) return;
       performance.mark("plan-ranked");
-      isRanked = true;
-      answered = subject;
       rest = draw(plan, question, null);
       painted().then(() => performance.mark("plan-shown"));
     };
+    const first = (plan) => {
+      if (mine.signal.aborted) return;
+      draw(plan, question, null, true);
+      painted().then(() => performance.mark("plan-first"));
+    };
     try {
-      const plan = await job("plan", question, { signal: mine.signal, progress: report, ranked: rank });
+      const plan = await job("plan", question, { signal: mine.signal, progress: report, first, ranked: rank });
       if (!rest) rank(plan);
       await painted();
       if (mine.signal.aborted) return;
@@ -189,23 +179,12 @@ export async function show(main) {
       rest(plan);
       performance.mark("plan-whole");
     } catch (problem) {
-      isRanked = true;
       if (problem.name === "AbortError") return;
       if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem)(problem.details.document);
       else fill(results, failed(problem));
       status.quiet(problem.infeasible ? "No plan meets every target." : "No answer.");
     }
     settle();
-  }
-
-  /** Resolves once `show` got the ranking of `FIRST_LOOK`, or there is none; what would follow the ranking is stopped. */
-  async function firstLook(question, signal, show) {
-    const enough = new AbortController();
-    const ranked = (plan) => {
-      if (!signal.aborted) show(plan);
-      enough.abort();
-    };
-    await job("plan", { ...question, ...FIRST_LOOK }, { signal: AbortSignal.any([signal, enough.signal]), progress: () => {}, ranked }).then((plan) => { if (!enough.signal.aborted) ranked(plan); }, () => {});
   }
 
   function settle() {
@@ -228,8 +207,10 @@ export async function show(main) {
     };
     results.classList.toggle("stale", false);
     if (first) {
-      fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
-        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}));
+      const before = results.querySelector(":scope > .below"); // of the question before: nothing jumps
+      before?.classList.add("stale");
+      fill(results, el("p", { class: "first-look" }, "A first look: a few machines that may cost least. All offers are being searched …"),
+        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}), before);
       return () => {};
     }
     const before = results.querySelector(":scope > .below"); // stays until the rest is drawn: nothing jumps
@@ -282,21 +263,21 @@ const likely = (row) => (hasTargets(row) ? `${format.fixed(100 * Math.min(...Obj
 const takes = (plan) => ({ finetune: "run time", pretrain: "run time", batch: "time of the batch" })[plan.task] ?? "whole request of the plan";
 const chance = (row) => (Object.keys(row.meets).length > 1 ? "chance of every target" : `chance of ${Object.keys(row.meets)[0]}`);
 const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
-const ends = (row, name, text) => {
+const ends = (row, name, text, origin) => {
   const [low, high] = [row[`${name}_low`], row[`${name}_high`]];
-  return low === null || text(low) === text(high) ? null : `80 % interval: ${text(low)} to ${text(high)}`;
+  return low === null || text(low) === text(high) ? null : ["80 % interval: ", interval(origin, low, high, text)];
 };
 
 
 function headline(best, plan, meets) {
   const figures = [
     [meets ? `Best by ${plan.objective}` : "Nearest miss", `${best.num_instances} x ${best.instance}`, `${best.provider}, ${best.region}: ${best.num_gpus} x ${best.gpu}`],
-    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), "cost of the plan"],
+    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd, "cost of the plan"), drawn(best, "cost_usd"), "cost of the plan"],
   ];
   if (service(plan)) {
     figures.push(["TTFT", best.figures.ttft_s ? format.seconds(best.figures.ttft_s) : null, format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s ? format.seconds(best.figures.tpot_s) : null, format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
   }
-  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds, takes(plan)), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
   return el("section", { class: "card headline", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
