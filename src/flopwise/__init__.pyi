@@ -805,7 +805,7 @@ def observe(
         seconds: How long to observe the engine.
         interval_s (or every): Time between two readings of its metrics.
         load: Result of a load generator with a record of each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
-        seed: Random seed of a generated trace.
+        seed: Random seed: the same seed gives the same run.
 
     Raises:
         SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
@@ -1945,7 +1945,7 @@ def advise(
     precision: str | None = ...,
     stack: str | None = ...,
     attention: str | None = ...,
-    offload: bool = ...,
+    offload: Sequence[str] | str = ...,
     weights: str | None = ...,
     kv_dtype: str | None = ...,
     engine: str | None = ...,
@@ -1981,7 +1981,7 @@ def advise(
         precision: format of the products, in training.
         stack: training software.
         attention: its implementation, in training.
-        offload: keep the optimizer in host memory.
+        offload: "optimizer" keeps it in host memory; the review has nothing else that moves there.
         weights: weight format, in serving.
         kv_dtype: format of the KV cache, in serving.
         engine: serving engine.
@@ -2805,7 +2805,7 @@ def watch(
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it is running, else replayed.
-        store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
+        store: Store of runs: the path of an SQLite file, or postgresql://USER@HOST/DATABASE of a team (default: FLOPWISE_RUNS, else runs.db in your data folder).
         interval: Time between two readings.
         window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
@@ -2867,7 +2867,7 @@ def watch_live(
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it is running, else replayed.
-        store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
+        store: Store of runs: the path of an SQLite file, or postgresql://USER@HOST/DATABASE of a team (default: FLOPWISE_RUNS, else runs.db in your data folder).
         interval: Time between two readings.
         window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
