@@ -87,6 +87,7 @@ def test_what_is_left_out_for_a_share_is_said_with_what_it_would_save(more: dict
     found = allocate(options, demands, HALVES)
     assert found.by_provider == {"a": 100, "b": 100}
     assert found.left_out == ((what, 60.0),)
+    assert type(found.left_out[0][1]) is float  # numbers of NumPy are no JSON
     problem = AllocationProblem(options=tuple(options), demands=demands, rules=HALVES)
     (row,) = (row for row in bindings(problem, found) if row.constraint.startswith("without"))
     assert row.text.endswith(

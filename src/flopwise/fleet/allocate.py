@@ -69,6 +69,10 @@ class UnfinishedSearchError(InfeasibleError):
     """The clock stopped the solver before it found an allocation: another machine may find one."""
 
 
+class BudgetError(InfeasibleError):
+    """The other policies cost more than the budget."""
+
+
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
     """The allocation of a fleet whose workloads all have options."""
     options = with_carbon([option for item in items for option in item.options])
@@ -445,7 +449,7 @@ def _check_budget(made: ThriftyProgram, effort: float) -> None:
     free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, effort)
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns) * (1.0 - solution.gap)
     if floor > budget.usd:
-        raise InfeasibleError(
+        raise BudgetError(
             f"a month costs at least {format_usd(floor, 0)} under these policies; "
             f"the budget is {format_usd(budget.usd, 0)}"
         )

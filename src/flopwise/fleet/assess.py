@@ -16,7 +16,7 @@ from flopwise.facts.offers import UNDATED, days_old, retirement_note
 from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
-from flopwise.fleet.allocate import allocate, allocation_problem
+from flopwise.fleet.allocate import BudgetError, allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet
@@ -148,16 +148,21 @@ def _less_bound(
 ) -> tuple[Policies, str, Allocation] | None:
     """The policies without the fewest that may be left out, why, and their allocation; None where that is not enough.
 
-    `lost`: whether there are workloads that nothing runs.
+    `lost`: whether there are workloads that nothing runs; then shares go before the budget, as they are of a bill that
+    has these workloads.
     """
-    rules, several = (
+    rules, without_shares = (
         platform.rules,
         f"shares of the bill are ignored, as workloads without machines are not in it: {error}",
     )
-    unbound = replace(rules, budget_per_month=None)
-    ways = [(unbound, str(error))] if rules.budget_per_month is not None else []
+    unbound, ways = replace(rules, budget_per_month=None), list[tuple[Policies, str]]()
     if lost and rules.shares:
-        ways += [(replace(rules, providers=None), several), (replace(unbound, providers=None), several)]
+        ways.append((replace(rules, providers=None), without_shares))
+    if rules.budget_per_month is not None:
+        budget = f"the budget of {format_usd(rules.budget_per_month, 0)} a month is not held"
+        ways.append((unbound, str(error) if isinstance(error, BudgetError) else f"{budget}: {error}"))
+        if lost and rules.shares:
+            ways.append((replace(unbound, providers=None), f"{budget}; {without_shares}"))
     for fewer, warning in ways:
         try:
             trial = allocation_problem(replace(platform, rules=fewer), items, facts)

@@ -180,7 +180,7 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
     from flopwise.training.memory import step_memory  # noqa: PLC0415 - half is enough
     from flopwise.training.memory_answer import unstated_memory  # noqa: PLC0415 - half is enough
-    from flopwise.training.unstated import other_jobs, unstated_inputs  # noqa: PLC0415 - half is enough
+    from flopwise.training.unstated import open_inputs, other_jobs  # noqa: PLC0415 - half is enough
 
     place = first.provider, first.instance, first.region
     job = candidate_job(workload, model, facts, next(o for o in facts.offers if o.key == place), first)
@@ -191,7 +191,7 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     memory, _ = unstated_memory(model, total, settings, device.kind)
     return [
         OpenInput(name=one.name, speed_low=one.low, speed_high=one.high, memory_low=other.low, memory_high=other.high)
-        for one, other in zip(unstated_inputs(estimate(job), others), memory, strict=True)
+        for one, other in zip(open_inputs(estimate(job), open_settings, facts), memory, strict=True)
         if one.matters or other.matters
     ]
 
