@@ -162,7 +162,7 @@ def test_the_schema_takes_what_the_reader_takes() -> None:
 @pytest.mark.parametrize("software", ["any", ["any"]])
 def test_one_text_stands_for_a_list_of_it(software: object) -> None:
     document = yaml.safe_load(GOOD) | {"software": software}
-    assert workload_from(document).software == ("any",)
+    assert workload_from(document).limits.software == ("any",)
     jsonschema.validate(document, schema())
     with pytest.raises(SpecError, match="software: 'some' is not one of"):
         workload_from(document | {"software": "some"})
