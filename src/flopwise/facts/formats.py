@@ -107,7 +107,7 @@ class WeightFormat(ABC):
     @property
     @abstractmethod
     def has_zeros(self) -> bool:
-        """Whether groups of integers have zero points, which the kernels of products subtract as they unpack them."""
+        """True if groups of integers have zero points, which the kernels of products subtract as they unpack them."""
 
     @property
     @abstractmethod
@@ -153,7 +153,7 @@ class CheckpointFormat(WeightFormat):
 
     @property
     def has_zeros(self) -> bool:
-        """Where a block stores bits of them."""
+        """True if a block stores bits of them."""
         return self.zero_bits > 0
 
     @property

@@ -294,7 +294,7 @@ def training_options(
     )  # fmt: skip
     bands = training_band(first, num_gpus=1), training_band(first, num_gpus=LARGE_GPUS + 1)
     memory_odds = np.asarray(
-        memory_band(recipe, chip.calibration).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
+        memory_band(recipe, chip.calibration, chip).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
     )
     for priced in node.priced:
         offer = priced.offer
@@ -387,7 +387,6 @@ def _options(
             draft.ruled_out.add(reason, count)
         away = Offloads(job)
         kept.tables.clusters = [node.cluster for node in nodes]
-        margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
         known, is_usual = len(kept.known), len(nodes) == most_nodes
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             report(before + done, steps)
@@ -398,6 +397,8 @@ def _options(
                 reason = f"costs over {dearest:g} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
+            band = memory_band(recipe, facts.calibration, node.cluster.accelerator)
+            margin = band.quantile(workload.confidence)
             for place, (chosen, of_step) in enumerate(kept.times(away, node, margin)):
                 times = replace(of_step, run_s=tokens / recipe.useful_tokens * of_step.run_s)
                 draft.evaluated += times.considered
