@@ -141,8 +141,8 @@ def compare(
         calibration: name of a profile that `flopwise calibrate` made.
         advance: called with (units of work done, units in all) as it goes.
         tokens_per_month: Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         growth_frac (or growth): Traffic that each month adds, such as 5%; from -0.99 to 1.
         peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
         months: Months to compare.
@@ -805,7 +805,7 @@ def observe(
         seconds: How long to observe the engine.
         interval_s (or every): Time between two readings of its metrics.
         load: Result of a load generator with a record of each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
-        seed: Random seed of a generated trace.
+        seed: Random seed: the same seed gives the same run.
 
     Raises:
         SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
@@ -979,6 +979,7 @@ def plan(
     assume_family: str | None = ...,
     advance: Advance | None = ...,
     on_compile: Callable[[], None] | None = ...,
+    on_first: Callable[[Plan], None] | None = ...,
     on_ranked: Callable[[Plan], None] | None = ...,
     name: str | None = ...,
     simulate: bool = ...,
@@ -1139,6 +1140,8 @@ def plan(
         assume_family: read an unknown model_type as this known family.
         advance: called with (units of work done, units in all) as it goes.
         on_compile: called before the simulator is compiled for the first time.
+        on_first: called with the plans of a few kinds of machines that may cost least, before the others are searched,
+            where the search takes long.
         on_ranked: called with the plans as they are ranked, before their front, changes and ports are computed.
         name: Name used in the results.
         simulate: Services: run the best plans through the simulator before they are ranked, or rank by estimates alone.
@@ -1196,8 +1199,8 @@ def plan(
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
         burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
@@ -1561,8 +1564,8 @@ def import_runs(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1702,8 +1705,8 @@ def serve(
         encode: one pass over each input, without an answer.
         simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
         on_compile: called before the simulator is compiled for the first time.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1857,8 +1860,8 @@ def serve_sweep(
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
         values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1942,7 +1945,7 @@ def advise(
     precision: str | None = ...,
     stack: str | None = ...,
     attention: str | None = ...,
-    offload: bool = ...,
+    offload: Sequence[str] | str = ...,
     weights: str | None = ...,
     kv_dtype: str | None = ...,
     engine: str | None = ...,
@@ -1978,7 +1981,7 @@ def advise(
         precision: format of the products, in training.
         stack: training software.
         attention: its implementation, in training.
-        offload: keep the optimizer in host memory.
+        offload: "optimizer" keeps it in host memory; the review has nothing else that moves there.
         weights: weight format, in serving.
         kv_dtype: format of the KV cache, in serving.
         engine: serving engine.
@@ -2138,8 +2141,8 @@ def simulate(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
@@ -2344,8 +2347,8 @@ def autoscale(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
@@ -2512,8 +2515,8 @@ def batch(
         fallback: On-demand replicas that step in where the deadline is at risk.
         trials: Number of simulated trials.
         cold_start: Time from requesting a machine until it serves (default: a minute, then the start of the engine).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         seed: Random seed: the same seed gives the same run.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
@@ -2802,7 +2805,7 @@ def watch(
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it is running, else replayed.
-        store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
+        store: Store of runs: the path of an SQLite file, or postgresql://USER@HOST/DATABASE of a team (default: FLOPWISE_RUNS, else runs.db in your data folder).
         interval: Time between two readings.
         window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
@@ -2864,7 +2867,7 @@ def watch_live(
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it is running, else replayed.
-        store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
+        store: Store of runs: the path of an SQLite file, or postgresql://USER@HOST/DATABASE of a team (default: FLOPWISE_RUNS, else runs.db in your data folder).
         interval: Time between two readings.
         window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.

@@ -229,13 +229,15 @@ class Option:
     repeated: bool = False  # a flag that may be given several times, a list in a file
 
     def parse(self, value: object, what: str) -> Any:
-        """The value of a file or a keyword in base units.
+        """The value of a file or a keyword in base units; one text stands for a list of it.
 
         Raises:
             SpecError: it cannot be; the message starts with `what`.
         """
         if not self.repeated:
             return self.kind.parse(value, what)
+        if isinstance(value, str):
+            return (self.kind.parse(value, what),)
         if not isinstance(value, list | tuple):
             raise _wrong_value("a list", value, what)
         return tuple(self.kind.parse(part, f"{what}.{number}") for number, part in enumerate(value))
@@ -258,7 +260,10 @@ class Option:
     def schema(self) -> JsonSchema:
         """The allowed values, as JSON Schema."""
         one = dict(self.kind.schema)
-        return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
+        if not self.repeated:
+            return {"description": self.help} | one
+        text_alone = [one] if one.get("type") == "string" or "enum" in one else [{"type": "string", "minLength": 1}]
+        return {"description": self.help, "anyOf": [{"type": "array", "items": one}, *text_alone]}
 
 
 def argument_text(value: Any) -> str:

@@ -254,18 +254,24 @@ CUT = 1e-9
 """Relative difference from which an end of an interval differs from its band's."""
 
 
-def interval(name: str, value: Figure, band: ErrorBand, low: float, high: float) -> tuple[Figure, Figure]:
-    """The lower and the upper end of the 10-90 % interval around `value`."""
+def error_ends(band: ErrorBand) -> tuple[Figure, Figure]:
+    """The ends of what was measured over what was predicted, with the measurements behind them."""
     rows = f"{band.rows} measurements of class {band.name}" if band.rows else f"no measurement yet (class {band.name})"
     source = band.source or "data/intervals.json"
+    low, high = (
+        calibration(f"measured / predicted, {word} end", share, "", fitted_on=rows, source=source, date=band.date)
+        for word, share in (("low", band.low), ("high", band.high))
+    )
+    return low, high
+
+
+def interval(name: str, value: Figure, band: ErrorBand, low: float, high: float) -> tuple[Figure, Figure]:
+    """The lower and the upper end of the 10-90 % interval around `value`."""
     ends = []
     inputs: tuple[Figure, ...]
-    for word, share, end in (("low", band.low, low), ("high", band.high, high)):
-        ratio = calibration(
-            f"measured / predicted, {word} end", share, "", fitted_on=rows, source=source, date=band.date
-        )
+    for word, ratio, end in zip(("low", "high"), error_ends(band), (low, high), strict=True):
         formula, inputs = f"{value.name} x {ratio.name}", (value, ratio)
-        plain = number(value.value) * share
+        plain = number(value.value) * number(ratio.value)
         if abs(end - plain) > CUT * abs(plain):  # cut off where physics ends
             bound = term("physical bound", end, value.unit, f"{COUNTED}: at datasheet rates")
             formula = f"{'max' if end > plain else 'min'}({formula}, {bound.name})"

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.explain import Explanation, figure_of
+from flopwise.api.explain import figure_of
 from flopwise.api.plan import explain_candidate
+from flopwise.changes.explanation import Explanation
 from flopwise.errors import SpecError
 from flopwise.provenance import Figure, format_value, walk
 from flopwise.serving.sim.explain import SimulatedFigureTree
@@ -367,6 +368,10 @@ def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -
             "tokens_per_s_per_gpu": "throughput per GPU", "prompt_found_frac": "share of prompts found in caches",
         }  # fmt: skip
         shown |= {names[name]: value for name, value in row.figures.items() if value is not None}
+        time = {"finetune": "run time", "batch": "time of the batch"}.get(asked["task"], "whole request of the plan")
+        for word in ("low", "high"):
+            shown[f"cost of the plan, {word}"] = getattr(row, f"cost_usd_{word}")
+            shown[f"{time}, {word}"] = getattr(row, f"seconds_{word}")
         everything = {one.name: one.value for one in figures}
         for name, value in shown.items():
             assert everything[name] == pytest.approx(value, rel=1e-6), name
@@ -375,6 +380,62 @@ def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -
         if any(target in ("ttft", "tpot", "latency") for target in row.meets):
             chance = named[next(f"chance of {target}" for target in ("ttft", "tpot", "latency") if target in row.meets)]
             assert {"calibration"} <= {one.kind for one in chance.inputs}
+
+
+@pytest.mark.parametrize("kind", ["train", "serve"])
+def test_the_ends_of_the_memory_say_where_they_come_from(kind: str) -> None:
+    question = {"gpu": "h100", "gpus": 8} if kind == "train" else {"gpu": "l40s", "rate": 2}
+    found = getattr(flopwise, kind)("Llama-3.1-8B", **question)
+    named, memory = {one.name: one for one in walk(figure_of(found))}, found.memory
+    assert recomputed(named["memory per GPU, low"]) == pytest.approx(memory.low_bytes)
+    assert recomputed(named["memory per GPU, high"]) == pytest.approx(memory.high_bytes)
+    assert memory.low_bytes < memory.per_gpu_bytes < memory.high_bytes
+
+
+def test_the_ends_of_a_run_say_where_they_come_from() -> None:
+    found = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, tokens="20B", provider="aws")
+    tree = flopwise.explain("train", "Llama-3.1-8B", gpu="h100", gpus=8, tokens="20B", provider="aws").figure
+    named, run = {one.name: one for one in walk(tree)}, found.document()["run"]
+    for name, key in (("run time", "seconds"), ("cost", "cost_usd"), ("energy", "energy_joules")):
+        for word in ("low", "high"):
+            end = named[f"{name}, {word}"]
+            assert end.value == pytest.approx(run[f"{key}_{word}"])
+            assert recomputed(end) == pytest.approx(run[f"{key}_{word}"])
+        assert named[f"{name}, low"].value < named[name].value < named[f"{name}, high"].value  # type: ignore[operator]
+
+
+ROOFS: list[tuple[str | None, dict[str, Any]]] = [
+    (None, {"flops": 1e15, "bytes": "2TB", "gpu": "h100", "provider": "aws"}),
+    (None, {"flops": 1e15, "bytes": "2TB", "gpu": "a100-80gb", "gpus": 12, "efficiency": 0.5}),
+    (None, {"flops": 1e12, "bytes": "2TB", "gpu": "h100", "dtype": "fp64"}),
+    (None, {"bytes": "2TB", "gpu": "h100"}),
+    ("Llama-3.1-8B", {"gpu": "l40s", "batch": 4, "seq": 2048, "training": True}),
+    ("resnet50", {"gpu": "v100", "batch": 8}),
+]
+
+
+@pytest.mark.parametrize(("model", "asked"), ROOFS, ids=str)
+def test_each_figure_of_a_roofline_says_where_it_comes_from(model: str | None, asked: dict[str, Any]) -> None:
+    found = flopwise.roofline(model, **asked)
+    tree = figure_of(found)
+    named = {one.name: one for one in walk(tree)}
+    for figure in filter(is_arithmetic, walk(tree)):
+        assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6), figure.formula
+    names = {
+        "seconds": "time", "compute_s": "compute time", "memory_s": "memory time", "lower_bound_s": "lower bound",
+        "flops": "FLOP", "bytes": "bytes moved", "intensity_flops_per_byte": "FLOP per byte",
+        "ridge_flops_per_byte": "ridge", "utilisation_frac": "share of datasheet rates", "num_gpus": "GPUs",
+        "bandwidth_frac": "share of the bandwidth", "samples_per_s": "samples per second", "cost_usd": "cost",
+        "energy_joules": "energy",
+    }  # fmt: skip
+    document = found.document()
+    for key, name in names.items():
+        value = document[key] if document[key] is not None else document.get(f"{key}_at_least")
+        if value is not None:
+            assert named[name].value == pytest.approx(value), name
+    facts = [one for one in walk(tree) if one.kind == "fact"]
+    assert any("peak" in one.name and one.source and one.date for one in facts)
+    assert ("calibration" in {one.kind for one in walk(tree)}) == ("efficiency" not in asked)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

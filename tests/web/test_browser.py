@@ -231,6 +231,40 @@ def test_a_link_holds_the_target_of_the_files_and_what_was_asked_for(page: Page)
     expect(answer).to_have_text(re.compile(re.escape(said.split("\n")[0])))
 
 
+def test_a_link_holds_what_is_unfolded_listed_and_filtered(page: Page) -> None:
+    page.goto("/plan?workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&find=g6e")
+    settled(page)
+    page.get_by_text(re.compile("^All [0-9]+ changes$")).click()
+    page.get_by_text("Formulas, facts with source and date, assumptions").click()
+    page.get_by_text("Every instance without a plan").click()
+    page.get_by_label("Filter the instances without a plan").fill("azure")
+    expect(page.get_by_role("button", name=re.compile("^Why not azure"))).not_to_have_count(0)
+    page.get_by_label("Filter the plans").fill("")
+    page.get_by_role("button", name=re.compile("^Show all")).click()
+    rows = page.locator("tr[data-rank]").count()
+    assert rows > 10
+    page.get_by_text("Where it may run").click()  # open at first on a wide screen
+    listed = page.locator("details table", has_text="instances without a plan").inner_text()
+    page.goto(page.url)
+    settled(page)
+    expect(page.locator("tr[data-rank]")).to_have_count(rows)
+    expect(page.get_by_role("region", name="Changes of the best plan")).to_be_visible()
+    expect(page.locator(".tree details details").first).to_be_visible()
+    expect(page.locator("details table", has_text="instances without a plan")).to_have_text(listed, use_inner_text=True)
+    expect(page.get_by_label("GPUs, at most", exact=True)).to_be_hidden()
+    page.get_by_label("Requests a second", exact=True).fill("3")
+    expect(page.locator("tr[data-rank]")).to_have_count(10)  # another question begins with its first rows
+
+
+def test_a_link_to_the_catalog_holds_all_rows(page: Page) -> None:
+    page.goto("/catalog?list=gpus")
+    page.get_by_role("button", name=re.compile("^Show all")).click()
+    rows = page.locator("tbody tr").count()
+    assert rows > 50
+    page.goto(page.url)
+    expect(page.locator("tbody tr")).to_have_count(rows)
+
+
 def test_a_pasted_configuration_is_planned(page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"/plan?{FINETUNE.replace('workload=Llama-3.1-8B&', '')}")
@@ -506,6 +540,22 @@ def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys:
         expect(tiles.locator(f"[data-origin='{name}'] button")).to_have_count(1)
 
 
+FIRST_LINES = """async () => {
+  const lines = {};
+  for (const place of document.querySelectorAll("[data-origin]:has(button)")) {
+    if (!place.checkVisibility()) continue;
+    place.querySelector("button").click();
+    const dialog = document.querySelector("dialog[open]");
+    const first = () => dialog.querySelector("summary, p:not(.status)");
+    for (let waits = 0; !first() && waits < 5000; waits += 1) await new Promise((done) => setTimeout(done, 10));
+    lines[place.dataset.origin] = first()?.textContent ?? "";
+    dialog.querySelector("button").click();
+  }
+  return lines;
+}"""
+"""The first line of each provenance that a visible figure opens, by the name of the figure."""
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -517,22 +567,57 @@ def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys:
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6",
         "/estimate?question=memory&model=Llama-3.1-8B&gpu=h100&task=serve",
         "/estimate?question=fit&model=Llama-3.1-8B&gpu=rtx4090&formats=bf16,awq",
+        "/estimate?question=roofline&model=Llama-3.1-8B&gpu=l40s",
         "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s",
     ],
 )  # fmt: skip
 def test_every_figure_that_is_underlined_says_where_it_comes_from(path: str, page: Page) -> None:
     page.goto(path)
-    settled(page)
+    if "roofline" not in path:  # which has no table
+        settled(page)
     if "/serve" not in path:
         expect(page.locator(".tree")).to_be_visible()
-    places = page.locator("[data-origin]:has(button)").filter(visible=True)
-    names = {one.get_attribute("data-origin"): one for one in places.all()}
-    assert len(names) > 5
-    for name, place in names.items():
+    origins: dict[str, str] = page.evaluate(FIRST_LINES)
+    assert len(origins) > 5
+    for name, line in origins.items():
+        assert re.match(rf"{re.escape(name)}( per .*)?: .* = ", line), (name, line)
+
+
+def _unexplained(page: Page) -> list[str | None]:
+    """Figures that are underlined and whose dialog does not say where they come from."""
+    found = []
+    for place in page.locator("[data-origin]:has(button)").filter(visible=True).all():
         place.get_by_role("button").click()
-        first = page.get_by_role("dialog").locator("summary, p").first
-        expect(first).to_contain_text(re.compile(rf"^{re.escape(name or '')}( per .*)?: .* = "))
+        dialog = page.get_by_role("dialog")
+        expect(dialog.locator(".busy")).to_have_count(0)
+        if dialog.locator(".error").count() or "no further detail" in dialog.inner_text():
+            found.append(place.get_attribute("data-origin"))
         page.keyboard.press("Escape")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["gpus", "instances", "models"])
+def test_facts_of_the_catalog_say_where_they_were_read(kind: str, page: Page) -> None:
+    page.goto(f"/catalog?list={kind}")
+    rows = {row.get("name") or row["instance"]: row for row in json.loads(page.request.get(f"/api/v1/{kind}").text())}
+    expect(page.locator("table")).to_be_visible()
+    line = page.locator("tbody tr").nth(3)
+    one = rows[line.locator("td").nth(1 if kind == "instances" else 0).inner_text()]
+    line.locator("[data-origin] button").first.click()
+    dialog = page.get_by_role("dialog")
+    for text in (one["source"], one.get("date") or one["price_date"], one["confidence"]):
+        expect(dialog).to_contain_text(text)
+
+
+def test_a_pflop_hour_says_what_it_is_made_of(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/catalog?list=instances&find=p5.48xlarge")
+    click_datum(page, "USD per PFLOP-hour", 0, 0)
+    offers = [one for one in _printed("instances", capsys) if one["instance"] == "p5.48xlarge"]
+    peak = _printed("gpus h100", capsys)["peak"]["bf16"]
+    dialog = page.get_by_role("dialog")
+    usd = offers[0]["on_demand_usd_per_hour"] / (8 * peak / 1e15)
+    expect(dialog).to_contain_text(f"USD per PFLOP-hour: {units.format_usd(usd)} = price an hour / (GPUs x peak)")
+    expect(dialog).to_contain_text(offers[0]["source"])
 
 
 def test_later_rows_have_their_own_estimate(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
@@ -1149,6 +1234,10 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
         figures = {one["metric"]: one for one in document["figures"]}
         expect(row).to_contain_text(units.format_seconds(figures["step_s"]["measured"]))
         expect(row).to_contain_text(units.format_seconds(figures["step_s"]["expected"]))
+        assert not _unexplained(page)
+        row.get_by_role("button").first.click()
+        expect(page.get_by_role("dialog")).to_contain_text("run tonight, recorded")
+        page.get_by_role("button", name="Close").click()
         expect(page.locator('[data-drawn="true"]')).to_have_count(1 + len(document["series"]))
         assert serious(page) == []
         assert not cut_on_paper(page)

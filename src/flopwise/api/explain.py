@@ -1,20 +1,17 @@
-"""Origin of figures and their sensitivities: the provenance of an answer, and the effect of single changes."""
+"""`explain`: the provenance of an answer, and the effect of single changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flopwise.errors import SpecError
-from flopwise.pictures import BarPicture, Picture
-from flopwise.results import Result, attributes
-from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.changes.effects import Sensitivity
-    from flopwise.changes.format_fit import FitAnswer, FormatFit
+    from flopwise.changes.explanation import Explanation
+    from flopwise.changes.format_fit import FitAnswer
     from flopwise.cost.memory_answer import MemoryAnswer
+    from flopwise.cost.roofline import RooflineAnswer
     from flopwise.facts.architecture import Model
     from flopwise.provenance import Figure
     from flopwise.serving.answer import ServeAnswer
@@ -22,46 +19,6 @@ if TYPE_CHECKING:
     from flopwise.training.answer import TrainAnswer
 
 QUESTIONS = ("train", "serve", "memory")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Explanation(Result):
-    """An answer with the tree of its figures and the effect of each single change, largest first."""
-
-    answer: TrainAnswer | ServeAnswer | MemoryAnswer
-    figure: Figure
-    sensitivities: tuple[Sensitivity, ...]
-
-    table: ClassVar[str] = "sensitivities"
-
-    @property
-    def verdict(self) -> str:
-        """The verdict of the answer."""
-        return self.answer.verdict
-
-    @property
-    def settings(self) -> tuple[tuple[str, str], ...]:
-        """The settings of the answer."""
-        return tuple(self.answer.settings)
-
-    def document(self) -> dict[str, Any]:
-        """The explanation by key."""
-        from flopwise.provenance import assumptions, to_json
-
-        return {
-            "provenance": to_json(self.figure),
-            "assumptions": [*assumptions(self.figure), *self.answer.assumptions],
-            "sensitivities": [attributes(one, "change effects note") for one in self.sensitivities],
-        }
-
-    def picture(self) -> Picture:
-        """The effect of each change on the first figure, in percent."""
-        name = next((name for one in self.sensitivities for name in one.effects), "")
-        ratios = [(one.change, one.effects.get(name)) for one in self.sensitivities]
-        rows = [(change, 100 * (ratio - 1)) for change, ratio in ratios if ratio is not None]
-        if not rows:
-            raise SpecError("there is nothing to plot: no single change has an effect")
-        return BarPicture(title=self.verdict, unit=f"% change of {name}", rows=rows)
 
 
 @overload
@@ -90,6 +47,8 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
     """
     if isinstance(kind, str) and kind in QUESTIONS:
         question = getattr(import_module(f"flopwise.api.{kind}"), kind)
+        from flopwise.changes.explanation import explanation
+
         return explanation(question(*args, **options))
     if args:
         allowed = f"{', '.join(QUESTIONS)}, or a model with keywords"
@@ -99,142 +58,22 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
     return advise(kind, **options)
 
 
-def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation:
-    """The explanation of an answer that is there already."""
-    return Explanation(answer=answer, figure=figure_of(answer), sensitivities=sensitivities(answer))
-
-
-def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
-    """The effect of each single change that the question itself would accept, the largest first."""
-    from flopwise.changes import serving, training
-    from flopwise.changes.effects import Sensitivity
-    from flopwise.changes.memory import memory_remedies
-    from flopwise.cost.memory_answer import MemoryAnswer
-    from flopwise.training.answer import TrainAnswer
-
-    if isinstance(answer, MemoryAnswer):
-        ratios = [(remedy.change, remedy.total_bytes / answer.per_gpu_bytes) for remedy in memory_remedies(answer)]
-        effects = (Sensitivity(change=change, effects={"memory": ratio}) for change, ratio in ratios)
-        return tuple(sorted(effects, key=lambda sensitivity: -sensitivity.size))
-    if isinstance(answer, TrainAnswer):
-        return training.sensitivities(answer.estimate, answer.memory.facts)
-    facts = answer.memory.facts
-    return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
-
-
-def figure_of(answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer) -> Figure:
+def figure_of(
+    answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer | RooflineAnswer,
+) -> Figure:
     """The tree of an answer's figures.
 
     Raises:
         SpecError: the answer is of a network that is known by its samples.
     """
+    from flopwise.changes.explanation import answer_figure
     from flopwise.changes.format_fit import FitAnswer
-    from flopwise.cost.memory_answer import MemoryAnswer
-    from flopwise.provenance import with_kinds
     from flopwise.shapes.answer import ShapeAnswer
-    from flopwise.training.answer import TrainAnswer
 
-    if not answer.explained:
-        raise SpecError("only models with token layers can be explained; this network is known by its samples")
-    if isinstance(answer, MemoryAnswer):
-        return with_kinds(_memory_figure(answer), answer.kinds)
     if isinstance(answer, FitAnswer):
-        return _fit_figure(answer)
+        return answer.figure()
     if isinstance(answer, ShapeAnswer):
         from flopwise.shapes.explain import pass_figure
 
         return pass_figure(answer)
-    if isinstance(answer, TrainAnswer):
-        from flopwise.training.explain import train_figure
-
-        return with_kinds(train_figure(answer.estimate), answer.kinds)
-    from flopwise.serving.explain import serve_figure
-
-    tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
-    return with_kinds(tree, answer.kinds)
-
-
-def _memory_figure(answer: MemoryAnswer) -> Figure:
-    from flopwise.origin import chip_fact, estimate_of, interval
-    from flopwise.provenance import setting, term
-    from flopwise.serving.memory_answer import ServingMemoryAnswer
-    from flopwise.training.memory_answer import TrainingMemoryAnswer
-
-    if isinstance(answer, TrainingMemoryAnswer):
-        from flopwise.training.explain import step_memory_figure
-
-        total, engine = step_memory_figure(answer.model, answer.recipe, answer.layout, answer.memory), ""
-    else:
-        from flopwise.serving.explain import serving_memory_figure
-
-        assert isinstance(answer, ServingMemoryAnswer)
-        software, engine = answer.deployment.software(answer.facts, answer.accelerator), str(answer.deployment.engine)
-        total = serving_memory_figure(
-            answer.model, answer.layout, answer.memory, software["weights"], software["kv_dtype"], software["engine"]
-        )
-    figures = [total, *interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)]
-    if answer.accelerator is not None and answer.usable_bytes is not None:
-        usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
-        if answer.usable_bytes != answer.capacity_bytes:
-            rule = setting("engine", engine)
-            usable = term(
-                "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
-            )
-        figures.append(term("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
-        if answer.fits_probability is not None:
-            ends = [below for end in figures[1:3] for below in end.inputs if below.kind == "calibration"]
-            formula = f"error model: probability that measured / predicted x {total.name} is at most {usable.name}"
-            figures.append(term("chance to fit", answer.fits_probability, "frac", formula, total, usable, *ends))
-        if isinstance(answer, ServingMemoryAnswer) and answer.kv_capacity_tokens is not None:
-            left = f"memory model: tokens in what weights and workspace leave of {usable.name}"
-            cache = term("cache capacity", answer.kv_capacity_tokens, "tokens", left, usable)
-            formula = "memory model: sequences in the cache while answers grow, at most the largest batch"
-            figures += [cache, term("maximum concurrency", answer.max_concurrency, "", formula, cache)]
-    return estimate_of(f"{answer.model.name} to {answer.task}", figures)
-
-
-def _fit_figure(answer: FitAnswer) -> Figure:
-    from flopwise.origin import estimate_of
-
-    figures = [figure for row in answer.formats for figure in _format_figures(row)]
-    return estimate_of(f"{answer.model.name} on {answer.num_gpus} x {answer.accelerator.name}", figures)
-
-
-FORMAT_FIGURES = {
-    "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
-    "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
-    "cost per million output tokens": "cost per million output tokens",
-}  # fmt: skip
-"""Figures of a service and of its memory that a row of `fit` shows: their names, and those of the columns."""
-
-
-def _format_figures(row: FormatFit) -> Iterator[Figure]:
-    """What stands in the row of a weight format."""
-    from flopwise.provenance import fact, term
-    from flopwise.serving.explain import serve_figure
-
-    memory = {one.name: one for one in _memory_figure(row.memory).inputs}  # of one request
-    served = () if row.service is None else serve_figure(row.service).inputs
-    known = {one.name: one for one in served} | {
-        n: memory[n] for n in ("memory per GPU", "chance to fit") if n in memory
-    }
-    for name, shown in FORMAT_FIGURES.items():
-        if name in known:
-            one = known[name]
-            yield term(f"{shown} in {row.weights}", one.value, one.unit, name, one)  # type: ignore[arg-type] # a number
-    formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
-    alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
-    yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)
-    evaluations = [one for one in row.memory.facts.quality if one.format == row.weights and not one.trained]
-    if evaluations:
-        scores = [
-            fact(f"score of {one.model}, {one.measure}", one.score, "frac", source=one.source, date=one.date,
-                 confidence=one.confidence, note=one.notes)
-            for one in evaluations
-        ]  # fmt: skip
-        least = min(one.score for one in evaluations)
-        formula = "counted: the lowest of the scores below"
-        yield term(f"scores kept in {row.weights}", least, "frac", formula, *scores)
-
-
-"""Figures of a row by their names in the trees of memory and serving."""
+    return answer_figure(answer)

@@ -46,6 +46,7 @@ def plan(
     assume_family: str | None = None,
     advance: Advance | None = None,
     on_compile: Callable[[], None] | None = None,
+    on_first: Callable[[Plan], None] | None = None,
     on_ranked: Callable[[Plan], None] | None = None,
     **options: Any,
 ) -> Plan:
@@ -64,6 +65,8 @@ def plan(
         assume_family: read an unknown model_type as this known family.
         advance: called with (units of work done, units in all) as it goes.
         on_compile: called before the simulator is compiled for the first time.
+        on_first: called with the plans of a few kinds of machines that may cost least, before the others are searched,
+            where the search takes long.
         on_ranked: called with the plans as they are ranked, before their front, changes and ports are computed.
         **options: options of the command line by name, or whole specs.
 
@@ -85,8 +88,9 @@ def plan(
     wanted = _workload(source, options) if isinstance(source, str | Path | dict) or options else source
     known = load_facts(facts, calibration)
     answer = search_plan(
-        wanted, known, advance, assume_family=assume_family, on_compile=on_compile, on_ranked=on_ranked
-    )
+        wanted, known, advance, assume_family=assume_family, on_compile=on_compile, on_first=on_first,
+        on_ranked=on_ranked,
+    )  # fmt: skip
     if not answer.plans or assume_family is not None:
         return answer
     return msgspec.structs.replace(answer, if_you_port=ports(wanted, known, answer.plans[0].cost_usd))

@@ -40,8 +40,8 @@ UNIFORM = r"uniform ([\d.]+)-([\d.]+)"
 """Lengths between two shares of the nominal ones."""
 ROUNDS_IN_STEP = 4
 """Requests of each user that are simulated where users stay in step and nobody says how many there were."""
-CHAT_SPREAD = (0.96, 0.77)
-"""Standard deviation over mean of the tokens of chat prompts and answers: Azure's public trace of conversations
+ANSWER_SPREAD = 0.77
+"""Standard deviation over mean of the tokens of answers that end by themselves: Azure's public trace of conversations
 (AzurePublicDataset, LLM inference trace 2023)."""
 EIGHT_BIT_CACHE = ("fp8", "nvfp4")
 FOLLOWS_MODELOPT = "vllm"
@@ -358,11 +358,9 @@ def _lengths_text(row: Row, job: ServeJob) -> tuple[int | str, int | str]:
     if capped := re.fullmatch(r"answers end at EOS, at most (\d+)", lengths):
         cap = int(capped[1])
         return inputs, f"{max(1, 2 * outputs - cap)}:{max(outputs, cap)}"
-    chat, own_end = lengths == "sharegpt", lengths == "answers end at EOS"
-    return (
-        f"lognormal:{inputs}:cv={CHAT_SPREAD[0]}" if chat else inputs,
-        f"lognormal:{outputs}:cv={CHAT_SPREAD[1]}" if chat or own_end else outputs,
-    )
+    if lengths == "sharegpt":
+        return f"sharegpt-prompts:{inputs}", f"sharegpt-answers:{outputs}"
+    return inputs, f"lognormal:{outputs}:cv={ANSWER_SPREAD}" if lengths == "answers end at EOS" else outputs
 
 
 def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:

@@ -8,6 +8,7 @@ person is opened while it is answered. An interrupt ends the question, not the p
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -23,13 +24,15 @@ from typing import Any, BinaryIO
 from flopwise.cli.app import app
 from flopwise.cli.options import SET_COMMANDS
 from flopwise.cli.output import FOR_PROGRAMS
-from flopwise.cli.progress import LISTENER, RANKING
+from flopwise.cli.progress import FIRST_PLANS, LISTENER, RANKING
 from flopwise.cli.run import EXIT_BAD_INPUT, Ending, ending
 from flopwise.cli.settings import FIXED, read_settings
 
 LENGTH = struct.Struct(">I")
 MOST_MEMORY_BYTES = 3 * 2**30
 """Of a process, so that no question takes the machine's."""
+OBJECTS_BEFORE_COLLECTION = 200_000
+"""With Python's own threshold a search of a second spends a sixth of it on looking for cycles."""
 IMPORTING_S = 0.005
 """After which an interrupt that came within an import is tried again."""
 RESULTS = "results"
@@ -121,6 +124,8 @@ def main(source: BinaryIO, sink: BinaryIO, places: Sequence[str]) -> None:
     FOR_PROGRAMS.set(True)
     guard = FileGuard(places)
     _run(WARM_UP, send)
+    gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
+    gc.freeze()  # modules and facts live as long as the process
     send({"ready": True})
     while (question := _next(source)) is not None:
         send(_answer(question, guard, send))
@@ -159,10 +164,11 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
 def _run(
     argv: Sequence[str], send: Callable[[Mapping[str, Any]], None], *, ranks: bool = False
 ) -> dict[str, Any]:  # fmt: skip
-    """Run one command line; what it would print, and its exit code. `ranks`: a ranking is sent before the answer."""
+    """Run one command line; what it would print, and its exit code. `ranks`: rankings are sent before the answer."""
     out, err = io.StringIO(), io.StringIO()
     token = LISTENER.set(lambda *progress: send({"progress": progress}))
-    ranking = RANKING.set((lambda plan: send({"ranking": json.dumps(plan.to_dict())})) if ranks else None)
+    sender = {name: _plan_sender(name, send) if ranks else None for name in ("first", "ranked")}
+    first, ranked = FIRST_PLANS.set(sender["first"]), RANKING.set(sender["ranked"])
     ended = Ending(0)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -175,12 +181,18 @@ def _run(
     except BaseException as failure:  # noqa: BLE001 - as in `flopwise.cli.run`: each kind has its exit code
         ended = ending(failure)
     finally:
-        RANKING.reset(ranking)
+        FIRST_PLANS.reset(first)
+        RANKING.reset(ranked)
         LISTENER.reset(token)
     return {
         "code": ended.code, "document": out.getvalue(), "message": ended.message, "reasons": list(ended.details),
         "notes": err.getvalue().splitlines(), "files": {},
     }  # fmt: skip
+
+
+def _plan_sender(name: str, send: Callable[[Mapping[str, Any]], None]) -> Callable[[Any], None]:
+    """Function that sends a plan as JSON under `name`."""
+    return lambda plan: send({name: json.dumps(plan.to_dict())})
 
 
 def interrupt(_signum: int, frame: FrameType | None) -> None:

@@ -373,6 +373,7 @@ to_flag = add(
 web_flag = add(
     "--web", FLAG, "Show the same question in a browser instead, as a page of `flopwise web`.", default=False
 )
+page_flag = add("-o --output", options.FILE, "Write it as one HTML page, too.")
 force_flag = add("--force", FLAG, "Replace existing exported files.", default=False)
 
 

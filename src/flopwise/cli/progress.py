@@ -21,6 +21,8 @@ REDRAWN_AFTER_S = 0.1
 Report = Callable[[str, float, float | None, str], None]
 LISTENER: ContextVar[Report | None] = ContextVar("flopwise.progress", default=None)
 """Function that receives progress instead of the terminal: what is done, how much, of how much, and a note."""
+FIRST_PLANS: ContextVar[Callable[[Any], None] | None] = ContextVar("flopwise.first_plans", default=None)
+"""Function that receives the plans of a few machines before the others are searched."""
 RANKING: ContextVar[Callable[[Any], None] | None] = ContextVar("flopwise.ranking", default=None)
 """Function that receives the ranked plans of a search before the rest of the answer is computed."""
 _OPEN: list[Progress] = []

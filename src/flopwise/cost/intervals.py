@@ -7,7 +7,7 @@ Between and beyond them the error is taken as a two-sided lognormal through thes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -121,6 +121,16 @@ class ErrorBand(ErrorQuantiles):
         """
         below, above = self.reach
         return replace(self, low=self.low * low, high=self.high * high, reach=(below * low, above * high))
+
+    def no_surer_than(self, others: Iterable[ErrorQuantiles], family: str) -> ErrorBand:
+        """The band of devices of `family`, of which no run is measured: neither side is narrower than any of `others`.
+
+        Source: the caller's. Assumes: software without rows errs at least as the worst of what has rows.
+        """
+        bands = (self, *others)
+        below, above = max(one.median / one.low for one in bands), max(one.high / one.median for one in bands)
+        low, high = self.median / below, self.median * above
+        return replace(self, low=low, high=high, family=family, family_rows=0)
 
 
 class Lognormal(Protocol):

@@ -46,6 +46,8 @@ CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s"
 """Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
 FEW_CORES = ("tpu", "npu")
 """Devices of a few large cores, whose compiled programs load one tile while they compute another."""
+OF_ENGINES = frozenset({"served_dram_frac", "chained_frac", "experts_s"})
+"""Parameters of what some engines do on some devices, by definition nothing elsewhere."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
 
@@ -219,7 +221,8 @@ def resolve_parameters(
         values[name] = parameter.value
         if parameter.profile:
             measured.setdefault(parameter.profile, []).append(name)
-        differs = calibration.scopes[name] != ("any",)  # else one value for all
+        nothing = parameter.scope == "any" and name in OF_ENGINES
+        differs = calibration.scopes[name] != ("any",) and not nothing  # else one value for all
         if differs and lent(parameter.scope, scopes) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     return values, (

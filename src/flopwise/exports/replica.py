@@ -85,8 +85,8 @@ def _longest(lengths: str | None, alike: int) -> int:
     from flopwise.serving.sim.lengths import Lengths  # noqa: PLC0415 - few workloads draw
 
     drawn = Lengths.parse(lengths)
-    if drawn.high is not None:
-        return round(drawn.high)
+    if drawn.most is not None:
+        return round(drawn.most)
     return int(drawn.draw(DRAWS, np.random.default_rng(0)).max())
 
 

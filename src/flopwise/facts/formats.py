@@ -106,6 +106,11 @@ class WeightFormat(ABC):
 
     @property
     @abstractmethod
+    def has_zeros(self) -> bool:
+        """True if groups of integers have zero points, which the kernels of products subtract as they unpack them."""
+
+    @property
+    @abstractmethod
     def vector_bytes(self) -> float:
         """Bytes per element of tensors that are never quantised: norms, biases, routers."""
 
@@ -145,6 +150,11 @@ class CheckpointFormat(WeightFormat):
     def is_quantised(self) -> bool:
         """True if only some tensors are in this many bits."""
         return self.roles != "all"
+
+    @property
+    def has_zeros(self) -> bool:
+        """True if a block stores bits of them."""
+        return self.zero_bits > 0
 
     @property
     def vector_bytes(self) -> float:
@@ -219,6 +229,11 @@ class GgufFormat(WeightFormat):
     @property
     def differs_by_layer(self) -> bool:
         """Always: rules name layers."""
+        return True
+
+    @property
+    def has_zeros(self) -> bool:
+        """Always, or minima instead: so are llama.cpp's kernels written."""
         return True
 
     @property

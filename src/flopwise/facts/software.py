@@ -294,6 +294,7 @@ class Engine(Software):
     gaudi_image: str = ""
     cpu_image: str = ""
     custom_all_reduce: bool  # kernels of its own for small messages
+    pcie_all_reduce: int = 0  # most devices that these join over PCIe; 0: no limit
     dispatch_kernels: bool = (
         False  # that send tokens to their experts' ranks between nodes (DeepEP); else all are gathered
     )
@@ -356,6 +357,10 @@ class Engine(Software):
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     preempts: bool = False  # starts whatever prompt fits, and takes the cache of the latest where answers outgrow it
     stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")
+    block_port_frac: float = field(
+        default=1.0,
+        metadata={"fitted": "Rate there of experts' products with scales of blocks, over that of other products."},
+    )
     serial: bool  # one batch passes through all pipeline stages before the next starts
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine

@@ -77,6 +77,9 @@ class SourceSpec(Spec):
 class DeviceSpec(Spec):
     """Options that select accelerators of a list."""
 
+    vendor: str | None = option(
+        "--vendor", options.name("vendor"), "Only devices of this vendor: NVIDIA, AMD, Intel, Google ...",
+    )
     kind: str | None = option(
         "--kind", options.choice("gpu", "tpu", "npu", "soc", "cpu"),
         "Only this kind of device; `cpu` instances are those without an accelerator.",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.facts.price_coverage import PriceCoverage
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result
 from flopwise.search.answer import Port
@@ -323,7 +323,8 @@ class Assessment(Result, _Plain, frozen=True):
     price_notes: list[str]
     elapsed_s: float
     fleet: dict[str, Any]  # as written
-    spot_coverage: list[SpotCoverage] = []  # of how many allowed offers the spot price is known, by provider
+    spot_coverage: list[PriceCoverage] = []  # of how many allowed offers the spot price is known, by provider
+    reserved_coverage: dict[str, list[PriceCoverage]] = {}  # the same of each term of a reservation that may be bought
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come

@@ -354,7 +354,7 @@ class ThriftyProgram(AllocationProgram):
                 if less > CENT:
                     for trait in self._closable(cheapest) - used:
                         saved[trait] += less
-        return tuple(sorted(saved.items(), key=lambda item: -item[1]))
+        return tuple(sorted(((trait, float(usd)) for trait, usd in saved.items()), key=lambda item: -item[1]))
 
     def counted_shares(self, policy: ProviderShare | SpotLimit) -> tuple[Share, Share]:
         """The shares of the plain program, with the value of the work in place of the price where more would help."""

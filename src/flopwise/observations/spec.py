@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from flopwise import options
-from flopwise.options import Spec, option
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import Spec, option, same
 from flopwise.values import dataclass
 
 
@@ -18,5 +19,5 @@ class ObserveSpec(Spec):
     interval_s: float = option("--every", options.SECONDS, "Time between two readings of its metrics.", default=1.0)
     load: Path | None = option("--load", options.FILE,
         "Result of a load generator with a record of each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.")
-    seed: int = option("--seed", options.WHOLE_OR_ZERO, "Random seed of a generated trace.", default=0)
+    seed: int = same(SharedSpec, "seed", default=0)
     # fmt: on

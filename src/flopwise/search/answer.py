@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from flopwise.errors import SpecError
-from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.facts.price_coverage import PriceCoverage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
 from flopwise.units import HOUR_S, format_chance, format_change, format_interval, format_seconds, format_usd
@@ -291,7 +291,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     timed: int = 0
     """Layouts whose step was timed: of the others memory or a lower bound of the step says that they cannot win."""
-    spot_coverage: tuple[SpotCoverage, ...] = ()
+    spot_coverage: tuple[PriceCoverage, ...] = ()
     """Of how many allowed offers the spot price is known, by provider; empty where spot is not asked for."""
     fronts: dict[str, list[Candidate]] = {}
     """Services: cost against `ttft` and against `tpot`, each among what holds the other targets, as estimated."""

@@ -64,7 +64,7 @@ class _PlanFigures:
         cost = self._cost(served)
         values = self._values(served, cost)
         figures = [*served.values(), *self._rates(served, cost), cost, *self._units(cost)]
-        figures += [*self._odds(values), self.hourly]
+        figures += [*self._odds(values), *self._ends(self._time(served), cost), self.hourly]
         changes = self._levers(self._time(served), cost) if self.answer.plans[:1] == [self.chosen] else ()
         return [*figures, *changes]
 
@@ -128,6 +128,22 @@ class _PlanFigures:
             formula = f"{COUNTED}: {formula}, with what else the month pays (stores of caches, hours of a fleet)"
             return term("cost of the plan", one.cost_usd, "USD", formula, hourly, month)
         return term("cost of the plan", one.cost_usd, "USD", formula, hourly)
+
+    def _ends(self, time: Figure, cost: Figure) -> Iterator[Figure]:
+        """Time and cost at the ends of their intervals."""
+        one, named = self.chosen, ("throughput per GPU",) if self.trains else ("throughput", "TTFT", "TPOT")
+        ends = [f"{name}, {word}" for name in named for word in ("low", "high")]
+        known = [self.known[name] for name in ends if name in self.known]
+        errors = [below for end in known for below in end.inputs if below.kind == "calibration"]
+        runs = "that the run is then paid" if self.trains or self.batch else "of the machines that it then takes"
+        for word in ("low", "high"):
+            seconds, usd = getattr(one, f"seconds_{word}"), getattr(one, f"cost_usd_{word}")
+            name = f"{time.name}, {word}"
+            if seconds is not None and name not in self.known:
+                yield term(name, seconds, "s", f"{ODDS}: {time.name} over or times the errors", time, *errors)
+            if usd is not None:
+                formula = f"{ODDS}: {cost.name} for the time {runs}"
+                yield term(f"{cost.name}, {word}", usd, "USD", formula, cost, time, *errors)
 
     def _units(self, cost: Figure) -> Iterator[Figure]:
         """What one of each unit costs of which the run, or a month of the service, does some."""

@@ -593,7 +593,7 @@ def best_layout(
     needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
     if needs > capacity:
         return layout, f"least memory of {tried:,} layouts; none fits"
-    odds = float(memory_band(recipe, device.calibration).probability_at_most(needs, float(capacity)))
+    odds = float(memory_band(recipe, device.calibration, device).probability_at_most(needs, float(capacity)))
     return layout, f"most likely to fit of {tried:,} layouts ({format_chance(odds)} chance); none fits {sure}"
 
 

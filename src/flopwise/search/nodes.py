@@ -14,6 +14,9 @@ from flopwise.search.spec import ConstraintsSpec
 from flopwise.search.workload import Resolved
 from flopwise.values import dataclass
 
+FIRST_NODES = 16
+"""Kinds of machines whose plans are ranked ahead of the others': of some hundred, so that they are there at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:

@@ -14,8 +14,8 @@ from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.price_coverage import OFTEN_UNKNOWN, PriceCoverage, coverage_text, price_coverage
 from flopwise.facts.spec import SourceSpec
-from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.options import changed_options
 from flopwise.provenance import Figure, implied_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
@@ -74,18 +74,19 @@ def keep_freed_memory() -> None:
 
 def plan(
     workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
-    alone: bool = True, on_compile: Callable[[], None] | None = None, on_ranked: Callable[[Plan], None] | None = None,
-    dearest: float | None = None, by_region: bool = False,
+    alone: bool = True, on_compile: Callable[[], None] | None = None, on_first: Callable[[Plan], None] | None = None,
+    on_ranked: Callable[[Plan], None] | None = None, dearest: float | None = None, by_region: bool = False,
 ) -> Plan:  # fmt: skip
     """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
-    `on_compile` is called before the simulator is compiled first, which takes seconds, `on_ranked` with what is ranked
-    before the rest of the answer is there: rows as they will be, but without commands, unit costs and links. `dearest`:
-    to train, machines that cost so many times the best even at their peak rate are not searched (None: as many as for
-    a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
+    `on_compile` is called before the simulator is compiled first, which takes seconds, `on_first` with the plans of a
+    few kinds of machines that may cost least, before the others are searched, where the search takes long, `on_ranked`
+    with what is ranked before the rest of the answer is there: rows as they will be, but without commands, unit costs
+    and links. `dearest`: to train, machines that cost so many times the best even at their peak rate are not searched
+    (None: as many as for a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -98,17 +99,23 @@ def plan(
     model = _model(workload, facts, assume_family)
     draft: PlanDraft
 
-    def report_ranking(ranked: PlanDraft) -> None:
-        if on_ranked is not None and ranked.plans:
-            seconds = time.perf_counter() - started
-            on_ranked(_ranking(ranked, workload, seconds))
+    def reporting(listener: Callable[[Plan], None] | None) -> Callable[[PlanDraft], None] | None:
+        """Function that tells a listener of the plans of a draft, if there are any."""
+        if listener is None:
+            return None
+
+        def report(ranked: PlanDraft) -> None:
+            if ranked.plans:
+                listener(_ranking(ranked, workload, time.perf_counter() - started))
+
+        return report
 
     if workload.task in TRAINING:
         from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
 
         draft = plan_training(
             workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, by_region=by_region,
-            on_ranked=report_ranking,
+            on_first=reporting(on_first), on_ranked=reporting(on_ranked),
         )  # fmt: skip
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
@@ -117,7 +124,7 @@ def plan(
         workload, lengths = with_lengths(workload, model)
         draft = plan_serving(
             workload, model, facts, advance, alone=alone, by_region=by_region, on_compile=on_compile,
-            on_ranked=report_ranking,
+            on_first=reporting(on_first), on_ranked=reporting(on_ranked),
         )  # fmt: skip
         draft.assumptions += lengths
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
@@ -130,8 +137,8 @@ def plan(
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
     unstated = _open_inputs(draft.plans[0], workload, model, facts) if alone and draft.plans else []
-    known = _spot_known(workload, facts)
-    coverage = [coverage_text(known)] if known else []
+    known = {purchase: _prices_known(workload, purchase, facts) for purchase in OFTEN_UNKNOWN}
+    coverage = [coverage_text(rows, purchase) for purchase, rows in known.items() if rows]
     month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
     parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {
@@ -139,7 +146,7 @@ def plan(
         "assumptions": [*model.notes, *draft.assumptions, *remarks, *coverage, *(one.text for one in unstated)],
     }  # fmt: skip
     return Plan(
-        spot_coverage=known, workload=dict(workload.document), task=workload.task, objective=workload.objective,
+        spot_coverage=known["spot"], workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
 
@@ -180,7 +187,7 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
     from flopwise.training.memory import step_memory  # noqa: PLC0415 - half is enough
     from flopwise.training.memory_answer import unstated_memory  # noqa: PLC0415 - half is enough
-    from flopwise.training.unstated import other_jobs, unstated_inputs  # noqa: PLC0415 - half is enough
+    from flopwise.training.unstated import open_inputs, other_jobs  # noqa: PLC0415 - half is enough
 
     place = first.provider, first.instance, first.region
     job = candidate_job(workload, model, facts, next(o for o in facts.offers if o.key == place), first)
@@ -191,22 +198,23 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     memory, _ = unstated_memory(model, total, settings, device.kind)
     return [
         OpenInput(name=one.name, speed_low=one.low, speed_high=one.high, memory_low=other.low, memory_high=other.high)
-        for one, other in zip(unstated_inputs(estimate(job), others), memory, strict=True)
+        for one, other in zip(open_inputs(estimate(job), open_settings, facts), memory, strict=True)
         if one.matters or other.matters
     ]
 
 
-def _spot_known(workload: Resolved, facts: Facts) -> tuple[SpotCoverage, ...]:
-    """Of how many offers with accelerators that the constraints allow the spot price is known; none if unasked."""
-    if "spot" not in workload.purchase:
+def _prices_known(workload: Resolved, purchase: str, facts: Facts) -> tuple[PriceCoverage, ...]:
+    """Of how many offers with accelerators that the constraints allow such a price is known; none if unasked."""
+    if purchase not in workload.purchase:
         return ()
     devices = AllowedDevices.of(workload.limits, facts, workload.limits.instances)
-    return spot_coverage(
+    offers = (
         offer
         for offer in facts.offers
         if facts.accelerators[offer.accelerator].kind != "cpu"
         and forbidding_constraint(offer, workload.limits, devices, workload.max_gpus) is None
     )
+    return price_coverage(offers, purchase)
 
 
 def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import ceil, inf
 from typing import Any
 
 import msgspec
@@ -17,16 +18,19 @@ from flopwise.facts.accelerators import SHARED_KINDS, Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
+from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
 from flopwise.search.deployments import (
+    SIZED,
     Answer,
     ReplicaQuestion,
     deployments_together,
     latency_percentiles,
+    least_prompt_s,
     size_together,
     sized_replicas,
 )
-from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
+from flopwise.search.nodes import FIRST_NODES, NodeKind, node_kinds, nothing_left
 from flopwise.search.option_table import OptionTable, Place
 from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, likeliest
 from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts, with_lengths
@@ -114,12 +118,13 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
 def plan_serving(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
     by_region: bool = False, on_compile: Callable[[], None] | None = None,
-    on_ranked: Callable[[PlanDraft], None] | None = None,
+    on_first: Callable[[PlanDraft], None] | None = None, on_ranked: Callable[[PlanDraft], None] | None = None,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
     `by_region` as in `plan`; not `alone`, too, and nothing is run. `on_compile` is called before the simulator is
-    compiled first, `on_ranked` with the draft once its plans are ranked, before fronts and changes.
+    compiled first, `on_first` with the plans of a few nodes before the others are searched, unless those are known,
+    `on_ranked` with the draft once its plans are ranked, before fronts and changes.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -143,17 +148,17 @@ def plan_serving(
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
     report = advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
-    options = _options(workload, model, nodes, plain, draft, lambda done: report(done, steps))
+    _report_first(on_first, workload, model, nodes, plain)
+    questions = _questions(workload, model, nodes, plain, draft)
+    options = _options(questions, model, draft, lambda done: report(done, steps))
     smaller = [pair for pair in wanted if pair not in plain]
     if smaller:
         close = _nodes_for_smaller_caches(options, workload, draft, fronts=alone)
-        options += _options(workload, model, close, smaller, draft, lambda _: None)
+        options += _options(_questions(workload, model, close, smaller, draft), model, draft, lambda _: None)
     if workload.instances is not None:
         draft.plans = candidates(likeliest(options))
         return draft
-    cheapest = OptionTable(_cheapest_ways(options), workload)
-    table = cheapest if all(option.alike for option in options) else OptionTable(options, workload)
-    picks, missed = table.best_and_missed(options, LAYOUTS)
+    cheapest, picks, missed = _best(options, workload)
     _count_missed([pick for _, pick in missed], draft)
     plans = verified_plans(
         picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile,
@@ -185,6 +190,57 @@ def plan_serving(
     if not one_pass:
         draft.floors = floors(workload, model, nodes, list(dict.fromkeys(weights for weights, _ in wanted)))
     return draft
+
+
+def _best(
+    options: Sequence[ServingOption], workload: Resolved
+) -> tuple[OptionTable, list[Pick[ServingOption]], list[tuple[float, Pick[ServingOption]]]]:
+    """The cheapest ways in one table, the layouts that meet the targets, and what misses them."""
+    cheapest = OptionTable(_cheapest_ways(options), workload)
+    table = cheapest if all(option.alike for option in options) else OptionTable(options, workload)
+    return cheapest, *table.best_and_missed(options, LAYOUTS)
+
+
+def floor_usd(workload: Resolved, model: Model, node: NodeKind) -> float:
+    """Least cost of an hour of a service in 16 bits on a kind of node, or of a prompt of a batch; inf: not known.
+
+    A service pays for machines that hold the narrowest weights and compute the prompts, a batch for its prompts' time.
+
+    Source: weights over memory, operations of a prompt over the datasheet's peak rate. Assumes: perfect sharing, and
+    that nothing of a prompt is cached.
+    """
+    usd_per_hour = float(node.priced[0].usd_per_hour)
+    try:
+        prompt_s = float(least_prompt_s(model, node, BF16.name, workload.input_tokens, np.asarray(node.count)))
+    except MissingFactError:
+        return inf
+    if workload.task == "batch":
+        return usd_per_hour * prompt_s / 3600
+    narrowest = min(layer_weight_bits(model, form) for form in formats(workload, model))
+    weights = narrowest / 8 * parameters(model) / (node.count * node.cluster.accelerator.hbm_bytes)
+    return usd_per_hour * max(1, ceil(weights), ceil(prompt_s * (workload.requests_per_s or 0.0)))
+
+
+def _report_first(
+    on_first: Callable[[PlanDraft], None] | None, workload: Resolved, model: Model, nodes: Sequence[NodeKind],
+    wanted: list[Forms],
+) -> None:  # fmt: skip
+    """Call `on_first` with the plans of the first nodes that have any, as estimated; not where the nodes are known."""
+    if on_first is None:
+        return
+    nodes = sorted(nodes, key=lambda node: floor_usd(workload, model, node))
+    for count in range(FIRST_NODES, len(nodes), FIRST_NODES):
+        draft = PlanDraft(percentiles=latency_percentiles(workload))
+        questions = _questions(workload, model, nodes[:count], wanted, draft)
+        if sum(one in SIZED for one in questions) > len(questions) * (1 - 0.5 * FIRST_NODES / count):
+            return
+        options = _options(questions, model, draft, lambda _: None)
+        picks = _best(options, workload)[1] if options else []
+        if picks:
+            ranked = verified_plans(picks, None, draft, lambda _: None)
+            draft.plans = [plan.candidate(place) for place, (_, plan) in enumerate(ranked, start=1)]
+            on_first(draft)
+            return
 
 
 def _cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
@@ -315,20 +371,25 @@ def _nodes_for_smaller_caches(
 Forms = tuple[WeightFormat, CacheFormat]
 
 
-def _options(
-    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[Forms], draft: PlanDraft,
-    advance: Callable[[int], None],
-) -> list[ServingOption]:  # fmt: skip
-    """Every deployment on every node; nodes with the same devices are sized together."""
+def _questions(
+    workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[Forms], draft: PlanDraft
+) -> list[ReplicaQuestion]:
+    """What is asked of every node in every format, those of the same devices side by side."""
     groups: dict[tuple[object, ...], list[tuple[Resolved, NodeKind, WeightFormat, CacheFormat]]] = defaultdict(list)
     for node, (weights, kv_dtype) in _pairs_worth_a_look(workload, model, nodes, wanted, draft):
         resolved = _with_its_engine(workload, model, node.cluster.accelerator)
         known = _format_there(resolved, node, weights, kv_dtype, draft)
         if known is not None:
             groups[node.cluster.rates.key].append((resolved, node, known, kv_dtype))
-    questions_there = [ReplicaQuestion.of(model, *each) for group in groups.values() for each in group]
-    sized_there, answers, done = size_together(questions_there), list[tuple[ReplicaQuestion, Answer]](), set[int]()
-    for one in questions_there:
+    return [ReplicaQuestion.of(model, *each) for group in groups.values() for each in group]
+
+
+def _options(
+    questions: Sequence[ReplicaQuestion], model: Model, draft: PlanDraft, advance: Callable[[int], None]
+) -> list[ServingOption]:
+    """Every deployment on every node; nodes with the same devices are sized together."""
+    sized_there, answers, done = size_together(questions), list[tuple[ReplicaQuestion, Answer]](), set[int]()
+    for one in questions:
         advance(len(done))
         done.add(id(one.node))
         sized = sized_there[one] if one in sized_there else _sized_there(one, draft)

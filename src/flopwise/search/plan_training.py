@@ -22,7 +22,7 @@ from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import Candidate, ComparedFigures, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
-from flopwise.search.nodes import NodeKind, node_kinds, nothing_left
+from flopwise.search.nodes import FIRST_NODES, NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
     NEAREST_MISSES,
     ByTarget,
@@ -94,11 +94,13 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
 
 def plan_training(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    dearest: float = HOPELESS, by_region: bool = False, on_ranked: Callable[[PlanDraft], None] | None = None,
+    dearest: float = HOPELESS, by_region: bool = False, on_first: Callable[[PlanDraft], None] | None = None,
+    on_ranked: Callable[[PlanDraft], None] | None = None,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the layouts that meet the workload's targets; `alone` to `by_region` as in `plan`.
 
-    `on_ranked` is called with the draft once its plans are ranked, before the front and changes.
+    `on_first` is called with the plans of a few nodes before the others are searched, unless those are known,
+    `on_ranked` with the draft once its plans are ranked, before the front and changes.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -107,7 +109,17 @@ def plan_training(
     draft = PlanDraft()
     draft.assumptions += check_training(workload, model, facts)
     groups = _by_stack(workload, facts, draft, alone=alone)
-    options = _options(workload, model, groups, draft, advance, facts, alone=alone, dearest=dearest)
+
+    def report_first(options: Sequence[TrainingOption]) -> bool:
+        picks, _ = best_and_missed(options, _best_rows)
+        if picks and on_first is not None:
+            on_first(PlanDraft(plans=candidates(_best_of_kinds(picks, by_region=by_region))))
+        return bool(picks)
+
+    options = _options(
+        workload, model, groups, draft, advance, facts, alone=alone, dearest=dearest,
+        report_first=None if on_first is None else report_first,
+    )  # fmt: skip
     if workload.instances is not None:
         draft.plans = candidates(
             Pick(option, _simplest_row(option, row, option.allowed_rows(odds)), odds)
@@ -123,12 +135,7 @@ def plan_training(
             share = f"{100 * workload.confidence:g} %"
             draft.assumptions.append(f"no plan fits in memory with a chance of {share}: notes give the chance of each")
             return draft
-    best: dict[tuple[str, ...], Pick[TrainingOption]] = {}
-    for pick in picks:
-        kind = pick.kind(by_region=by_region)
-        if kind not in best or pick.score < best[kind].score:
-            best[kind] = pick
-    picks = sorted(best.values(), key=lambda pick: pick.score)
+    picks = _best_of_kinds(picks, by_region=by_region)
     _count_missed([pick for _, pick in missed], draft)
     draft.plans = candidates(picks)
     draft.assumptions += _spot_assumptions(draft.plans, facts)
@@ -149,6 +156,16 @@ def plan_training(
         missed.sort(key=lambda entry: entry[0])
         draft.misses = candidates(pick for _, pick in missed[:NEAREST_MISSES])
     return draft
+
+
+def _best_of_kinds(picks: Iterable[Pick[TrainingOption]], *, by_region: bool) -> list[Pick[TrainingOption]]:
+    """The best pick of each kind of machines, the best first."""
+    best: dict[tuple[str, ...], Pick[TrainingOption]] = {}
+    for pick in picks:
+        kind = pick.kind(by_region=by_region)
+        if kind not in best or pick.score < best[kind].score:
+            best[kind] = pick
+    return sorted(best.values(), key=lambda pick: pick.score)
 
 
 def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts, *, by_region: bool) -> list[Candidate]:
@@ -277,7 +294,7 @@ def training_options(
     )  # fmt: skip
     bands = training_band(first, num_gpus=1), training_band(first, num_gpus=LARGE_GPUS + 1)
     memory_odds = np.asarray(
-        memory_band(recipe, chip.calibration).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
+        memory_band(recipe, chip.calibration, chip).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
     )
     for priced in node.priced:
         offer = priced.offer
@@ -345,15 +362,20 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
 
 def _options(
     workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft, advance: Advance | None,
-    facts: Facts, *, alone: bool, dearest: float,
+    facts: Facts, *, alone: bool, dearest: float, report_first: Callable[[list[TrainingOption]], bool] | None = None,
 ) -> list[TrainingOption]:  # fmt: skip
-    """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept."""
+    """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept.
+
+    `report_first` is called with the options so far after each `FIRST_NODES` of the recipe that most nodes run, in the
+    order of their lower bounds, until it says that some are plans; not where most of them are known.
+    """
     options: list[TrainingOption] = []
     tokens = workload.tokens or 0.0
     work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
     draft.assumptions += dict.fromkeys(text for _, _, notes in work for text in notes)
     pairs = [pair for software, allowed, _ in work for pair in _by_recipe(allowed, groups[software])]
     steps, before = sum(len(nodes) for _, _, nodes in pairs), 0
+    report, most_nodes = advance or (lambda *_: None), max((len(nodes) for _, _, nodes in pairs), default=0)
     best = dict.fromkeys((precision for precision, _, _ in pairs), float("inf"))
     for precision, recipe, nodes in pairs:
         schedule, shard = workload.training.schedule, workload.training.shard
@@ -365,14 +387,18 @@ def _options(
             draft.ruled_out.add(reason, count)
         away = Offloads(job)
         kept.tables.clusters = [node.cluster for node in nodes]
-        margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
+        known, is_usual = len(kept.known), len(nodes) == most_nodes
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
-            if advance is not None:
-                advance(before + done, steps)
+            report(before + done, steps)
+            if report_first is not None and is_usual and done and done % FIRST_NODES == 0:
+                is_fresh = len(kept.known) - known > done / 2
+                report_first = None if not is_fresh or report_first(options) else report_first
             if floor_usd > dearest * best[precision]:
                 reason = f"costs over {dearest:g} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
+            band = memory_band(recipe, facts.calibration, node.cluster.accelerator)
+            margin = band.quantile(workload.confidence)
             for place, (chosen, of_step) in enumerate(kept.times(away, node, margin)):
                 times = replace(of_step, run_s=tokens / recipe.useful_tokens * of_step.run_s)
                 draft.evaluated += times.considered

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
@@ -65,6 +66,7 @@ class ServingMemory:
     fits: Array | bool
     max_states: Floats = np.inf  # sequences whose recurrent states have a place in a pool of their own
     doubtful_bytes: Floats = 0.0  # by which the weights may differ: see `WeightFormat.size_error`
+    own_bytes_elsewhere: Floats = 0.0  # what the engine takes of its own on a GPU, where its device is of another kind
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -76,11 +78,13 @@ class ServingMemory:
     def difference_ends(self) -> tuple[float, float]:
         """By how many bytes a single deployment takes less and more than estimated.
 
-        Source: `OWN_ENDS`, and the size error of the format. Assumes: the ends are percentiles 10 and 90.
+        Source: `OWN_ENDS`, and the size error of the format. Assumes: the ends are percentiles 10 and 90; an engine on
+        software that nobody measured may take what it takes on a GPU.
         """
         doubtful = float(np.ravel(self.doubtful_bytes)[0])
         own = float(np.ravel(self.total_bytes)[0]) - self.exact_bytes - doubtful
-        return (OWN_ENDS[0] - 1.0) * own - doubtful, (OWN_ENDS[1] - 1.0) * own + doubtful
+        most = max(own, float(np.ravel(self.own_bytes_elsewhere)[0]))
+        return (OWN_ENDS[0] - 1.0) * own - doubtful, OWN_ENDS[1] * most - own + doubtful
 
     def capacity_ends(self) -> tuple[float, float]:
         """The least and the most that a single deployment's cache holds, over the estimate: what the engine leaves.
@@ -259,6 +263,10 @@ def serving_memory(
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
     used, workspace = one * batch, working(batch)
+    elsewhere: Floats = 0.0
+    if device_kind in OTHER_SOFTWARE:
+        largest = max([chunk, *(limits.prefill_tokens for limits in row.step_limits)]) if row.prefill_tokens else chunk
+        elsewhere = row.graph_bytes + row.context_bytes + _working_bytes(model, row, largest, context, layout.tp, batch)
     budget = _kv_budget(row, share, card, standing + working(np.maximum(complete, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
@@ -276,6 +284,7 @@ def serving_memory(
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
         max_states=_plain(states),
         doubtful_bytes=_plain(weights.size_error * loaded),
+        own_bytes_elsewhere=_plain(elsewhere),
         assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
     )
 

@@ -161,9 +161,10 @@ class RequestSpec(Spec):
     """One request, and how many of them there are at once; None: the usual."""
 
     input_tokens: int | str | None = _traffic(
-        "--input", LENGTH, f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2.")
+        "--input", LENGTH,
+        f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.")
     output_tokens: int | str | None = _traffic(
-        "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).")
+        "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}); sharegpt-answers:200.")
     rate: float | None = _traffic("--rate", options.RATE, "Requests per second, on average: 20, 500/min.")
     concurrency: int | None = _traffic("--concurrency", options.BATCH,
         "Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).")

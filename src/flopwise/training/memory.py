@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import OTHER_SOFTWARE, ErrorBand, error_band
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
@@ -180,14 +180,20 @@ def memory_class(stack: TrainingStack, method: str, measured: Mapping[str, int])
     return f"memory.{method}.{modules}.{'seen' if measured.get(f'{stack.name} {method}') else 'unseen'}"
 
 
-def memory_band(recipe: Recipe, calibration: Calibration) -> ErrorBand:
+def memory_band(recipe: Recipe, calibration: Calibration, device: Accelerator | None = None) -> ErrorBand:
     """The measured error band of a training step's memory: that of its class.
 
-    Source: data/intervals.json; data/coverage.json for what was measured. Assumes: as `ErrorBand`.
+    On devices with software of their own no memory is measured: the widest of the classes that train the same weights.
+
+    Source: data/intervals.json; data/coverage.json for what was measured. Assumes: as `ErrorBand`; None: a GPU.
     """
-    coverage = calibration.measured.get("memory")
+    coverage, method = calibration.measured.get("memory"), memory_method(recipe)
     measured = {} if coverage is None else coverage.stacks
-    return error_band(memory_class(recipe.stack, memory_method(recipe), measured), calibration)
+    band = error_band(memory_class(recipe.stack, method, measured), calibration)
+    if device is None or device.kind not in OTHER_SOFTWARE:
+        return band
+    classes = [errors for name, errors in calibration.errors.items() if f"{name}.".startswith(f"memory.{method}.")]
+    return band.no_surer_than(classes, device.architecture)
 
 
 def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
@@ -195,7 +201,7 @@ def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
 
     Source: the quantile of `memory_band`. Assumes: as `ErrorBand`.
     """
-    return device.hbm_bytes / memory_band(recipe, device.calibration).quantile(FITS_WITH)
+    return device.hbm_bytes / memory_band(recipe, device.calibration, device).quantile(FITS_WITH)
 
 
 def step_memory(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isinf
 
 from flopwise.cost.money import num_instances
-from flopwise.origin import KERNEL, number, price
+from flopwise.origin import KERNEL, error_ends, number, price
 from flopwise.provenance import Figure, assumption, setting, term
 from flopwise.training.estimate import job_watts
 from flopwise.training.goodput import write_rate_bytes_per_s
@@ -63,7 +63,24 @@ class RunFigures(StepFigures):
         time = self.add("run time", run.seconds, "s", f"steps x {whole.name} / {lasting.name}")
         good = self.add("goodput", run.goodput_frac, "frac", "steps x step time / run time")
         hours = self.add("GPU-hours", run.gpu_hours, "h", f"run time / {HOUR_S:g} x GPUs")
-        return [good, hours, *self._cost_figures(run, time), *self._energy_figures(run, time)]
+        costs, joules = self._cost_figures(run, time), self._energy_figures(run, time)
+        return [good, hours, *costs, *joules, *self._ends(run, {one.name for one in (time, *costs, *joules)})]
+
+    def _ends(self, run: StepRun, known: set[str]) -> list[Figure]:
+        """Time, cost and energy at the ends of the throughput, those of them that are known: the quicker, the less."""
+        ends, figures = run.ends(self.estimate.band), list[Figure]()
+        for word, ratio in zip(("high", "low"), error_ends(self.estimate.band), strict=True):
+            self.add_figure(ratio)
+            start = "energy of the start"
+            for name, key, unit, formula in (
+                ("run time", "seconds", "s", f"run time / {ratio.name}"),
+                ("cost", "cost_usd", "USD", f"cost x (start + run time, {word}) / (start + run time)"),
+                ("energy", "energy_joules", "J", f"{start} + (energy - {start}) / {ratio.name}"),
+            ):
+                value = ends[f"{key}_{word}"]
+                if name in known and value is not None:
+                    figures.append(self.add(f"{name}, {word}", value, unit, formula))
+        return figures
 
     def _step_in_run(self, one: StepInRun) -> Figure:
         """A step with what the loader and validation add to it."""

@@ -28,7 +28,7 @@ class AnswerJob:
     noun: str
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     progress: dict[str, Any] | None = None
-    ranking: str | None = None  # as JSON, while it runs
+    rankings: dict[str, str] = field(default_factory=dict)  # `first` or `ranked` plans as JSON, while it runs
     task: asyncio.Task[Response] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -48,14 +48,14 @@ class AnswerJob:
         self.progress = {"what": what, "done": done, "total": total, "note": note}
         self.changed.set()
 
-    def rank(self, plan: str) -> None:
-        """Take down what is ranked."""
-        self.ranking = plan
+    def rank(self, name: str, plan: str) -> None:
+        """Take down what is ranked; of all plans it says better than of the first ones."""
+        self.rankings = {name: plan}
         self.changed.set()
 
     def end(self) -> None:
         """Let go of what the answer says better."""
-        self.ranking = None
+        self.rankings = {}
         self.changed.set()
 
 
@@ -108,13 +108,13 @@ class Jobs:
 
 
 async def events(job: AnswerJob) -> AsyncIterator[str]:
-    """Server-sent events of a job until it ends; what is ranked is sent once."""
-    is_ranked = False
+    """Server-sent events of a job until it ends; each ranking is sent once."""
+    sent = set[str]()
     while True:
         job.changed.clear()
-        if job.ranking is not None and not is_ranked:
-            is_ranked = True
-            yield _event("ranked", job.ranking)
+        for name in job.rankings.keys() - sent:
+            sent.add(name)
+            yield _event(name, job.rankings[name])
         if job.state != "running":
             yield _event("end", json.dumps(job.document()))
             return

@@ -43,8 +43,8 @@ class Listener(Protocol):
     def note(self, what: str, done: float, total: float | None, note: str) -> None:
         """Report progress: the work, the amount done, and the total."""
 
-    def rank(self, plan: str) -> None:
-        """The plans of a search as they are ranked, before the rest of the answer is there: as JSON."""
+    def rank(self, name: str, plan: str) -> None:
+        """Plans of a search before its answer, as JSON: `first`, those of a few machines, or `ranked`, all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ class Worker:
         await self.ready()
         await self._send({"argv": question.argv, "files": dict(question.files), "ranks": listener is not None})
         while "code" not in (message := await self._message()):
-            if listener is not None and "ranking" in message:
-                listener.rank(message["ranking"])
-            elif listener is not None:
+            if listener is not None and "progress" in message:
                 listener.note(*message["progress"])
+            elif listener is not None:
+                listener.rank(*next(iter(message.items())))
         message["reasons"], message["notes"] = tuple(message["reasons"]), tuple(message["notes"])
         return Reply(**message)
 

@@ -17,7 +17,6 @@ from flopwise.errors import UnknownNameError
 from flopwise.facts.offers import PURCHASES
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
-from flopwise.options import name as vendor_name
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
@@ -33,7 +32,6 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
 @options.argument("name", required=False)
 @flags(MachineSpec, "provider region gpu", section="")
-@add("--vendor", vendor_name("vendor"), "Accelerators of this vendor only: NVIDIA, AMD, Intel, Google ...")
 @flags(DeviceSpec)
 @flags(MachineSpec, "purchase", section="")
 @add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")

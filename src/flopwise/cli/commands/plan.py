@@ -13,7 +13,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.plan_text import blocks, comparison, further, layout, reasons
-from flopwise.cli.progress import RANKING, Progress, announce_compilation
+from flopwise.cli.progress import FIRST_PLANS, RANKING, Progress, announce_compilation
 from flopwise.cli.render import Screen, table, tree
 from flopwise.errors import InfeasibleError
 from flopwise.facts.spec import SourceSpec
@@ -111,8 +111,9 @@ def command(
         resolved = _workload(workload, changes)
         with Progress("searching offers and layouts") as progress:
             answer = api.plan(
-                resolved, advance=progress, on_compile=announce_compilation, on_ranked=RANKING.get(), **source
-            )
+                resolved, advance=progress, on_compile=announce_compilation, on_first=FIRST_PLANS.get(),
+                on_ranked=RANKING.get(), **source,
+            )  # fmt: skip
     if output_file is not None:
         api.write_plan(answer, output_file)
     other = None if compare is None else api.read_plan(compare)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
+from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, bars, heading, pairs
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 @add("--training", FLAG, "With a MODEL: forward and backward pass.", default=False)
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
+@options.explain_flag
 @options.web_flag
-def command(*, web: bool, **given: Any) -> None:
+def command(*, explain: bool, web: bool, **given: Any) -> None:
     """Compute time and memory time of any operation, by the roofline.
 
     Give --flops and --bytes, or a MODEL for one pass over --batch samples (default: 1) of --seq tokens; models without
@@ -53,7 +55,7 @@ def command(*, web: bool, **given: Any) -> None:
     if given["model"] is None:
         options.refuse(["seq"], "goes with a MODEL")
     answer = roofline(given["model"], **options.values({n: v for n, v in given.items() if n != "model"}))
-    options.answer(answer, lines, further=_further(given))
+    options.answer(answer, lines, figure=figure_of if explain else None, further=_further(given))
 
 
 def _further(given: Mapping[str, Any]) -> dict[str, str]:

@@ -72,10 +72,10 @@ export async function options(noun) {
 }
 
 /**
- * The answer to a long question, asked as a job: `progress(text, fraction)` is told how it stands, `ranked(plan)` what is
- * read first of a plan as soon as that is known; an abort stops it.
+ * The answer to a long question, asked as a job: `progress(text, fraction)` is told how it stands, `first(plan)` the plans of a
+ * few machines and `ranked(plan)` all plans as soon as they are known; an abort stops it.
  */
-export async function job(noun, question, { signal, progress, accept, ranked }) {
+export async function job(noun, question, { signal, progress, accept, ...rankings }) {
   const more = { "Content-Type": "application/json", Prefer: "respond-async", ...(accept ? { Accept: accept } : {}) };
   const begun = await checked(await sent(`/${noun}`, { method: "POST", headers: headers(more), body: JSON.stringify(question) }));
   const path = `/jobs/${(await begun.json()).id}`;
@@ -96,8 +96,9 @@ export async function job(noun, question, { signal, progress, accept, ranked }) 
       rest = events.pop();
       for (const event of events) {
         const data = /^data: (.*)$/m.exec(event);
-        if (data && event.startsWith("event: ranked\n")) {
-          ranked?.(JSON.parse(data[1]));
+        const name = /^event: (first|ranked)\n/.exec(event)?.[1];
+        if (data && name) {
+          rankings[name]?.(JSON.parse(data[1]));
           continue;
         }
         const state = data && JSON.parse(data[1]).progress;

@@ -3,8 +3,9 @@
 import { facts } from "./api.js";
 import { chart } from "./charts.js";
 import { el, failed, fill, fresh, table } from "./dom.js";
-import { fromAddress, oneToAddress } from "./form.js";
+import { PAGE_STATE, fromAddress, inAddress, oneToAddress } from "./form.js";
 import * as format from "./format.js";
+import { figure, linkOrigins, openOrigin } from "./origins.js";
 
 const perHour = (value) => (value === null ? "-" : format.usd(value));
 const KINDS = {
@@ -29,7 +30,7 @@ const KINDS = {
     ],
     plots: [
       { title: "US dollars per PFLOP-hour", x: "day of the price", y: "USD per PFLOP-hour, bf16 dense, on demand", time: true, textX: (v) => new Date(v).toISOString().slice(0, 10), textY: (v) => format.usd(v),
-        of: (r, peaks) => [/^\d{4}-\d\d-\d\d/.test(r.price_date) ? Date.parse(r.price_date.slice(0, 10)) : NaN, r.on_demand_usd_per_hour / (r.count * r.accelerator_share * peaks.get(r.accelerator) / 1e15)] },
+        of: (r, peaks) => [/^\d{4}-\d\d-\d\d/.test(r.price_date) ? Date.parse(r.price_date.slice(0, 10)) : NaN, r.on_demand_usd_per_hour / (r.count * r.accelerator_share * peaks.get(r.accelerator)?.peak.bf16 / 1e15)], origin: (r, usd, peaks) => [PFLOP_HOUR, pflopHourOf(r, usd, peaks.get(r.accelerator))] },
     ],
     more: (rows) => ages(rows),
   },
@@ -44,10 +45,27 @@ const KINDS = {
 };
 const FIRST = 50;
 
+/** The figure of a column as a fact: what it says, where it was read and when; spot and reserved prices have a source of their own. */
+function factOf(row, name, text) {
+  const own = { spot: "spot", "reserved 1y": "reserved" }[name];
+  const [source, date] = own ? [row[`${own}_source`], row[`${own}_date`]] : [row.source, row.date ?? row.price_date];
+  const counted = name === "active" || name === "parameters";
+  return { name, value: text, kind: "fact", source: source || row.source, date: date || "undated", note: [counted && "counted from its configuration", row.confidence && `${row.confidence} confidence`, row.notes].filter(Boolean).join("; ") };
+}
+
+/** What a PFLOP-hour costs on an offer, with what it is made of. */
+function pflopHourOf(offer, usd, gpu) {
+  const price = factOf(offer, "on demand", perHour(offer.on_demand_usd_per_hour));
+  const peak = { ...factOf(gpu, "peak", format.rate(gpu.peak.bf16, "FLOP/s")), name: `${gpu.name} peak, bf16 dense` };
+  const count = { name: "GPUs", value: offer.count * offer.accelerator_share, kind: "fact", source: offer.source, date: offer.price_date || "undated" };
+  return { name: PFLOP_HOUR, value: usd, unit: "USD", kind: "derived", formula: `price an hour / (GPUs x peak) x 1 PFLOP/s`, inputs: [{ ...price, name: `price an hour of ${offer.provider} ${offer.instance}, ${offer.region}` }, count, peak] };
+}
+const PFLOP_HOUR = "USD per PFLOP-hour";
+
 /** The options of the address, as the command has them; what the page itself takes is left out. */
 function filters() {
   const query = new URLSearchParams(location.search);
-  for (const key of ["list", "find"]) query.delete(key);
+  for (const key of ["list", "find", ...PAGE_STATE]) query.delete(key);
   return query;
 }
 
@@ -73,13 +91,13 @@ export async function show(main) {
   let peaks = new Map();
   try {
     rows = [...await listed(kind, query)].sort(order);
-    if (kind === "instances") peaks = new Map((await facts("gpus")).map((one) => [one.name, one.peak.bf16]));
+    if (kind === "instances") peaks = new Map((await facts("gpus")).map((one) => [one.name, one]));
   } catch (problem) {
     fill(main, el("h1", {}, "Catalog"), failed(problem));
     return;
   }
   const id = fresh("find");
-  let all = false;
+  let all = inAddress("all") === "true";
   const place = el("div");
   const drawn = el("div", { class: "cards" });
   const search = el("input", { type: "search", id, value: state.find ?? "", oninput: () => { oneToAddress("find", search.value); draw(); } });
@@ -89,9 +107,10 @@ export async function show(main) {
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = rows.filter((row) => wanted.every((word) => columns.some(([, text]) => String(text(row)).toLowerCase().includes(word))));
     const shown = all ? found : found.slice(0, FIRST);
-    fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, kind: name === "source" ? "source" : null, cell: text })), shown)
+    fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, kind: name === "source" ? "source" : null, cell: (row) => (number && text(row) !== "-" ? figure(name, text(row)) : text(row)) })), shown)
       : el("p", { class: "empty" }, `No entry of the ${title} contains “${search.value}”.`),
-    found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
+    found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; oneToAddress("all", "true"); draw(); } }, `Show all ${found.length}`) : null);
+    place.querySelectorAll("tbody tr").forEach((line, i) => linkOrigins(line, () => Promise.resolve(columns.filter(([, , number]) => number).map(([name, text]) => factOf(shown[i], name, text(shown[i])))), { beside: true }));
     fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)), more?.(found));
     status.classList.remove("busy");
     status.textContent = `${found.length} of ${rows.length}`;
@@ -107,10 +126,10 @@ const DEAREST = 20; // accelerators of which a bar is drawn
 function cheapest(rows) {
   const place = el("section", { class: "card" }, el("h2", {}, "US dollars per PFLOP-hour"), el("p", { class: "status busy" }, "Loading offers …"));
   facts("instances").then((offers) => {
-    const peak = new Map(rows.map((one) => [one.name, one.peak.bf16]));
+    const known = new Map(rows.map((one) => [one.name, one]));
     const least = new Map();
     for (const offer of offers) {
-      const usd = offer.on_demand_usd_per_hour / (offer.count * offer.accelerator_share * peak.get(offer.accelerator) / 1e15);
+      const usd = offer.on_demand_usd_per_hour / (offer.count * offer.accelerator_share * known.get(offer.accelerator)?.peak.bf16 / 1e15);
       if (usd > 0 && usd < (least.get(offer.accelerator)?.usd ?? Infinity)) least.set(offer.accelerator, { name: offer.accelerator, usd, offer });
     }
     const shown = [...least.values()].sort((a, b) => a.usd - b.usd).slice(0, DEAREST).reverse();
@@ -121,7 +140,7 @@ function cheapest(rows) {
         grid: { left: 12, right: 24, top: 8, bottom: 24, containLabel: true },
         xAxis: { type: "value", axisLabel: { formatter: format.usd } }, yAxis: { type: "category", data: shown.map((one) => one.name), axisTick: { show: false }, axisLabel: { interval: 0, fontSize: 11 } },
         series: [{ type: "bar", data: shown.map((one) => one.usd) }],
-      }), { tall: true }), el("p", { class: "note" }, `At its lowest on-demand price, bf16 dense at the datasheet's peak; the ${shown.length} cheapest of ${least.size}.`));
+      }), { tall: true, click: (p) => openOrigin(PFLOP_HOUR, () => Promise.resolve([pflopHourOf(shown[p.dataIndex].offer, p.value, known.get(p.name))])) }), el("p", { class: "note" }, `At its lowest on-demand price, bf16 dense at the datasheet's peak; the ${shown.length} cheapest of ${least.size}. Click a bar to see where it comes from.`));
   }, () => place.remove());
   return place;
 }
@@ -146,7 +165,7 @@ function scatter(plot, rows, group, peaks) {
   const by = new Map();
   for (const row of rows) {
     const [x, y] = plot.of(row, peaks);
-    if (x > 0 && y > 0 && Number.isFinite(x + y)) by.set(row[group], [...(by.get(row[group]) ?? []), { name: row.name ?? `${row.provider} ${row.instance}`, value: [x, y] }]);
+    if (x > 0 && y > 0 && Number.isFinite(x + y)) by.set(row[group], [...(by.get(row[group]) ?? []), { name: row.name ?? `${row.provider} ${row.instance}`, value: [x, y], row }]);
   }
   if (!by.size) return null;
   return el("section", { class: "card" }, el("h2", {}, plot.title),
@@ -155,5 +174,15 @@ function scatter(plot, rows, group, peaks) {
       xAxis: { type: plot.time ? "time" : "log", name: plot.x, axisLabel: { formatter: plot.textX } },
       yAxis: { type: "log", axisLabel: { formatter: plot.textY } },
       series: [...by].map(([name, data]) => ({ name, type: "scatter", data, symbolSize: 9, itemStyle: { opacity: 0.75 } })),
-    })), el("p", { class: "note" }, `Down: ${plot.y}; across: ${plot.x}.`));
+    }), { click: (p) => openOrigin(...explainedPoint(plot, p.data, peaks)) }), el("p", { class: "note" }, `Down: ${plot.y}; across: ${plot.x}. Click a point to see where it comes from.`));
+}
+
+/** The name of a point and what asks for its provenance. */
+function explainedPoint(plot, { name, value, row }, peaks) {
+  if (plot.origin) {
+    const [what, made] = plot.origin(row, value[1], peaks);
+    return [what, () => Promise.resolve([made])];
+  }
+  const ends = [factOf(row, plot.x, plot.textX(value[0])), factOf(row, plot.y, plot.textY(value[1]))];
+  return [name, () => Promise.resolve([{ name, formula: "its figures", inputs: ends }])];
 }

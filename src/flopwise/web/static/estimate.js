@@ -7,7 +7,7 @@ import { el, table, tiles } from "./dom.js";
 import { OPERATIONS, intervals, memory, roofSource, roofline, time } from "./estimated.js";
 import { counts, declared, times } from "./form.js";
 import * as format from "./format.js";
-import { figure, linkOrigins, ofEstimate, provenance } from "./origins.js";
+import { figure, interval, linkOrigins, ofEstimate, provenance } from "./origins.js";
 import { schedule } from "./pipeline.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
@@ -32,11 +32,10 @@ const FIGURES = [
   ["ttft_s", "TTFT, on average", "TTFT"], ["tpot_s", "TPOT, on average", "TPOT"], ["e2e_s", "Whole request", "whole request"], ["output_tokens_per_s", "output tokens/s", "throughput"], ["requests_per_s", "requests/s", "requests per second"],
   ["utilisation_frac", "Of datasheet rates", "share of datasheet rates"], ["usd_per_million_output_tokens", "A million output tokens", "cost per million output tokens"], ["usd_per_million_input_tokens", "A million input tokens", "cost per million input tokens"],
   ["per_gpu_bytes", "Memory per GPU", "memory per GPU"], ["margin_bytes", "Memory left", "margin"], ["fits_probability", "Chance to fit", "chance to fit"], ["max_concurrency", "Sequences at most", "maximum concurrency"], ["kv_capacity_tokens", "Tokens in the cache at most", "cache capacity"],
-  ["seconds", "It takes"], ["compute_s", "To compute"], ["memory_s", "To move"], ["lower_bound_s", "A step at datasheet rates", "lower bound of a step"], ["flops", "FLOP"], ["bytes", "Moved"], ["intensity_flops_per_byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte"],
-  ["bandwidth_frac", "Of the bandwidth"], ["samples_per_s", "Samples/s"], ["cost_usd", "Cost"], ["energy_joules", "Energy"],
+  ["seconds", "It takes", "time"], ["compute_s", "To compute", "compute time"], ["memory_s", "To move", "memory time"], ["lower_bound_s", "At datasheet rates", "lower bound of a step"], ["flops", "FLOP", "FLOP"], ["bytes", "Moved", "bytes moved"], ["intensity_flops_per_byte", "FLOP per byte", "FLOP per byte"], ["ridge_flops_per_byte", "Ridge, FLOP per byte", "ridge"],
+  ["bandwidth_frac", "Of the bandwidth", "share of the bandwidth"], ["samples_per_s", "Samples/s", "samples per second"], ["samples_per_s_at_most", "Samples/s, at most", "samples per second"], ["cost_usd", "Cost", "cost"], ["cost_usd_at_least", "Cost, at least", "cost"], ["energy_joules", "Energy", "energy"], ["energy_joules_at_least", "Energy, at least", "energy"],
 ];
 const OF_ALL = ["throughput", "requests per second", "maximum concurrency", "cache capacity"]; // figures of all replicas together
-const EXPLAINED = ["train", "serve", "memory", "fit"]; // questions whose answers say where their figures come from
 let drawing = new AbortController();
 
 export function show(main) {
@@ -69,8 +68,9 @@ function line(noun, { files, ...question }) {
   return ["flopwise", noun, ...(question.model ? [quoted(question.model)] : []), ...words].join(" ");
 }
 
-/** What a figure is called in the provenance: of all replicas where the answer is of several; training has one step. */
+/** What a figure is called in the provenance: of all replicas where the answer is of several; training has one step, other work none. */
 function originOf(noun, found, name) {
+  if (noun === "roofline") return name.replace(" of a step", "");
   if (noun === "train") return name.replace("of a step", "of the step");
   return noun === "serve" && found.replicas > 1 && OF_ALL.includes(name) ? `${name} of all replicas` : name;
 }
@@ -82,7 +82,7 @@ async function drawEstimate(noun, found, place, question) {
   const { signal } = (drawing = new AbortController());
   if (!found) return;
   const whole = noun === "memory" ? { memory: found, ...found } : found;
-  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, EXPLAINED.includes(noun) && origin ? originOf(noun, found, origin) : null]);
+  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, originOf(noun, found, origin)]);
   const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole), found.breakdown?.length ? time(found) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, underLoad(found.under_load));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
@@ -90,8 +90,8 @@ async function drawEstimate(noun, found, place, question) {
     el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), shown.length ? tiles(shown) : null, settings({ ...found.memory?.settings, ...found.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
     noun === "fit" ? formats(found.formats) : "", cards, remedies(whole.memory?.remedies), quick(found.quick ?? found.memory?.quick),
     listed("Assumed", [...new Set([...(found.assumptions ?? []), ...(noun === "memory" ? [] : found.memory?.assumptions ?? []), ...(found.run?.notes ?? [])])]),
-    EXPLAINED.includes(noun) ? provenance(() => ofEstimate(noun, question)) : "");
-  if (EXPLAINED.includes(noun)) linkOrigins(place, () => ofEstimate(noun, question));
+    provenance(() => ofEstimate(noun, question)));
+  linkOrigins(place, () => ofEstimate(noun, question));
   if (!roof) return;
   const gpu = await facts("gpus", { name: found.gpu }).catch(() => null);
   if (signal.aborted) return;
@@ -116,7 +116,7 @@ function settings(chosen, laidOut) {
 function underLoad(load) {
   if (!load) return null;
   const isKept = Object.keys(load.ttft_s_low).length > 0; // can be kept up with
-  const latency = (title, key) => [{ title, number: true, cell: (p) => (isKept ? [figure(`${title} at ${p}`, format.seconds(load[key][p])), el("small", {}, `${format.seconds(load[`${key}_low`][p])} to ${format.seconds(load[`${key}_high`][p])}`)] : "unbounded") }];
+  const latency = (title, key) => [{ title, number: true, cell: (p) => (isKept ? [figure(`${title} at ${p}`, format.seconds(load[key][p])), el("small", {}, interval(`${title} at ${p}`, load[`${key}_low`][p], load[`${key}_high`][p], format.seconds))] : "unbounded") }];
   return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), el("p", {}, figure("share of what it sustains", format.percent(load.utilisation_frac)), " of what it sustains."), table("What requests see that arrive at random, with 80 % intervals", [
     { title: "of requests", cell: (p) => p }, ...latency("TTFT", "ttft_s"), ...(Object.values(load.tpot_s).some(Boolean) ? latency("TPOT", "tpot_s") : []),
   ], Object.keys(load.ttft_s)));
@@ -130,7 +130,7 @@ function formats(rows) {
     { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => [of("chance to fit", "fits_probability", (p) => format.percent(p, 0))(r), r.fits ? null : el("small", {}, "does not fit")] },
     { title: "memory", number: true, minor: true, cell: of("memory", "total_bytes", format.gib) }, { title: "longest context", number: true, minor: true, cell: of("longest context", "longest_context", whole) },
     { title: "requests", number: true, cell: (r) => (r.most_requests ? of("requests at once", "most_requests", whole)(r) : "none") }, { title: "tokens/s", number: true, cell: of("tokens/s", "tokens_per_s", format.plain) },
-    { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : `${format.plain(r.tokens_per_s_low)} to ${format.plain(r.tokens_per_s_high)}`) },
+    { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : interval(`tokens/s in ${r.weights}`, r.tokens_per_s_low, r.tokens_per_s_high, format.plain)) },
     { title: "TTFT", number: true, minor: true, cell: of("TTFT", "ttft_s", format.seconds) }, { title: "TPOT", number: true, minor: true, cell: of("TPOT", "tpot_s", format.seconds) },
     { title: "USD/M output tokens", number: true, cell: of("cost per million output tokens", "usd_per_million_output_tokens", format.usd) },
     { title: "scores kept", minor: true, cell: of("scores kept", "quality", (ends) => [...new Set(ends.map((one) => format.percent(one)))].join(" to ")) },

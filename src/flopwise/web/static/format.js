@@ -88,7 +88,7 @@ export function figure(name, value) {
   if (name.endsWith("_per_s") || name.includes("_per_s_")) return value >= 1e5 ? count(value) : plain(value);
   if (name.endsWith("bytes")) return bytes(value);
   if (name.endsWith("flops")) return flops(value);
-  if (name.endsWith("joules")) return joules(value);
+  if (name.endsWith("joules")) return value < 3600 ? `${value >= 100 ? fixed(value, 0) : Number(value.toPrecision(3))} J` : joules(value);
   if (name.endsWith("_w")) return rate(value, "W");
   if (name.endsWith("_hz")) return rate(value, "Hz");
   if (name.endsWith("_c")) return `${plain(value)} °C`;

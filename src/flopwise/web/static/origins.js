@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { el, fill } from "./dom.js";
+import { fold } from "./form.js";
 import * as format from "./format.js";
 
 const words = (one) => [one.name, one.value === undefined ? "" : `: ${format.withUnit(one.value, one.unit)}`, one.formula ? el("span", { class: "from" }, ` = ${one.formula}`) : "",
@@ -55,6 +56,21 @@ function named(figures, name) {
   return null;
 }
 
+/** What a provenance says of the errors of an estimate: the ends of measured / predicted, each once. */
+function errorsOf(figures) {
+  const found = new Map();
+  for (let level = figures, depth = 0; level.length && depth < 6; level = level.flatMap((one) => one.inputs ?? []), depth += 1) {
+    for (const one of level) if (one.name.startsWith("measured / predicted")) found.set(`${one.name} ${one.fitted_on}`, one);
+  }
+  return [...found.values()];
+}
+
+/** A figure that an estimate does not hold by its name, by `formula` from the estimate's figure `of` and, where it is an end of an interval, its errors. */
+export async function derivedFrom(figures, { name, value, formula, of, isEnd = false }) {
+  const all = await figures();
+  return [{ name, value, kind: "derived", formula, inputs: [named(all, of), ...(isEnd ? errorsOf(all) : [])].filter(Boolean) }];
+}
+
 /** Fill `place` with what `figures()` are made of: all, or the one of that name. */
 async function showOrigins(place, figures, name = null) {
   fill(place, el("p", { class: "status busy" }, "Looking up where it comes from …"));
@@ -70,7 +86,7 @@ async function showOrigins(place, figures, name = null) {
 /** The provenance of all figures, folded until somebody opens it. */
 export function provenance(figures) {
   const place = el("div", {});
-  const section = el("details", { ontoggle: () => { if (section.open && !place.children.length) showOrigins(place, figures); } }, el("summary", {}, "Formulas, facts with source and date, assumptions"), place);
+  const section = fold("origins", { ontoggle: () => { if (section.open && !place.children.length) showOrigins(place, figures); } }, "Formulas, facts with source and date, assumptions", place);
   return el("section", { class: "card tree" }, el("h2", {}, "Where the figures come from"), section);
 }
 
@@ -98,3 +114,6 @@ export function linkOrigins(place, figures, { beside = false } = {}) {
 
 /** A figure whose provenance has a name. */
 export const figure = (name, text) => el("span", { "data-origin": name }, text);
+
+/** Both ends of the interval of a figure, each with its provenance; `origin` null: without. */
+export const interval = (origin, low, high, text) => [figure(origin && `${origin}, low`, text(low)), " to ", figure(origin && `${origin}, high`, text(high))];

@@ -4,11 +4,11 @@ import { ask, facts, job, options } from "./api.js";
 import { attach, attachedFiles, attachedNote, detach, missingNote } from "./attached.js";
 import { prepare } from "./charts.js";
 import { band, dropZone, el, failed, fill, fresh, painted, skeleton, statusLine, table, tiles } from "./dom.js";
-import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
+import { PAUSE_MS, counts, fold, fromAddress, inAddress, input, oneToAddress, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers, rowOf, rowsOf } from "./planned.js";
 import { detail } from "./chosen.js";
-import { figure, linkOrigins, ofChanges, ofPlan } from "./origins.js";
+import { figure, interval, linkOrigins, ofChanges, ofPlan } from "./origins.js";
 
 const TASKS = [["serve", "Real-time"], ["batch", "Batch"], ["finetune", "Fine-tune"], ["pretrain", "Pre-train"], ["encode", "Embeddings"]];
 const SESSION = ["turns", "think", "tool_share", "tool_pause", "kv_stores"];
@@ -55,16 +55,11 @@ const FIELDS = {
   max_gpus: { label: "GPUs, at most", range: counts(1, 16384) },
 };
 
-/** What is planned first while all offers are searched: machines that many have, each with the figures of the whole answer, as soon as they are ranked. */
-const FIRST_LOOK = { provider: ["aws"], gpu: ["l4", "l40s", "a100-80gb", "h100"] };
-/** How far the first look is ahead: where there are few processors, both at once would be slower than one after the other. */
-const AHEAD_MS = 600;
 /** What a configuration is called that was pasted or dropped. */
 const CONFIG = "config.json";
 /** What the address says besides the question: the row that is shown, how the table is sorted and filtered, of what was asked why it is not there, and the target of the files. */
 const START_VIEW = { pick: "1", sort: "rank", find: "", why: "", files: "" };
 const VIEW = Object.keys(START_VIEW);
-const PLACES = ["provider", "gpu", "instance", "region", "max_gpus", "gpus", "instances"];
 
 const names = async (noun, key) => [...new Set((await facts(noun)).map((row) => row[key]))].sort();
 
@@ -80,7 +75,6 @@ export async function show(main) {
   for (const key of VIEW) delete state[key];
   let running = null;
   let timer = 0;
-  let answered = ""; // of which model and task all plans were shown last
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
   const status = statusLine();
   const results = el("div", { id: "results" });
@@ -93,6 +87,7 @@ export async function show(main) {
     else state[key] = value;
     view.pick = "1";
     if (state.workload !== CONFIG) detach();
+    oneToAddress("all", "");
     remember();
     running?.abort();
     clearTimeout(timer);
@@ -129,8 +124,8 @@ export async function show(main) {
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
         el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)), el("a", { class: "tab", href: DEVELOPMENT }, "Development"))),
       shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
-      task === "serve" && el("details", { open: SESSION.some((key) => key in state) }, el("summary", {}, "Conversations of several turns"), SESSION.map((key) => input({ key, ...FIELDS[key] }, state, change))),
-      task && el("details", { open: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, el("summary", {}, "Where it may run"), WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
+      task === "serve" && fold("turns", { isOpen: SESSION.some((key) => key in state) }, "Conversations of several turns", SESSION.map((key) => input({ key, ...FIELDS[key] }, state, change))),
+      task && fold("where", { isOpen: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, "Where it may run", WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && input({ key: "objective", label: "Rank by", choices: [["", "cost"], ["time", "time"], ["energy", "energy"]] }, state, change),
       task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown, ...WHERE, ...(task === "serve" ? SESSION : [])]), state, change));
   }
@@ -164,24 +159,20 @@ export async function show(main) {
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
-    let isRanked = false;
-    const subject = `${state.workload} ${state.task}`;
-    if (answered !== subject && !PLACES.some((key) => key in question)) {
-      await Promise.race([firstLook(question, mine.signal, (plan) => { if (!isRanked) draw(plan, question, null, true); }), new Promise((later) => { setTimeout(later, AHEAD_MS); })]);
-      await painted(); // the search takes all processors
-      if (mine.signal.aborted) return;
-    }
     let rest = null; // draws what stands below the ranking
     const rank = (plan) => {
       if (mine.signal.aborted) return;
       performance.mark("plan-ranked");
-      isRanked = true;
-      answered = subject;
       rest = draw(plan, question, null);
       painted().then(() => performance.mark("plan-shown"));
     };
+    const first = (plan) => {
+      if (mine.signal.aborted) return;
+      draw(plan, question, null, true);
+      painted().then(() => performance.mark("plan-first"));
+    };
     try {
-      const plan = await job("plan", question, { signal: mine.signal, progress: report, ranked: rank });
+      const plan = await job("plan", question, { signal: mine.signal, progress: report, first, ranked: rank });
       if (!rest) rank(plan);
       await painted();
       if (mine.signal.aborted) return;
@@ -189,23 +180,12 @@ export async function show(main) {
       rest(plan);
       performance.mark("plan-whole");
     } catch (problem) {
-      isRanked = true;
       if (problem.name === "AbortError") return;
       if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem)(problem.details.document);
       else fill(results, failed(problem));
       status.quiet(problem.infeasible ? "No plan meets every target." : "No answer.");
     }
     settle();
-  }
-
-  /** Resolves once `show` got the ranking of `FIRST_LOOK`, or there is none; what would follow the ranking is stopped. */
-  async function firstLook(question, signal, show) {
-    const enough = new AbortController();
-    const ranked = (plan) => {
-      if (!signal.aborted) show(plan);
-      enough.abort();
-    };
-    await job("plan", { ...question, ...FIRST_LOOK }, { signal: AbortSignal.any([signal, enough.signal]), progress: () => {}, ranked }).then((plan) => { if (!enough.signal.aborted) ranked(plan); }, () => {});
   }
 
   function settle() {
@@ -228,8 +208,10 @@ export async function show(main) {
     };
     results.classList.toggle("stale", false);
     if (first) {
-      fill(results, el("p", { class: "first-look" }, `A first look: ${FIRST_LOOK.provider.join(", ")} with ${FIRST_LOOK.gpu.join(", ")}. All offers are being searched …`),
-        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}));
+      const before = results.querySelector(":scope > .below"); // of the question before: nothing jumps
+      before?.classList.add("stale");
+      fill(results, el("p", { class: "first-look" }, "A first look: a few machines that may cost least. All offers are being searched …"),
+        headline(rows[0], plan, true), ranked(rows, plan, { ...view, pick: "" }, () => {}, () => {}), before);
       return () => {};
     }
     const before = results.querySelector(":scope > .below"); // stays until the rest is drawn: nothing jumps
@@ -282,21 +264,21 @@ const likely = (row) => (hasTargets(row) ? `${format.fixed(100 * Math.min(...Obj
 const takes = (plan) => ({ finetune: "run time", pretrain: "run time", batch: "time of the batch" })[plan.task] ?? "whole request of the plan";
 const chance = (row) => (Object.keys(row.meets).length > 1 ? "chance of every target" : `chance of ${Object.keys(row.meets)[0]}`);
 const drawn = (row, name) => band(row[`${name}_low`], row[name], row[`${name}_high`]);
-const ends = (row, name, text) => {
+const ends = (row, name, text, origin) => {
   const [low, high] = [row[`${name}_low`], row[`${name}_high`]];
-  return low === null || text(low) === text(high) ? null : `80 % interval: ${text(low)} to ${text(high)}`;
+  return low === null || text(low) === text(high) ? null : ["80 % interval: ", interval(origin, low, high, text)];
 };
 
 
 function headline(best, plan, meets) {
   const figures = [
     [meets ? `Best by ${plan.objective}` : "Nearest miss", `${best.num_instances} x ${best.instance}`, `${best.provider}, ${best.region}: ${best.num_gpus} x ${best.gpu}`],
-    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd), drawn(best, "cost_usd"), "cost of the plan"],
+    [service(plan) ? "Cost a month" : "Cost", format.usd(best.cost_usd), ends(best, "cost_usd", format.usd, "cost of the plan"), drawn(best, "cost_usd"), "cost of the plan"],
   ];
   if (service(plan)) {
     figures.push(["TTFT", best.figures.ttft_s ? format.seconds(best.figures.ttft_s) : null, format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s ? format.seconds(best.figures.tpot_s) : null, format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
   }
-  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
+  figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds, takes(plan)), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
   return el("section", { class: "card headline", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
 }
 
@@ -320,7 +302,7 @@ const FIRST = 10;
  * column that sorts (`-cost`: the dearest first) and the filter, which `remember()` keeps; `origins(row)` asks for its provenance.
  */
 function ranked(rows, plan, view, remember, select, origins = null) {
-  let all = false;
+  let all = inAddress("all") === "true";
   const place = el("div");
   const search = el("input", { type: "search", "aria-label": "Filter the plans", placeholder: "Filter: l40s, aws, spot …", value: view.find, oninput: () => { view.find = search.value; remember(); draw(); } });
   const columns = COLUMNS.filter((c) => !c.only || c.only(plan));
@@ -351,7 +333,7 @@ function ranked(rows, plan, view, remember, select, origins = null) {
           kind: c.kind, cell: (row) => [origins && c.origin?.(row, plan) ? figure(c.origin(row, plan), text(c, row)) : text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === view.pick && "chosen" })),
-      found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
+      found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; oneToAddress("all", "true"); draw(); } }, `Show all ${found.length}`) : null);
     const lines = place.querySelectorAll("tr[data-rank]");
     if (origins) shown.forEach((row, i) => linkOrigins(lines[i], origins(row), { beside: true }));
   }
@@ -423,10 +405,11 @@ const AT_ONCE = 50;
 /** Every instance on offer that has no plan, with a button that asks why; listed once it is opened. */
 function unranked(plan, why) {
   const place = el("div");
-  const search = el("input", { type: "search", "aria-label": "Filter the instances without a plan", placeholder: "Filter: h100, azure …", oninput: () => draw() });
+  const search = el("input", { type: "search", "aria-label": "Filter the instances without a plan", placeholder: "Filter: h100, azure …", value: inAddress("among"), oninput: () => { oneToAddress("among", search.value); draw(); } });
   let all = null;
 
   function draw() {
+    if (!all) return; // drawn once it is there
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = all.filter((row) => wanted.every((word) => `${row.provider} ${row.instance} ${row.accelerator}`.toLowerCase().includes(word)));
     fill(place, table(`${Math.min(AT_ONCE, found.length)} of ${found.length} instances without a plan`, [
@@ -443,7 +426,7 @@ function unranked(plan, why) {
     all = [...new Map(offers.map((row) => [`${row.provider} ${row.instance}`, row])).entries()].filter(([key]) => !ranked.has(key)).map(([, row]) => row);
     draw();
   }
-  return el("details", { class: "noprint", ontoggle: list }, el("summary", {}, "Every instance without a plan"), search, place);
+  return fold("unranked", { class: "noprint", ontoggle: list }, "Every instance without a plan", search, place);
 }
 
 function assumed(plan) {

@@ -3,8 +3,9 @@
 import { ask } from "./api.js";
 import { chart, palette, timeAxis, timesAxis } from "./charts.js";
 import { band, el, failed, fill, fresh, table, tiles } from "./dom.js";
-import { fromAddress, toAddress } from "./form.js";
+import { fromAddress, questionOf, toAddress } from "./form.js";
 import * as format from "./format.js";
+import { derivedFrom, figure, linkOrigins, ofEstimate, provenance } from "./origins.js";
 
 const AGAIN_MS = 5000;
 /** Metrics as people call them. */
@@ -14,6 +15,10 @@ const TITLES = {
   reserved_memory_bytes: "Memory reserved", used_memory_bytes: "Memory in use", energy_joules: "Energy", cost_usd: "Cost", elapsed_s: "Time recorded", eta_s: "Time until it ends", utilization_frac: "Device busy", tensor_active_frac: "Tensor units busy",
   memory_active_frac: "Memory interface busy", temperature_c: "Temperature", power_w: "Power", sm_clock_hz: "Clock", pcie_bytes_per_s: "PCIe traffic", nvlink_bytes_per_s: "NVLink traffic", ttft_s: "TTFT", itl_s: "Between two tokens", e2e_s: "Whole request",
   ttfb_s: "Time to the first byte", chunks: "Pieces of an answer", failed_requests: "Failed requests", preemptions: "Preemptions", requests_per_s: "Requests/s", requests_running: "Running requests", requests_waiting: "Waiting requests", cache_frac: "KV cache in use",
+};
+/** What metrics are called in the provenance of an estimate. */
+const ESTIMATED = {
+  step_s: "step time", tokens_per_s: "throughput", mfu_frac: "MFU", peak_memory_bytes: "memory per GPU", energy_joules: "energy", cost_usd: "cost", elapsed_s: "run time", ttft_s: "TTFT", itl_s: "TPOT", e2e_s: "whole request", communication_s: "exposed messages",
 };
 const called = (metric) => TITLES[metric] ?? metric.replaceAll("_", " ");
 const at = (moment) => (moment === null ? "-" : new Date(moment * 1000).toLocaleString());
@@ -93,15 +98,16 @@ async function one(main, run) {
 function draw(place, run) {
   const budget = run.budget_usd === null ? null : `of ${format.usd(run.budget_usd)}`;
   fill(place,
-    el("section", { class: "card" }, el("h2", {}, run.verdict),
-      tiles([
-        ["task", run.task], ["model", run.model], ["machines", machines(run)], ["took", format.known(run.seconds, format.seconds)],
-        ["tokens/s", format.known(run.metrics.tokens_per_s, format.count)], ["MFU", format.known(run.metrics.mfu_frac, format.percent)],
-        ["energy", format.known(run.metrics.energy_joules, format.joules)], ["cost", format.known(run.metrics.cost_usd, format.usd), budget],
-      ].filter(([, value]) => value !== "-"))),
-    el("div", { class: "cards" }, terms(run), ...Object.entries(run.series).map(([metric, points]) => line(run, metric, points))),
+    el("section", { class: "card" }, el("h2", {}, run.verdict), tiles([
+      ["task", run.task], ["model", run.model], ["machines", machines(run)], ["took", format.known(run.seconds, format.seconds)],
+      ["tokens/s", recorded(run, "tokens_per_s", format.count)], ["MFU", recorded(run, "mfu_frac", format.percent)],
+      ["energy", recorded(run, "energy_joules", format.joules)], ["cost", recorded(run, "cost_usd", format.usd), budget],
+    ].filter(([, value]) => value !== "-"))),
+    terms(run),
+    el("div", { class: "cards" }, ...Object.entries(run.series).map(([metric, points]) => line(run, metric, points))),
     figures(run), causes(run), events(run),
-    run.expected ? el("section", { class: "card" }, el("h2", {}, "What was expected"), el("p", { class: "note" }, `Estimated by flopwise ${run.expected.version} for this question:`), el("pre", {}, JSON.stringify(run.expected.question, null, 1))) : null);
+    run.expected ? el("section", { class: "card" }, el("h2", {}, "What was expected"), el("p", { class: "note" }, `Estimated by flopwise ${run.expected.version} for this question:`), el("pre", {}, run.expected.question)) : null,
+    isAsked(run) ? provenance(ofExpected(run)) : null);
 }
 
 const SIDES = [["expected", "expected_s", 7], ["measured", "measured_s", 0]];
@@ -132,11 +138,18 @@ function terms(run) {
   const rows = [...run.terms].reverse();
   return el("section", { class: "card" }, el("h2", {}, "Where the time goes"),
     areApart(timesOf(rows)) ? dots(rows) : bars(rows),
-    table("Terms", [
-      { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: (t) => taken(t.expected_s) },
-      { title: "measured", number: true, cell: (t) => taken(t.measured_s) }, { title: "difference", number: true, cell: (t) => taken(t.difference_s) },
-      { title: "basis", cell: (t) => t.basis },
-    ], run.terms));
+    linked(run));
+}
+
+/** The table of terms: what was measured of each has its basis, what was expected is part of the estimate. */
+function linked(run) {
+  const measured = (t) => (t.measured_s === null ? "-" : own(t.name, taken(t.measured_s), () => Promise.resolve([{ ...measuredOf(run, "step_s", null, t.basis), name: t.name, value: taken(t.measured_s) }])));
+  const expected = (t) => (t.expected_s === null || !isAsked(run) ? taken(t.expected_s)
+    : own(t.name, taken(t.expected_s), () => derivedFrom(ofExpected(run), { name: t.name, value: taken(t.expected_s), formula: `part of the estimate; ${t.basis}`, of: ["serve", "encode", "batch"].includes(run.task) ? "whole request" : "step time" })));
+  return table("Terms", [
+    { title: "term", cell: (t) => t.name }, { title: "expected", number: true, cell: expected }, { title: "measured", number: true, cell: measured },
+    { title: "difference", number: true, cell: (t) => taken(t.difference_s) }, { title: "basis", cell: (t) => t.basis },
+  ], run.terms);
 }
 
 function line(run, metric, points) {
@@ -153,13 +166,48 @@ function line(run, metric, points) {
     })));
 }
 
+/** A metric of the whole run, with where it was recorded. */
+function recorded(run, metric, text) {
+  const value = run.metrics[metric];
+  if (value === null || value === undefined) return "-";
+  return own(called(metric), text(value), () => Promise.resolve([measuredOf(run, metric, value, "over the whole run: the mean of its samples, or their total")]));
+}
+
+/** What was measured, as a figure: of which samples, recorded by what and when. */
+function measuredOf(run, metric, value, formula) {
+  const summary = run.summaries.find((one) => one.metric === metric);
+  return { name: called(metric), value: format.known(value, (one) => format.figure(metric, one)), kind: "measured", formula, source: `run ${run.name || run.run_id}, ${run.source}`, date: new Date(run.started_at_s * 1000).toISOString().slice(0, 10), note: summary ? `${format.fixed(summary.count, 0)} samples in all` : "" };
+}
+
+/** The provenance of what was expected: the same question, asked anew. */
+const ofExpected = (run) => () => {
+  const { noun, question } = questionOf(run.expected.question);
+  return ofEstimate(noun, question);
+};
+
+/** Whether the estimate can be asked for again: it was a question of the command line, not a plan of a file. */
+const isAsked = (run) => /^flopwise (train|serve) /.test(run.expected?.question ?? "");
+
+/** A figure of a row whose provenance `origin()` resolves to. */
+function own(name, text, origin) {
+  const shown = el("span", {}, figure(name, text));
+  linkOrigins(shown, origin);
+  return shown;
+}
+
 function figures(run) {
-  const text = (figure, value) => format.known(value, (one) => format.figure(figure.metric, one));
   if (!run.figures.length) return null;
+  const text = (f, value) => format.known(value, (one) => format.figure(f.metric, one));
+  const measured = (f) => (f.measured === null ? "-" : own(called(f.metric), text(f, f.measured), () => Promise.resolve([measuredOf(run, f.metric, f.measured, `${f.statistic} of ${format.fixed(f.count ?? 0, 0)}${f.derived ? ", derived" : ""}`)])));
+  const estimated = (f) => ESTIMATED[f.metric] ?? called(f.metric);
+  const expected = (f) => (f.expected === null || !isAsked(run) ? text(f, f.expected) : own(estimated(f), text(f, f.expected), ofExpected(run)));
+  const end = (f, word) => {
+    const [name, value] = [`${called(f.metric)}, ${word}`, text(f, f[word])];
+    return isAsked(run) ? own(name, value, () => derivedFrom(ofExpected(run), { name, value, formula: `${estimated(f)} over or times the errors of the estimate`, of: estimated(f), isEnd: true })) : value;
+  };
   return el("section", { class: "card" }, el("h2", {}, "Measured and expected"), table("Figures with their 80 % interval", [
-    { title: "figure", cell: (f) => called(f.metric) }, { title: "measured", number: true, cell: (f) => text(f, f.measured) },
-    { title: "expected", number: true, cell: (f) => text(f, f.expected) },
-    { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [`${text(f, f.low)} to ${text(f, f.high)}`, f.measured === null ? null : band(f.low, f.measured, f.high)]) },
+    { title: "figure", cell: (f) => called(f.metric) }, { title: "measured", number: true, cell: measured }, { title: "expected", number: true, cell: expected },
+    { title: "interval", number: true, cell: (f) => (f.low === null ? "-" : [end(f, "low"), " to ", end(f, "high"), f.measured === null ? null : band(f.low, f.measured, f.high)]) },
     { title: "difference", number: true, cell: (f) => format.known(f.difference, (one) => `${one > 0 ? "+" : ""}${format.percent(one)}`) },
     { title: "place", cell: (f) => f.place || "not measured" },
   ], run.figures));
