@@ -193,6 +193,16 @@ def test_every_answer_ends_with_a_line_that_can_be_run(run: Run, line: str) -> N
     assert deeper
 
 
+def test_the_rules_of_watch_open_with_how_they_are_applied(run: Run) -> None:
+    code, out, _ = run("watch --rules")
+    assert code == 0
+    count = len(json.loads(run("watch --rules --json")[1]))
+    assert out.startswith(
+        f"{count} rules, tried in this order: the first whose conditions all hold is the diagnosis.\n"
+    )
+    assert out.endswith("  flopwise watch --once\n")
+
+
 def test_fit_is_a_matrix_that_exits_with_one_where_nothing_fits(run: Run) -> None:
     first, found = answers(run, "fit Llama-3.1-8B --gpu rtx4090 --context 16k --formats bf16,fp8")
     counts = [row["most_requests"] for row in found["formats"]]

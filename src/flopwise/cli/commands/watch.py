@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, output_form, usage_error
 from flopwise.cli.parts import bullets
-from flopwise.cli.render import Screen, heading, pairs, plain_text, screen, table
+from flopwise.cli.render import Screen, heading, pairs, plain_text, screen, table, verdict
 from flopwise.options import FLAG, name, whole
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.units import format_percent, format_seconds, format_usd
@@ -50,7 +50,8 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
         named = [key for key in context.params if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
         if set(named) - {"rules", "json", "csv", "markdown"}:
             raise usage_error("--rules only lists the rules; leave out what to watch")
-        options.answer(RULES, lambda rows, paper: [_rule_table(rows, paper)])
+        further = {"What bounds a job on this machine": "flopwise watch --once"}
+        options.answer(RULES, _rule_blocks, further=further)
         return
     if once and serve is not None:
         raise usage_error("--once prints one status, --serve runs until it is stopped: give one of them")
@@ -76,13 +77,17 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
         click.get_current_context().exit(1)
 
 
-def _rule_table(rules: Sequence[BoundRule], paper: Screen) -> str:
+def _rule_blocks(rules: Sequence[BoundRule], paper: Screen) -> Iterator[str]:
+    """How the rules are applied, and their table."""
+    yield verdict(
+        f"{len(rules)} rules, tried in this order: the first whose conditions all hold is the diagnosis.", paper
+    )
     rows = [
         (rule.bound, rule.name, ", ".join(f"{c.measure} {c.sign} {c.threshold:g}" for c in rule.conditions),
          rule.certain)
         for rule in rules
     ]  # fmt: skip
-    return table(["bound", "when", "conditions", "certain"], rows, paper)
+    yield table(["bound", "when", "conditions", "certain"], rows, paper)
 
 
 def _look(watcher: Watcher) -> bool:
