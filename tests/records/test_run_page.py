@@ -42,7 +42,7 @@ def test_the_page_of_a_run_stands_alone(tmp_path: Path) -> None:
     seen = tags(page)
     assert {tag for tag, _ in seen}.isdisjoint({"script", "link", "img", "iframe"})
     assert all(not (held.get("src") or (held.get("href") or "#").startswith("http")) for _, held in seen)
-    assert page.count('class="curve c0"') == 3  # step times, losses, waiting for data
+    assert page.count('class="curve c0"') == 2 * 3  # step times, losses, waiting for data: wide and narrow
     assert 'class="band"' in page
     assert "Every figure is computed from" not in page
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def test_a_store_that_cannot_be_is_said_once_and_costs_nothing(tmp_path: Path, l
         for _ in range(5):
             writer.add(None, {"loss": 1.0})
             time.sleep(0.02)
-        assert eventually(lambda before=before: len(lines()) > before)
+        assert eventually(partial(lambda count: len(lines()) > count, before))
         assert not writer.end(timeout_s=0.3)
         told = lines()[before:]
         assert len(told) == 2, told  # that it is away, and at the end that values are lost
@@ -316,7 +317,7 @@ def test_a_server_that_restarts_is_made_up_for(postgres: PostgresServer, databas
             writer.add(float(step), {"loss": float(step)}, step=step)
             step += 1
         assert not writer.flush(timeout_s=0.5)
-        assert eventually(lambda outage=outage: sum("the run continues" in line for line in lines()) > outage)
+        assert eventually(partial(lambda count: sum("the run continues" in line for line in lines()) > count, outage))
         postgres.start()
         assert writer.flush(timeout_s=SOON_S)
         assert sum("the run continues" in line for line in lines()) == outage + 1  # once an outage

@@ -47,6 +47,34 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, width: int) -> None:
         page.close()
 
 
+UNREAD = """(one, least) => {
+  const frame = one.getBoundingClientRect();
+  const scale = frame.width / (one.viewBox?.baseVal.width || frame.width);
+  const isRead = (text) => {
+    const box = text.getBoundingClientRect();
+    const size = parseFloat(getComputedStyle(text).fontSize) * scale;
+    return size >= least && box.left >= frame.left - 1 && box.right <= frame.right + 1;
+  };
+  return [...one.querySelectorAll("text, td")].filter((text) => !isRead(text)).map((text) => text.textContent);
+}"""
+"""Texts of a picture that are smaller than so many pixels, or lie outside of it."""
+
+
+@pytest.mark.parametrize(("width", "least"), [(390, 10), (700, 8), (1280, 10)])
+def test_pictures_show_every_text_at_a_size_that_is_read(browser: Browser, width: int, least: int) -> None:
+    """One drawing of each is shown, the one that suits the screen, and both hold the same figures."""
+    page = _page(browser, document(answer().assessment), width)
+    for one in page.locator("details").all():
+        one.evaluate("d => d.open = true")
+    assert page.locator("figure").count() > 5
+    for figure in page.locator("figure").all():
+        shown = figure.locator(".picture, table").filter(visible=True)
+        assert shown.count() == 1
+        assert shown.evaluate(UNREAD, least) == []
+        wide, narrow = (figure.locator(f".picture.{kind} .value").all_text_contents() for kind in ("wide", "narrow"))
+        assert wide == narrow or not narrow
+
+
 def test_rows_are_records_on_a_phone_and_rows_on_a_screen(browser: Browser) -> None:
     made = document(answer().assessment)
     phone, screen = (_page(browser, made, width) for width in (390, 1280))

@@ -231,6 +231,40 @@ def test_a_link_holds_the_target_of_the_files_and_what_was_asked_for(page: Page)
     expect(answer).to_have_text(re.compile(re.escape(said.split("\n")[0])))
 
 
+def test_a_link_holds_what_is_unfolded_listed_and_filtered(page: Page) -> None:
+    page.goto("/plan?workload=Llama-3.1-8B&task=serve&rate=2&ttft=1s&simulate=false&provider=aws&find=g6e")
+    settled(page)
+    page.get_by_text(re.compile("^All [0-9]+ changes$")).click()
+    page.get_by_text("Formulas, facts with source and date, assumptions").click()
+    page.get_by_text("Every instance without a plan").click()
+    page.get_by_label("Filter the instances without a plan").fill("azure")
+    expect(page.get_by_role("button", name=re.compile("^Why not azure"))).not_to_have_count(0)
+    page.get_by_label("Filter the plans").fill("")
+    page.get_by_role("button", name=re.compile("^Show all")).click()
+    rows = page.locator("tr[data-rank]").count()
+    assert rows > 10
+    page.get_by_text("Where it may run").click()  # open at first on a wide screen
+    listed = page.locator("details table", has_text="instances without a plan").inner_text()
+    page.goto(page.url)
+    settled(page)
+    expect(page.locator("tr[data-rank]")).to_have_count(rows)
+    expect(page.get_by_role("region", name="Changes of the best plan")).to_be_visible()
+    expect(page.locator(".tree details details").first).to_be_visible()
+    expect(page.locator("details table", has_text="instances without a plan")).to_have_text(listed, use_inner_text=True)
+    expect(page.get_by_label("GPUs, at most", exact=True)).to_be_hidden()
+    page.get_by_label("Requests a second", exact=True).fill("3")
+    expect(page.locator("tr[data-rank]")).to_have_count(10)  # another question begins with its first rows
+
+
+def test_a_link_to_the_catalog_holds_all_rows(page: Page) -> None:
+    page.goto("/catalog?list=gpus")
+    page.get_by_role("button", name=re.compile("^Show all")).click()
+    rows = page.locator("tbody tr").count()
+    assert rows > 50
+    page.goto(page.url)
+    expect(page.locator("tbody tr")).to_have_count(rows)
+
+
 def test_a_pasted_configuration_is_planned(page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"/plan?{FINETUNE.replace('workload=Llama-3.1-8B&', '')}")

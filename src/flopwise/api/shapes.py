@@ -35,7 +35,7 @@ def advise(
     engine: str | None = None,
     **options: Any,
 ) -> ShapeAnswer:
-    """Judge the shapes of a model on an accelerator, and say which changes would be faster.
+    """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
 
     In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
 

@@ -30,7 +30,7 @@ from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingMemory, generates, serving_memory
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
-from flopwise.units import GIB
+from flopwise.units import GIB, format_chance
 from flopwise.values import dataclass
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
@@ -43,7 +43,7 @@ STEPS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFit:
-    """One weight format: the memory of one request, the longest that fits, and as many as fit at once."""
+    """One weight format: memory of one request, longest context, and requests at once."""
 
     weights: str
     memory: ServingMemoryAnswer
@@ -77,7 +77,7 @@ class FormatFit:
     @property
     def chance(self) -> str:
         """The odds that one request fits."""
-        return f"{100 * (self.memory.fits_probability or 0.0):.0f} %"
+        return format_chance(self.memory.fits_probability or 0.0)
 
     @property
     def most_requests(self) -> int:
@@ -125,7 +125,7 @@ class FitAnswer(Result):
         }
 
     def picture(self) -> Picture:
-        """The memory of each accelerator in each format, and what may be used of it."""
+        """The memory of each accelerator in each format beside the usable memory, as a picture."""
         rows = [(row.weights, row.memory.per_gpu_bytes / GIB) for row in self.formats]
         usable = self.formats[0].memory.usable_bytes
         limit = None if usable is None else ("may be used", usable / GIB)

@@ -13,7 +13,7 @@ from flopwise.values import dataclass
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserveSpec(Spec):
-    """How long an engine is observed, how often its metrics are read, and the file of its load generator."""
+    """Options of an observation: duration, interval between readings, and the file of the load generator."""
 
     seconds: float = option("--for", options.SECONDS, "How long to observe the engine.", default=60.0)
     interval_s: float = option("--every", options.SECONDS, "Time between two readings of its metrics.", default=1.0)

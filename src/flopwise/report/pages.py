@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from flopwise.report.blocks import (
+    Bar,
     Bars,
     Block,
     Bullets,
@@ -88,25 +89,28 @@ def html(document: Document) -> str:
     def kind(block: Block) -> str:
         return type(block).__name__.lower()
 
-    def picture_svg(block: Bars | Spans | Streams | Curves) -> Any:
+    def picture(block: Bars | Spans | Streams | Curves) -> Any:
+        """As wide as a page, and as narrow as a phone; the styles show one of them."""
         match block:
             case Bars():
-                picture = bars_svg(block)
+                parts = bars_svg(block), narrow_bars_svg(block)
             case Spans():
-                picture = spans_svg(block)
+                parts = spans_svg(block), narrow_spans_svg(block)
             case Streams():
-                picture = streams_svg(block)
+                parts = streams_svg(block), _narrow_table(block)
             case Curves():
-                picture = curves_svg(block)
-        return Markup(picture)  # noqa: S704 - all texts in it are escaped
+                parts = curves_svg(block), curves_svg(block, NARROW, "narrow")
+        return Markup("".join(parts))  # noqa: S704 - all texts in it are escaped
 
-    return _template().render(document=document, kind=kind, picture_svg=picture_svg)
+    return _template().render(document=document, kind=kind, picture=picture)
 
 
 # Pictures: bars with intervals, spans along an axis
 
 WIDTH, LABEL, ROW = 860.0, 232.0, 26.0
 """Units of the picture: its width, the column of names, a row's height."""
+NARROW, STEP, THIN = 340.0, 42.0, 12.0
+"""Units of a picture on a narrow screen: its width, the height of a row whose name stands above its bar, a bar's."""
 TINTS = 4
 """Colours of ribbons."""
 LETTER = 6.9
@@ -146,20 +150,52 @@ def _name(y: float, words: str) -> str:
     return _text(LABEL - 10, y, words, "name", "end", int((LABEL - 14) / LETTER))
 
 
-def _rect(x: float, y: float, wide: float, kind: str) -> str:
-    return (
-        f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(wide)}" height="{_number(ROW - 8)}" class="{kind}"/>'
-    )
+def _rect(x: float, y: float, wide: float, kind: str, tall: float = ROW - 8) -> str:
+    return f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(wide)}" height="{_number(tall)}" class="{kind}"/>'
 
 
 def bars_svg(block: Bars) -> str:
     """Horizontal bars from a common zero, each with its interval and figure."""
-    ends = [v for b in block.bars for v in (b.value, b.high or 0.0)] + [block.mark or 0.0]
-    most = max([v for v in ends if isfinite(v)], default=0.0) or 1.0
+    most = _most(block)
     beside = max((width(b.text) for b in block.bars), default=0) * LETTER + 14
     room = WIDTH - LABEL - min(beside, 300.0)
     height = ROW * len(block.bars) + (18 if block.mark is not None else 4)
     return _svg(height, block.title, "".join(_bar_lines(block, most, room, height)))
+
+
+def _most(block: Bars) -> float:
+    """The value at the right end of bars."""
+    ends = [v for b in block.bars for v in (b.value, b.high or 0.0)] + [block.mark or 0.0]
+    return max([v for v in ends if isfinite(v)], default=0.0) or 1.0
+
+
+def narrow_bars_svg(block: Bars) -> str:
+    """The same with names and figures above the bars."""
+    most, parts = _most(block), list[str]()
+    height = STEP * len(block.bars) + (18 if block.mark is not None else 4)
+    for number, bar in enumerate(block.bars):
+        y = number * STEP
+        room = int((NARROW - (width(bar.text) + 2) * LETTER) / LETTER)
+        parts += [_text(0, y + 13, bar.name, "name", most=room), _text(NARROW, y + 13, bar.text, "value", "end")]
+        parts.append(_rect(0, y + 19, max(0.0, min(bar.value / most, 1.0)) * NARROW, "bar", THIN))
+        parts += _interval_lines(bar, most, 0.0, NARROW, y + 19 + THIN / 2)
+    if block.mark is not None and isfinite(block.mark):
+        parts.append(f'<path d="M{_number(block.mark / most * NARROW)} 0V{_number(height - 14)}" class="mark"/>')
+        half = width(block.mark_text) * LETTER / 2
+        x = max(half, min(block.mark / most * NARROW, NARROW - half))
+        parts.append(_text(x, height - 2, block.mark_text, "tick", "middle"))
+    return _svg(height, block.title, "".join(parts), NARROW, "narrow")
+
+
+def _interval_lines(bar: Bar, most: float, start: float, room: float, y: float) -> Iterator[str]:
+    """The interval of a bar that begins at `start`, at the level `y`."""
+    if bar.low is None or bar.high is None or not isfinite(bar.high):
+        return
+    left, right = (start + min(v / most, 1.0) * room for v in (bar.low, bar.high))
+    if right - left > 1:
+        yield f'<path d="M{_number(left)} {_number(y)}H{_number(right)}" class="interval"/>'
+        for x in (left, right):
+            yield f'<path d="M{_number(x)} {_number(y - 4)}v8" class="interval"/>'
 
 
 def _bar_lines(block: Bars, most: float, room: float, height: float) -> Iterator[str]:
@@ -168,12 +204,7 @@ def _bar_lines(block: Bars, most: float, room: float, height: float) -> Iterator
         middle = y + ROW / 2 - 4
         yield _name(middle + 6, bar.name)
         yield _rect(LABEL, y, length, "bar")
-        if bar.low is not None and bar.high is not None and isfinite(bar.high):
-            left, right = (LABEL + min(v / most, 1.0) * room for v in (bar.low, bar.high))
-            if right - left > 1:
-                yield f'<path d="M{_number(left)} {_number(middle + 1)}H{_number(right)}" class="interval"/>'
-                for x in (left, right):
-                    yield f'<path d="M{_number(x)} {_number(middle - 3)}v8" class="interval"/>'
+        yield from _interval_lines(bar, most, LABEL, room, middle + 1)
         yield _text(WIDTH - 2, middle + 6, bar.text, "value", "end")
     if block.mark is not None and isfinite(block.mark):
         x = LABEL + block.mark / most * room
@@ -203,12 +234,40 @@ def spans_svg(block: Spans) -> str:
     return _svg(height, block.title, "".join(parts))
 
 
+def narrow_spans_svg(block: Spans) -> str:
+    """The same with names and texts above the rows."""
+    most, step, parts = block.end or 1.0, STEP + 14, list[str]()
+    height, free = step * len(block.rows) + 20, 0.0
+    for at, words in block.ticks:
+        x, half = at / most * NARROW, width(words) * LETTER / 2
+        parts.append(f'<path d="M{_number(x)} 0V{_number(height - 18)}" class="grid"/>')
+        middle = max(half, min(x, NARROW - half))
+        if middle - half >= free:
+            parts.append(_text(middle, height - 4, words, "tick", "middle"))
+            free = middle + half + LETTER
+    for number, row in enumerate(block.rows):
+        y, left = number * step, row.start / most * NARROW
+        letters = int(NARROW / LETTER)
+        parts += [_text(0, y + 13, row.name, "name", most=letters), _text(0, y + 28, row.text, "tick", most=letters)]
+        parts.append(_rect(left, y + 33, max(NARROW - left, 3.0), "span", THIN))
+    return _svg(height, block.title, "".join(parts), NARROW, "narrow")
+
+
+def _narrow_table(block: Streams) -> str:
+    """What a picture of streams shows, as a table: a narrow screen has no room for three columns of names."""
+    table = _picture_table(block)
+    head = "".join(f'<th scope="col">{escape(plain(name.removeprefix(">")))}</th>' for name in table.headers)
+    rows = ("".join(f"<td>{escape(plain(str(cell)))}</td>" for cell in row) for row in table.rows)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<table class="narrow"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
 Node = tuple[int, str]
 """A node of a graph: its column and its name."""
 NODES, NODE = (232.0, 430.0, 610.0), 10.0
 """Places of the columns of nodes in a graph, and the width of a node."""
-MOST_LETTERS = (int(226 / LETTER), int(160 / LETTER), int(230 / LETTER))
-"""Letters that the names of each column have room for."""
+MOST_LETTERS = (int(226 / LETTER), int(160 / LETTER), 30)
+"""Letters that the names of each column have room for: those of instances have many capitals."""
 LEAST_NODE, ALL_NODES, GAP = 16.0, 190.0, 8.0
 """Height of a node of next to nothing, what the heights of a column share beyond that, and between two nodes."""
 
@@ -289,32 +348,37 @@ LEFT = 86.0
 """Width of the column of its figures."""
 
 
-def curves_svg(block: Curves) -> str:
+def curves_svg(block: Curves, wide: float = WIDTH, kind: str = "wide") -> str:
     """Lines in one frame over their ticks, with a legend below where there are several."""
     places = [place for curve in block.curves for place in curve.points if isfinite(place[0]) and isfinite(place[1])]
     across = [x for x, _ in places] + [x for x, _ in block.x_ticks]
     up = [y for _, y in places] + [y for y, _ in block.y_ticks]
     if not places:
-        return _svg(0.0, block.title, "")
+        return _svg(0.0, block.title, "", wide, kind)
     left, right, low, high = min(across), max(across), min(up), max(up)
 
     def at(x: float, y: float) -> tuple[str, str]:
         """Where a point stands in the picture."""
-        beside = LEFT + (x - left) / ((right - left) or 1.0) * (WIDTH - LEFT - 8)
+        beside = LEFT + (x - left) / ((right - left) or 1.0) * (wide - LEFT - 8)
         return _number(beside), _number(6 + (1 - (min(max(y, low), high) - low) / ((high - low) or 1.0)) * TALL)
 
     parts = []
     if block.band is not None:
         (_, top), (_, bottom) = at(left, block.band[1]), at(left, block.band[0])
         tall = _number(float(bottom) - float(top))
-        parts.append(f'<rect x="{LEFT:g}" y="{top}" width="{_number(WIDTH - LEFT - 8)}" height="{tall}" class="band"/>')
+        parts.append(f'<rect x="{LEFT:g}" y="{top}" width="{_number(wide - LEFT - 8)}" height="{tall}" class="band"/>')
     for y, words in block.y_ticks:
         _, level = at(left, y)
-        parts.append(f'<path d="M{LEFT:g} {level}H{WIDTH - 8:g}" class="grid"/>')
+        parts.append(f'<path d="M{LEFT:g} {level}H{wide - 8:g}" class="grid"/>')
         parts.append(_text(LEFT - 8, float(level) + 4, words, "tick", "end", int(LEFT / LETTER)))
+    free = 0.0
     for number, (x, words) in enumerate(block.x_ticks):
         anchor = "start" if not number else "end" if number == len(block.x_ticks) - 1 else "middle"
-        parts.append(_text(float(at(x, low)[0]), TALL + 24, words, "tick", anchor))
+        place, long = float(at(x, low)[0]), width(words) * LETTER
+        begin = place - {"start": 0.0, "middle": long / 2, "end": long}[anchor]
+        if begin >= free:
+            parts.append(_text(place, TALL + 24, words, "tick", anchor))
+            free = begin + long
     for number, curve in enumerate(block.curves):
         line = "L".join(" ".join(at(x, y)) for x, y in curve.points if isfinite(x) and isfinite(y))
         if line:
@@ -324,13 +388,13 @@ def curves_svg(block: Curves) -> str:
     for number, name in enumerate(legend):
         y = TALL + 46 + 16 * number
         parts.append(f'<path d="M{LEFT:g} {y - 4:g}h24" class="curve c{number % TINTS}"/>')
-        parts.append(_text(LEFT + 32, y, name, "name"))
-    return _svg(TALL + 30 + 16 * (len(legend) + bool(legend)), block.title, "".join(parts))
+        parts.append(_text(LEFT + 32, y, name, "name", most=int((wide - LEFT - 32) / LETTER)))
+    return _svg(TALL + 30 + 16 * (len(legend) + bool(legend)), block.title, "".join(parts), wide, kind)
 
 
-def _svg(height: float, title: str, body: str) -> str:
+def _svg(height: float, title: str, body: str, wide: float = WIDTH, kind: str = "wide") -> str:
     return (
-        f'<svg class="picture" viewBox="0 0 {WIDTH:g} {_number(height)}" role="img" '
+        f'<svg class="picture {kind}" viewBox="0 0 {wide:g} {_number(height)}" role="img" '
         f'aria-label="{escape(plain(title), quote=True)}" xmlns="http://www.w3.org/2000/svg"><title>{escape(plain(title))}</title>{body}</svg>'
     )
 

@@ -54,7 +54,7 @@ IDLE_S = 15
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may take."""
+    """The limits of a request."""
 
     body_bytes: int = 16 * 2**20
     body_s: float = 30.0
@@ -184,7 +184,7 @@ class Api:
         return self.jobs.find(request.path_params["job"])
 
     async def job(self, request: Request) -> Response:
-        """How a job stands; DELETE stops it."""
+        """The state of a job; DELETE stops it."""
         job = self._job(request)
         if request.method == "DELETE":
             await self.jobs.stop(job)

@@ -146,7 +146,7 @@ def _effects(changes: tuple[Sensitivity, ...], paper: Screen) -> str:
 
 
 def _percent(ratio: float | None) -> str | None:
-    return None if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+    return None if ratio is None else units.format_change(ratio, 1)
 
 
 SMALL = 0.003

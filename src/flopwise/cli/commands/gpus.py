@@ -95,7 +95,7 @@ def _listing(rows: Sequence[Accelerator], paper: Screen) -> Iterator[str]:
 
 
 def document(resolution: Resolution) -> dict[str, Any]:
-    """The facts of one accelerator, and what was assumed where its name leaves a variant open."""
+    """The facts of one accelerator, and the assumption where its name leaves a variant open."""
     facts: dict[str, Any] = plain(resolution.accelerator)
     counts = {
         "num_cores": resolution.accelerator.num_cores,

@@ -86,19 +86,17 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)
             disk = None if offer.local_disk_bytes is None else units.format_bytes(offer.local_disk_bytes)
-            yield pairs(
-                [
-                    ("link between accelerators", offer.intra_link),
-                    ("local disk", disk),
-                    ("source", f"{offer.source} ({offer.price_date}, {offer.confidence} confidence)"),
-                    ("spot price from", _origin(offer, "spot")),
-                    ("reserved prices from", _origin(offer, "reserved_1y")),
-                    ("price on demand", offer.derived and f"derived: {offer.derived}"),
-                    ("retires on", offer.retires_on),
-                    ("notes", offer.notes),
-                ],
-                paper,
+            details = (
+                ("link between accelerators", offer.intra_link),
+                ("local disk", disk),
+                ("source", f"{offer.source} ({offer.price_date}, {offer.confidence} confidence)"),
+                ("spot price from", _origin(offer, "spot")),
+                ("reserved prices from", _origin(offer, "reserved_1y")),
+                ("price on demand", offer.derived and f"derived: {offer.derived}"),
+                ("retires on", offer.retires_on),
+                ("notes", offer.notes),
             )
+            yield pairs([(name, value) for name, value in details if value], paper)
 
 
 def _cheapest(offers: tuple[Offer, ...]) -> str:

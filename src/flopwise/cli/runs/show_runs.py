@@ -151,7 +151,7 @@ def _explained_blocks(explained: ExplainedRun, paper: Screen) -> Iterator[str]:
         whole = sum(term.expected_s for term in why.terms)
         rows = [
             (t.name, units.format_seconds(t.expected_s), units.format_seconds(t.measured_s),
-             f"{t.difference_s / whole:+.1%}".replace("%", " %"), t.basis)
+             units.format_change(t.difference_s / whole + 1, 1), t.basis)
             for t in why.terms
         ]  # fmt: skip
         yield heading(f"Where the time of a {'step' if explained.measured.trains else 'request'} goes", paper)

@@ -2,6 +2,7 @@
 
 import { facts, keepToken } from "./api.js";
 import { redraw } from "./charts.js";
+import { PAGE_STATE } from "./form.js";
 
 const THEMES = ["system", "light", "dark"];
 
@@ -40,7 +41,7 @@ addEventListener("beforeprint", () => { // paper is light, and says what was ask
     one.dataset.folded = "";
     one.open = true;
   }
-  const options = [...new URLSearchParams(location.search)].map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
+  const options = [...new URLSearchParams(location.search)].filter(([key]) => !PAGE_STATE.includes(key)).map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
   main.dataset.question = `flopwise, ${[here.textContent, ...options].join(", ")}`;
 });
 addEventListener("afterprint", () => {

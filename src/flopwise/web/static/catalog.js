@@ -3,7 +3,7 @@
 import { facts } from "./api.js";
 import { chart } from "./charts.js";
 import { el, failed, fill, fresh, table } from "./dom.js";
-import { fromAddress, oneToAddress } from "./form.js";
+import { PAGE_STATE, fromAddress, inAddress, oneToAddress } from "./form.js";
 import * as format from "./format.js";
 import { figure, linkOrigins, openOrigin } from "./origins.js";
 
@@ -65,7 +65,7 @@ const PFLOP_HOUR = "USD per PFLOP-hour";
 /** The options of the address, as the command has them; what the page itself takes is left out. */
 function filters() {
   const query = new URLSearchParams(location.search);
-  for (const key of ["list", "find"]) query.delete(key);
+  for (const key of ["list", "find", ...PAGE_STATE]) query.delete(key);
   return query;
 }
 
@@ -97,7 +97,7 @@ export async function show(main) {
     return;
   }
   const id = fresh("find");
-  let all = false;
+  let all = inAddress("all") === "true";
   const place = el("div");
   const drawn = el("div", { class: "cards" });
   const search = el("input", { type: "search", id, value: state.find ?? "", oninput: () => { oneToAddress("find", search.value); draw(); } });
@@ -109,7 +109,7 @@ export async function show(main) {
     const shown = all ? found : found.slice(0, FIRST);
     fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, kind: name === "source" ? "source" : null, cell: (row) => (number && text(row) !== "-" ? figure(name, text(row)) : text(row)) })), shown)
       : el("p", { class: "empty" }, `No entry of the ${title} contains “${search.value}”.`),
-    found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
+    found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; oneToAddress("all", "true"); draw(); } }, `Show all ${found.length}`) : null);
     place.querySelectorAll("tbody tr").forEach((line, i) => linkOrigins(line, () => Promise.resolve(columns.filter(([, , number]) => number).map(([name, text]) => factOf(shown[i], name, text(shown[i])))), { beside: true }));
     fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)), more?.(found));
     status.classList.remove("busy");

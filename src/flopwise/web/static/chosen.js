@@ -4,7 +4,7 @@ import { ask, facts } from "./api.js";
 import { chart } from "./charts.js";
 import { download, el, fill, tiles } from "./dom.js";
 import { OPERATIONS, intervals, memory, roofline, time } from "./estimated.js";
-import { questionOf } from "./form.js";
+import { fold, questionOf } from "./form.js";
 import * as format from "./format.js";
 import { commandOf, figure, linkOrigins, ofEstimate, ofPlan, provenance } from "./origins.js";
 import { schedule } from "./pipeline.js";
@@ -124,7 +124,7 @@ function exports(row, plan, view, remember) {
     try {
       const files = await ask("export", question(), { accept: FILES });
       return fill(preview, el("button", { type: "button", onclick: pack }, "Download as zip"),
-        Object.entries(files).map(([name, text]) => el("details", {}, el("summary", {}, name), el("pre", { tabindex: "0" }, text))));
+        Object.entries(files).map(([name, text]) => fold(`file:${name}`, {}, name, el("pre", { tabindex: "0" }, text))));
     } catch (problem) {
       return fill(preview, el("p", { class: "error" }, problem.message));
     }

@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { chart, partNames, stack, stacks } from "./charts.js";
 import { band, el, fill, table } from "./dom.js";
+import { fold } from "./form.js";
 import * as format from "./format.js";
 import { figure, interval, linkOrigins, ofEstimate, openOrigin } from "./origins.js";
 
@@ -102,7 +103,7 @@ export async function roofline(place, noun, own, gpu, files, signal) {
     el("p", { class: "note" }, `${pass}: `, figure("pass", format.seconds(found.pass_s)), ", ", figure("memory-bound share", format.percent(found.memory_bound_frac)), " of it bound by memory. As flopwise explain prints it. Click a point to see where it comes from."),
     roofSource(gpu),
     withoutFlop(all.filter((one) => !rows.includes(one))),
-    el("details", {}, el("summary", {}, `${all.length} operations`), table("Operations", [
+    fold("operations", {}, `${all.length} operations`, table("Operations", [
       { title: "operation", cell: (r) => r.whole }, { title: "times", number: true, cell: (r) => r.layers }, { title: "each", number: true, cell: (r) => figure(r.whole, format.seconds(r.seconds)) },
       { title: "share", number: true, cell: (r) => figure(`share of ${r.whole}`, format.percent(r.share_frac)) }, { title: "FLOP/byte", number: true, cell: (r) => (r.x ? figure(`FLOP per byte of ${r.whole}`, format.fixed(r.x, 1)) : "-") },
       { title: "rate", number: true, cell: (r) => (r.y ? figure(`rate of ${r.whole}`, format.rate(r.y, "FLOP/s")) : "-") }, { title: "bound by", cell: (r) => r.bound },

@@ -4,7 +4,7 @@ import { job } from "./api.js";
 import { questionPage } from "./question_page.js";
 import { band, download, dropZone, el, fill, fresh, table, tiles } from "./dom.js";
 import { fleetForm } from "./fleet_form.js";
-import { oneToAddress } from "./form.js";
+import { fold, oneToAddress } from "./form.js";
 import * as format from "./format.js";
 import { figure, linkOrigins, provenance } from "./origins.js";
 
@@ -71,7 +71,7 @@ function editor({ files }) {
   const drop = dropZone("Open or drop a fleet file:", { accept: ".yaml,.yml,.json", label: "Open a fleet file" }, open);
   form.refresh();
   return el("div", {}, drop, el("div", { class: "field" }, el("button", { type: "button", class: "quiet", onclick: () => open(EXAMPLE) }, "Write an example")),
-    form.element, el("details", { open: matchMedia("(min-width: 901px)").matches }, el("summary", {}, "The fleet as a file"), el("div", { class: "field" }, el("label", { for: id }, "Fleet file (YAML)"), text, el("small", {}, "A change here shows in the form, and the other way round; comments stay."))));
+    form.element, fold("file", { isOpen: matchMedia("(min-width: 901px)").matches }, "The fleet as a file", el("div", { class: "field" }, el("label", { for: id }, "Fleet file (YAML)"), text, el("small", {}, "A change here shows in the form, and the other way round; comments stay."))));
 }
 
 const purchase = (a) => a.purchase.replaceAll("_", " ");
@@ -95,7 +95,7 @@ function drawFleet(found, place, question, view) {
     ], found.allocation)),
     whatIf(found, expected, view),
     pictures(found.pictures ?? []),
-    found.plans?.length ? el("details", { open: found.plans.length <= FEW_PLANS }, el("summary", {}, "What else was considered for each workload"), found.plans.map((one) => el("section", {}, el("h2", {}, one.name), pictures(one.pictures)))) : null,
+    found.plans?.length ? fold("plans", { isOpen: found.plans.length <= FEW_PLANS }, "What else was considered for each workload", found.plans.map((one) => el("section", {}, el("h2", {}, one.name), pictures(one.pictures)))) : null,
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => figure(`saving by ${s.what}, ${s.workload}`, format.usd(s.usd_per_month)), true], ["how", (s) => s.how]]),
     listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${r.kind}, ${r.workload || "the fleet"}`, format.percent(r.probability, 0)), true], ["impact", (r) => format.percent(r.impact, 0), true, true], ["kind", (r) => r.kind, false, true], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
     listed("Assumed", found.assumptions, [["", (text) => text]]),
@@ -122,7 +122,7 @@ function whatIf(found, expected, view) {
   show(on);
   return el("section", { class: "card" }, el("h2", {}, "What if …"),
     el("div", { class: "tabs noprint", role: "radiogroup", "aria-label": "What if" }, choice(null, "as planned"), found.whatif.map((one) => choice(one, one.name))), status,
-    el("details", {}, el("summary", {}, "All of them"), table("What else could happen", [
+    fold("whatif", {}, "All of them", table("What else could happen", [
       { title: "what", cell: (w) => w.name }, { title: "possible", cell: (w) => (w.feasible ? "yes" : "no") },
       { title: "a month", number: true, cell: (w) => (w.usd_per_month === null ? "-" : figure(`bill if ${w.name}`, format.usd(w.usd_per_month))) },
       { title: "change", number: true, cell: (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd)}`) }, { title: "why", cell: (w) => w.text },
@@ -136,11 +136,7 @@ function listed(title, rows, columns) {
 
 /** Workloads up to which the pictures of their plans stand open. */
 const FEW_PLANS = 4;
-const pictures = (drawn) => el("div", { class: "cards pictures" }, drawn.map((one) => {
-  const shown = document.importNode(one, true);
-  Object.assign(shown, { tabIndex: 0, role: "region", ariaLabel: shown.querySelector("figcaption")?.textContent }); // wider than a narrow screen: the keyboard moves it
-  return el("section", { class: "card" }, shown);
-}));
+const pictures = (drawn) => el("div", { class: "cards pictures" }, drawn.map((one) => el("section", { class: "card" }, document.importNode(one, true))));
 
 /** The pictures of a page of the report, as they stand there: drawn once for both, in the colours of each. */
 function picturesOf(page) {

@@ -1,6 +1,7 @@
 // The form of a fleet: fields that stand for keys of its YAML file. The file is what counts; a change of either shows in both.
 
 import { el, fill, fresh } from "./dom.js";
+import { fold } from "./form.js";
 import { facts } from "./api.js";
 
 const yaml = import("./vendor/yaml.js");
@@ -200,8 +201,8 @@ export function fleetForm({ text, write }) {
     const kind = el("select", { "aria-label": "Kind of a further workload" }, TASKS.map(([key, words]) => el("option", { value: key }, words)));
     fill(place,
       field([], { path: ["name"], label: "Name of the fleet", kind: { ...plain, write: (text) => text } }),
-      el("details", { open: true }, el("summary", {}, "Policies of all workloads"), el("div", { class: "fields" }, POLICIES.map((one) => field(["policies"], one)))),
-      el("details", {}, el("summary", {}, `When machines are on (${environments.length} environment${environments.length === 1 ? "" : "s"})`), environments.map(environment), el("div", { class: "row" }, named, adds)),
+      fold("policies", { isOpen: true }, "Policies of all workloads", el("div", { class: "fields" }, POLICIES.map((one) => field(["policies"], one)))),
+      fold("environments", {}, `When machines are on (${environments.length} environment${environments.length === 1 ? "" : "s"})`, environments.map(environment), el("div", { class: "row" }, named, adds)),
       el("h2", {}, "Workloads"), (value(["workloads"]) ?? []).map((_, index, all) => workload(index, all.length <= FEW || index === all.length - 1)),
       el("div", { class: "row" }, kind, el("button", { type: "button", class: "quiet", onclick: () => add(kind.value) }, "Add a workload")));
     if (focused) place.querySelector(`[data-path="${CSS.escape(focused)}"]`)?.focus();

@@ -5,23 +5,28 @@ import { el, fresh } from "./dom.js";
 /** From the last change to the question; one that still runs is stopped, so asking early costs little. */
 export const PAUSE_MS = 40;
 
+/** What the address says of a page beside its question: what is unfolded (`-name`: folded), whether all rows are listed, a filter of the instances without a plan. */
+export const PAGE_STATE = ["open", "all", "among"];
+
 /** The options of the address, by name; one that stands there several times is a list. */
 export function fromAddress(lists) {
   const found = {};
   const query = new URLSearchParams(location.search);
   for (const key of new Set(query.keys())) {
+    if (PAGE_STATE.includes(key)) continue;
     const all = query.getAll(key).filter((value) => value !== "");
     if (all.length) found[key] = lists.has(key) ? all : all.at(-1);
   }
   return found;
 }
 
-/** Write the options into the address, in place of what it says. */
+/** Write the options into the address, in place of those that it has. */
 export function toAddress(state) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(state)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== undefined) query.append(key, one);
   }
+  for (const key of PAGE_STATE) if (inAddress(key)) query.set(key, inAddress(key));
   write(query);
 }
 
@@ -31,6 +36,22 @@ export function oneToAddress(key, value) {
   if (value === "") query.delete(key);
   else query.set(key, value);
   write(query);
+}
+
+/** One thing that the address says; "" where it is silent. */
+export const inAddress = (key) => new URLSearchParams(location.search).get(key) ?? "";
+
+/** Something folded, or unfolded where `isOpen`, until somebody changes that, which the address keeps by `name`. */
+export function fold(name, { isOpen = false, ...attributes }, summary, ...children) {
+  const words = () => inAddress("open").split(" ").filter(Boolean);
+  const changed = isOpen ? `-${name}` : name;
+  const made = el("details", { ...attributes, open: words().includes(changed) !== isOpen }, el("summary", {}, summary), children);
+  made.addEventListener("toggle", () => {
+    if (made.dataset.folded !== undefined) return; // opened for paper
+    const rest = words().filter((one) => one !== changed);
+    oneToAddress("open", [...rest, ...(made.open === isOpen ? [] : [changed])].join(" "));
+  });
+  return made;
 }
 
 function write(query) {
@@ -141,7 +162,7 @@ export function others(schemas, without, state, change) {
       for (const one of fields) one.element.hidden = Boolean(wanted) && !one.text.includes(wanted);
     },
   });
-  return el("details", { open: fields.some((one) => one.isSet) }, el("summary", {}, `All options (${fields.length})`),
+  return fold("options", { isOpen: fields.some((one) => one.isSet) }, `All options (${fields.length})`,
     el("div", { class: "field" }, el("label", { for: id }, "Find an option"), search), fields.map((one) => one.element));
 }
 

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { el, fill } from "./dom.js";
+import { fold } from "./form.js";
 import * as format from "./format.js";
 
 const words = (one) => [one.name, one.value === undefined ? "" : `: ${format.withUnit(one.value, one.unit)}`, one.formula ? el("span", { class: "from" }, ` = ${one.formula}`) : "",
@@ -85,7 +86,7 @@ async function showOrigins(place, figures, name = null) {
 /** The provenance of all figures, folded until somebody opens it. */
 export function provenance(figures) {
   const place = el("div", {});
-  const section = el("details", { ontoggle: () => { if (section.open && !place.children.length) showOrigins(place, figures); } }, el("summary", {}, "Formulas, facts with source and date, assumptions"), place);
+  const section = fold("origins", { ontoggle: () => { if (section.open && !place.children.length) showOrigins(place, figures); } }, "Formulas, facts with source and date, assumptions", place);
   return el("section", { class: "card tree" }, el("h2", {}, "Where the figures come from"), section);
 }
 

@@ -2,6 +2,7 @@
 
 import { chart, palette, timeAxis } from "./charts.js";
 import { el, table } from "./dom.js";
+import { fold } from "./form.js";
 import * as format from "./format.js";
 import { figure } from "./origins.js";
 
@@ -79,7 +80,7 @@ export function schedule(found) {
       }],
     })),
     el("p", { class: "note" }, el("i", { class: "swatch s0", "aria-hidden": "true" }), "forward ", el("i", { class: "swatch s1", "aria-hidden": "true" }), "backward. ", drawn < count ? `The first ${drawn} of ${format.fixed(count, 0)} micro-batches of a step; the others are alike. ` : `${format.fixed(count, 0)} micro-batches of a step. `, idle, notes.filter(Boolean).join(" ")),
-    el("details", {}, el("summary", {}, "When each stage works"), table("Stages", [
+    fold("stages", {}, "When each stage works", table("Stages", [
       { title: "stage", cell: (stage) => stage }, { title: "begins", number: true, cell: (stage) => start(all, stage) },
       { title: "ends", number: true, cell: (stage) => format.seconds(Math.max(...all.filter((pass) => pass.stage === stage).map((pass) => pass.end))) },
     ], Array.from({ length: pp }, (_, stage) => stage))));

@@ -4,7 +4,7 @@ import { ask, facts, job, options } from "./api.js";
 import { attach, attachedFiles, attachedNote, detach, missingNote } from "./attached.js";
 import { prepare } from "./charts.js";
 import { band, dropZone, el, failed, fill, fresh, painted, skeleton, statusLine, table, tiles } from "./dom.js";
-import { PAUSE_MS, counts, fromAddress, input, others, times, toAddress } from "./form.js";
+import { PAUSE_MS, counts, fold, fromAddress, inAddress, input, oneToAddress, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers, rowOf, rowsOf } from "./planned.js";
 import { detail } from "./chosen.js";
@@ -87,6 +87,7 @@ export async function show(main) {
     else state[key] = value;
     view.pick = "1";
     if (state.workload !== CONFIG) detach();
+    oneToAddress("all", "");
     remember();
     running?.abort();
     clearTimeout(timer);
@@ -123,8 +124,8 @@ export async function show(main) {
       el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "tabs" }, TASKS.map(([key, text]) =>
         el("label", {}, el("input", { type: "radio", name: "task", value: key, checked: key === task, onchange: () => chooseTask(key) }), text)), el("a", { class: "tab", href: DEVELOPMENT }, "Development"))),
       shown.map((key) => input({ key, ...FIELDS[key] }, state, change)),
-      task === "serve" && el("details", { open: SESSION.some((key) => key in state) }, el("summary", {}, "Conversations of several turns"), SESSION.map((key) => input({ key, ...FIELDS[key] }, state, change))),
-      task && el("details", { open: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, el("summary", {}, "Where it may run"), WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
+      task === "serve" && fold("turns", { isOpen: SESSION.some((key) => key in state) }, "Conversations of several turns", SESSION.map((key) => input({ key, ...FIELDS[key] }, state, change))),
+      task && fold("where", { isOpen: matchMedia("(min-width: 901px)").matches || WHERE.some((key) => key in state) }, "Where it may run", WHERE.map((key) => input({ key, ...FIELDS[key] }, state, change))),
       task && input({ key: "objective", label: "Rank by", choices: [["", "cost"], ["time", "time"], ["energy", "energy"]] }, state, change),
       task && others(declared, new Set(["workload", "task", "objective", "top", "explain", "from", "compare", ...shown, ...WHERE, ...(task === "serve" ? SESSION : [])]), state, change));
   }
@@ -301,7 +302,7 @@ const FIRST = 10;
  * column that sorts (`-cost`: the dearest first) and the filter, which `remember()` keeps; `origins(row)` asks for its provenance.
  */
 function ranked(rows, plan, view, remember, select, origins = null) {
-  let all = false;
+  let all = inAddress("all") === "true";
   const place = el("div");
   const search = el("input", { type: "search", "aria-label": "Filter the plans", placeholder: "Filter: l40s, aws, spot …", value: view.find, oninput: () => { view.find = search.value; remember(); draw(); } });
   const columns = COLUMNS.filter((c) => !c.only || c.only(plan));
@@ -332,7 +333,7 @@ function ranked(rows, plan, view, remember, select, origins = null) {
           kind: c.kind, cell: (row) => [origins && c.origin?.(row, plan) ? figure(c.origin(row, plan), text(c, row)) : text(c, row), c.note && el("small", {}, c.note(row))],
         })),
       ], shown, (row) => ({ "data-rank": row.rank, class: String(row.rank) === view.pick && "chosen" })),
-      found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; draw(); } }, `Show all ${found.length}`) : null);
+      found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; oneToAddress("all", "true"); draw(); } }, `Show all ${found.length}`) : null);
     const lines = place.querySelectorAll("tr[data-rank]");
     if (origins) shown.forEach((row, i) => linkOrigins(lines[i], origins(row), { beside: true }));
   }
@@ -404,10 +405,11 @@ const AT_ONCE = 50;
 /** Every instance on offer that has no plan, with a button that asks why; listed once it is opened. */
 function unranked(plan, why) {
   const place = el("div");
-  const search = el("input", { type: "search", "aria-label": "Filter the instances without a plan", placeholder: "Filter: h100, azure …", oninput: () => draw() });
+  const search = el("input", { type: "search", "aria-label": "Filter the instances without a plan", placeholder: "Filter: h100, azure …", value: inAddress("among"), oninput: () => { oneToAddress("among", search.value); draw(); } });
   let all = null;
 
   function draw() {
+    if (!all) return; // drawn once it is there
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = all.filter((row) => wanted.every((word) => `${row.provider} ${row.instance} ${row.accelerator}`.toLowerCase().includes(word)));
     fill(place, table(`${Math.min(AT_ONCE, found.length)} of ${found.length} instances without a plan`, [
@@ -424,7 +426,7 @@ function unranked(plan, why) {
     all = [...new Map(offers.map((row) => [`${row.provider} ${row.instance}`, row])).entries()].filter(([key]) => !ranked.has(key)).map(([, row]) => row);
     draw();
   }
-  return el("details", { class: "noprint", ontoggle: list }, el("summary", {}, "Every instance without a plan"), search, place);
+  return fold("unranked", { class: "noprint", ontoggle: list }, "Every instance without a plan", search, place);
 }
 
 function assumed(plan) {

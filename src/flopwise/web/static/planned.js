@@ -2,6 +2,7 @@
 
 import { chart, numbersAxis, palette, timesAxis } from "./charts.js";
 import { el, table } from "./dom.js";
+import { fold } from "./form.js";
 import * as format from "./format.js";
 import { figure, linkOrigins, openOrigin } from "./origins.js";
 
@@ -68,7 +69,7 @@ export function levers(plan, origins) {
       series: [{ type: "bar", data: drawn.map((one) => ({ value: 100 * (one.cost - 1), itemStyle: { color: palette()[one.cost > 1 ? 1 : 2] } })) }],
     }), { tall: drawn.length > 5, click: (p) => openOrigin(`cost, ${p.name}`, origins) }),
     el("p", { class: "note" }, drawn.length ? "Changes that leave the cost as it is are in the table alone." : "None of them changes the cost."),
-    el("details", {}, el("summary", {}, `All ${plan.levers.length} changes`), table("Changes of the best plan", [
+    fold("changes", {}, `All ${plan.levers.length} changes`, table("Changes of the best plan", [
       { title: "change", cell: (one) => one.change }, effect("memory", "memory"), effect("time", "seconds"), effect("cost", "cost"),
       { title: "fits", cell: (one) => (one.fits ? "yes" : "no") }, { title: "note", cell: (one) => one.note || "-" },
     ], plan.levers)));
