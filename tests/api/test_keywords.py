@@ -31,7 +31,7 @@ NOT_KEYWORDS = {
     "serve": {"sweep", "explain", "web"},
     "memory": {"explain", "web"},
     "io": {"base", "explain"},
-    "roofline": {"web"},
+    "roofline": {"explain", "web"},
     "simulate": {*OTHER_FUNCTIONS.split(), *OBJECTS.split(), "web", "explain"},  # other functions; `cache=`
 }
 """Flags that are no keywords: of another function, or of the text alone."""
