@@ -125,7 +125,7 @@ def test_facts_have_an_etag(web: TestClient) -> None:
 
 
 def _ended(web: TestClient, where: str) -> dict[str, Any]:
-    for _ in range(600):
+    for _ in range(2400):
         job: dict[str, Any] = web.get(where).json()
         if job["state"] != "running":
             return job

@@ -51,8 +51,8 @@ def _quality_note(name: str, weights: str, facts: Facts) -> SetupNote:
         ) + (f". Trained with the quantisation in the loop: {trained}" if trained else "")
         return SetupNote(kind="quantisation", workload=name, text=text, source=source)
     worst = min(after, key=lambda row: row.score)
-    found = "; ".join(str(row) for row in after)
-    text = f"{weights} weights, quantised after training: {found}. "
+    scores = "; ".join(str(row) for row in after)
+    text = f"{weights} weights, quantised after training: {scores}. "
     if worst.score >= ENOUGH:
         text += "Calibration on a few hundred samples of the traffic is usually enough; check on your own tasks"
     else:
@@ -112,12 +112,12 @@ def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
     assert workload is not None
     if workload.tokens is None:
         return
-    found = corpus(facts.model(workload.model).vocab, workload.tokens)
-    kept = found.ids_bytes + found.text_bytes
+    data = corpus(facts.model(workload.model).vocab, workload.tokens)
+    kept = data.ids_bytes + data.text_bytes
     price = volume_usd(provider, "storage", kept, facts)
     text = (
-        f"{format_count(found.tokens)} tokens (each counted once per run) take {format_bytes(found.ids_bytes)} as ids "
-        f"of {found.id_bytes} bytes and about {format_bytes(found.text_bytes)} as text"
+        f"{format_count(data.tokens)} tokens (each counted once per run) take {format_bytes(data.ids_bytes)} as ids "
+        f"of {data.id_bytes} bytes and about {format_bytes(data.text_bytes)} as text"
     )
     source = "arithmetic; four bytes of text a token"
     if price is not None:

@@ -19,13 +19,13 @@ from flopwise.units import HOUR_S, format_usd
 
 def alerts(fleet: SolvedFleet) -> list[Alert]:
     """Thresholds: spend of a day, month or run, latency, memory, throughput, load of the replicas, interruptions."""
-    found = list(_fleet_spend(fleet))
+    alerts = list(_fleet_spend(fleet))
     for chosen in fleet.chosen:
-        found += _workload_spend(chosen, fleet)
+        alerts += _workload_spend(chosen, fleet)
         if chosen.figures is not None and chosen.planned.workload is not None:
-            found += figure_alerts(chosen.name, chosen.planned.workload, chosen.option.candidate, chosen.figures)
-        found += _spot_alerts(chosen, fleet)
-    return found
+            alerts += figure_alerts(chosen.name, chosen.planned.workload, chosen.option.candidate, chosen.figures)
+        alerts += _spot_alerts(chosen, fleet)
+    return alerts
 
 
 def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:

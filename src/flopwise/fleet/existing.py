@@ -77,15 +77,15 @@ def existing_setups(platform: Platform, facts: Facts) -> dict[str, ExistingSetup
 
     Raises: SpecError, UnknownNameError: a machine, or its price, is not known; with file and line.
     """
-    found = {
+    setups = {
         index: _existing_setup(index, job, platform, facts)
         for index, job in enumerate(platform.jobs)
         if job.spec.existing
     }
-    providers = [{found[n].main.offer.provider: True} if n in found else {} for n in range(len(platform.jobs))]
+    providers = [{setups[n].main.offer.provider: True} if n in setups else {} for n in range(len(platform.jobs))]
     bills = volume_bills(platform.jobs, providers, facts)
     usd = {index: bill.usd for (index, _), bill in bills.items()}
-    return {setup.job.name: replace(setup, volumes_usd=usd.get(index, 0.0)) for index, setup in found.items()}
+    return {setup.job.name: replace(setup, volumes_usd=usd.get(index, 0.0)) for index, setup in setups.items()}
 
 
 def _existing_setup(index: int, job: ResolvedJob, platform: Platform, facts: Facts) -> ExistingSetup:
@@ -124,8 +124,8 @@ def existing_offer(machines: ExistingMachines, job: ResolvedJob, platform: Platf
 
     Raises: SpecError, UnknownNameError: no such machine, or no price of it bought so is known.
     """
-    found = facts.offers_for(instance=machines.instance, provider=machines.provider, region=machines.region)
-    rented = [offer for offer in found if not isinstance(offer, OwnOffer)]
+    offers = facts.offers_for(instance=machines.instance, provider=machines.provider, region=machines.region)
+    rented = [offer for offer in offers if not isinstance(offer, OwnOffer)]
     if not rented:
         where = " in ".join(filter(None, (machines.provider, machines.region)))
         raise SpecError(f"{machines.instance[:60]} is not known{f' of {where}' if where else ' as a cloud has it'}")
@@ -163,9 +163,9 @@ def _part(
     else:
         workload = _with_share(existing_workload(machines, job, platform), share)
         try:
-            found = plan_on(workload, facts, offer, machines.count)
-            candidate = next(iter(found.plans), None)
-            reasons = tuple(f"{r.reason}{': ' + r.example if r.example else ''}" for r in found.ruled_out)
+            plan = plan_on(workload, facts, offer, machines.count)
+            candidate = next(iter(plan.plans), None)
+            reasons = tuple(f"{r.reason}{': ' + r.example if r.example else ''}" for r in plan.ruled_out)
         except InfeasibleError as error:
             reasons = (str(error), *error.reasons)
         reasons = () if candidate is not None else reasons or ("nothing fits there",)

@@ -20,18 +20,18 @@ _SAME = 1e-6
 class AssessmentFigureTree:
     """The tree behind an assessment; `plans`: of each workload, which hold the sources of prices."""
 
-    def __init__(self, found: Assessment, plans: Mapping[str, Plan]) -> None:
+    def __init__(self, assessment: Assessment, plans: Mapping[str, Plan]) -> None:
         """Store the assessment and its plans."""
-        self.found, self.plans = found, plans
+        self.assessment, self.plans = assessment, plans
 
     def tree(self) -> Figure:
         """The root over the bill, scenarios, savings, what-ifs and risks."""
-        return _tree(self.found, self.plans)
+        return _tree(self.assessment, self.plans)
 
 
-def _tree(found: Assessment, plans: Mapping[str, Plan]) -> Figure:
-    cost = found.usd_per_month
-    rows = [_allotment(one, plans) for one in found.allocation]
+def _tree(assessment: Assessment, plans: Mapping[str, Plan]) -> Figure:
+    cost = assessment.usd_per_month
+    rows = [_allotment(one, plans) for one in assessment.allocation]
     besides = [
         term(f"{name} of a month", usd, "USD", f"{COUNTED}: bytes of each workload x the provider's price")
         for name, usd in (("storage", cost.storage), ("traffic", cost.traffic)) if usd
@@ -40,8 +40,8 @@ def _tree(found: Assessment, plans: Mapping[str, Plan]) -> Figure:
     if abs(cost.total - float(bill.value or 0.0)) > _SAME * abs(cost.total):
         formula = f"{COUNTED}: these parts, and commitments that nothing uses"
         bill = term(BILL, cost.total, "USD", formula, *rows, *besides)
-    figures = [bill, *_drawn(found, bill), *_changes(found, bill)]
-    return Figure("assessment", found.name, "", "the figures below", "", tuple(figures))
+    figures = [bill, *_drawn(assessment, bill), *_changes(assessment, bill)]
+    return Figure("assessment", assessment.name, "", "the figures below", "", tuple(figures))
 
 
 def allotment_name(one: Allotment) -> str:
@@ -73,9 +73,9 @@ def _allotment(one: Allotment, plans: Mapping[str, Plan]) -> Figure:
     return term(name, one.usd_per_month, "USD", formula, count, price, hours)
 
 
-def _drawn(found: Assessment, bill: Figure) -> Iterator[Figure]:
+def _drawn(assessment: Assessment, bill: Figure) -> Iterator[Figure]:
     """What drawn months say of the bill."""
-    cost, drawn = found.usd_per_month, found.scenarios
+    cost, drawn = assessment.usd_per_month, assessment.scenarios
     if drawn is None or cost.expected is None:
         return
     inputs = bill, setting("drawn months", drawn.runs), setting("seed", drawn.seed)
@@ -85,16 +85,16 @@ def _drawn(found: Assessment, bill: Figure) -> Iterator[Figure]:
         yield term(f"expected bill, {name}", value, "USD", f"{COUNTED}: {share} percentile of {what}", *inputs)
 
 
-def _changes(found: Assessment, bill: Figure) -> Iterator[Figure]:
+def _changes(assessment: Assessment, bill: Figure) -> Iterator[Figure]:
     """Savings, what would be if, and risks."""
-    for saving in found.savings:
+    for saving in assessment.savings:
         name = f"saving by {saving.what}, {saving.workload}"
         yield term(name, saving.usd_per_month, "USD", f"{COUNTED}: {saving.how}", bill)
-    for other in found.whatif:
+    for other in assessment.whatif:
         if other.usd_per_month is not None:
             formula = f"{COUNTED}: the fleet planned again; {other.text}"
             yield term(f"bill if {other.name}", other.usd_per_month, "USD", formula, bill)
-    for risk in found.risks:
+    for risk in assessment.risks:
         yield term(
             f"risk of {risk.kind}, {risk.workload or 'the fleet'}",
             risk.probability,

@@ -185,12 +185,12 @@ def _share_steps(
                 steps.append((end, to))
                 bounds.append((to, max(to, high)) if end == "least" else (min(to, low), to))
     trials = [replace(problem, bounds={name: interval}) for interval in bounds]
-    found = _side_by_side([partial(_least_usd, trial, allocation, effort) for trial in trials])
-    known = [((low, high), allocation.usd), *zip(bounds, (usd for usd, _ in found), strict=True)]
+    bills = _side_by_side([partial(_least_usd, trial, allocation, effort) for trial in trials])
+    known = [((low, high), allocation.usd), *zip(bounds, (usd for usd, _ in bills), strict=True)]
     least = [min(usd for inner, usd in known if _within(inner, interval)) for interval in bounds]
     return [
         _share_step(allocation, name, end, to, usd, late=late)
-        for (end, to), usd, (_, late) in zip(steps, least, found, strict=True)
+        for (end, to), usd, (_, late) in zip(steps, least, bills, strict=True)
     ]
 
 
@@ -201,10 +201,10 @@ def _within(inner: Interval, outer: Interval) -> bool:
 def _least_usd(problem: AllocationProblem, now: Allocation, effort: float) -> tuple[float, bool]:
     """The bill of an allocation anew, and whether the clock ended the search; infinite where none is found."""
     try:
-        found = allocate(problem, effort=effort, start=now)
+        allocation = allocate(problem, effort=effort, start=now)
     except InfeasibleError as error:
         return inf, isinstance(error, UnfinishedSearchError)
-    return found.usd, found.out_of_time
+    return allocation.usd, allocation.out_of_time
 
 
 def _provider_share(problem: AllocationProblem, allocation: Allocation, name: str) -> float:

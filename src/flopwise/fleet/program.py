@@ -125,9 +125,9 @@ class EffortLimit:
 
     def check(self, event: Any) -> None:
         """Count one check, and interrupt where the limit is reached."""
-        found = event.data_out
-        self.spent += self.each * (1 if found.mip_node_count > 0 else AT_ROOT)
-        most = self.most if np.isfinite(found.mip_primal_bound) else PATIENCE * self.most
+        progress = event.data_out
+        self.spent += self.each * (1 if progress.mip_node_count > 0 else AT_ROOT)
+        most = self.most if np.isfinite(progress.mip_primal_bound) else PATIENCE * self.most
         if self.spent > most:
             event.interrupt()
 

@@ -41,7 +41,7 @@ def baseline_of(platform: Platform) -> str:
 
 def savings(fleet: SolvedFleet) -> list[CostSaving]:
     """Every saving worth a line, largest first; below zero where the plan pays more than the baseline does."""
-    baseline, found = baseline_of(fleet.platform), list[CostSaving]()
+    baseline, savings = baseline_of(fleet.platform), list[CostSaving]()
     setups: dict[str, ExistingSetup] = {}
     if baseline == EXISTING:
         setups = existing_setups(fleet.platform, fleet.facts)
@@ -49,11 +49,11 @@ def savings(fleet: SolvedFleet) -> list[CostSaving]:
         setups = existing_setups(_on_accelerator(fleet, baseline), fleet.facts)
     for chosen in fleet.chosen:
         if chosen.name in setups:
-            found += _against_setup(setups[chosen.name], chosen, fleet)
+            savings += _against_setup(setups[chosen.name], chosen, fleet)
     for row, taken, chosen in fleet.primary:
         if chosen.name not in setups:
-            found += _against_on_demand(row, taken.option, chosen, fleet)
-    worth = [s for s in found if abs(s.usd_per_month) >= LEAST_USD]
+            savings += _against_on_demand(row, taken.option, chosen, fleet)
+    worth = [s for s in savings if abs(s.usd_per_month) >= LEAST_USD]
     return sorted(worth, key=lambda s: (-round(s.usd_per_month), s.what))
 
 

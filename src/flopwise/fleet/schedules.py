@@ -63,13 +63,13 @@ class WeeklySchedule:
     def windows(self) -> tuple[tuple[int, int], ...]:
         """The parts of the week in which machines may be on: disjoint (start, stop) in minutes from Monday 0:00."""
         length = math.ceil(self.hours_per_day * 60 - 1e-6)
-        found = []
+        slots = []
         for day in self.weekdays:
             start = day * DAY_MIN + self.start_min
-            found.append((start, min(start + length, WEEK_MIN)))
+            slots.append((start, min(start + length, WEEK_MIN)))
             if start + length > WEEK_MIN:
-                found.append((0, start + length - WEEK_MIN))
-        return tuple(sorted(found))
+                slots.append((0, start + length - WEEK_MIN))
+        return tuple(sorted(slots))
 
     @property
     def minutes_by_weekday(self) -> tuple[int, ...]:
@@ -171,9 +171,9 @@ def _at_most(value: float, what: str, most: float) -> float:
 def _clock(value: object, what: str) -> int:
     """Minutes of the day: 08:00 or 8 (o'clock). YAML reads 16:00 without quotes as the number 960: minutes."""
     text = str(value).strip()
-    found = re.fullmatch(r"(\d{1,2}):([0-5]\d)", text)
-    if found:
-        minutes = 60 * int(found[1]) + int(found[2])
+    clock = re.fullmatch(r"(\d{1,2}):([0-5]\d)", text)
+    if clock:
+        minutes = 60 * int(clock[1]) + int(clock[2])
     elif re.fullmatch(r"\d{1,4}", text) and (int(text) <= 24 or int(text) >= 60):
         minutes = int(text) * 60 if int(text) <= 24 else int(text)
     else:
@@ -192,10 +192,10 @@ def _weekdays(value: object, what: str) -> float | tuple[int, ...]:
     if _is_number(value):
         return _at_most(parse_count(value, what), what, 31.0)
     words = value if isinstance(value, list) else str(value).split(",")
-    found = {day for word in words for day in _named_days(str(word).strip().lower(), what)}
-    if not found:
+    days = {day for word in words for day in _named_days(str(word).strip().lower(), what)}
+    if not days:
         raise SpecError(f"{what}: names no day; allowed: mon to sun, {', '.join(GROUPS)}, or days a month")
-    return tuple(sorted(found))
+    return tuple(sorted(days))
 
 
 def _named_days(word: str, what: str) -> tuple[int, ...]:
@@ -293,10 +293,10 @@ def _slot_minutes(schedules: Sequence[Windows]) -> dict[frozenset[int], int]:
             turns[stop].append((number, False))
             turns[start].append((number, True))
     on: set[int] = set()
-    found: dict[frozenset[int], int] = {}
+    minutes: dict[frozenset[int], int] = {}
     for cut, following in pairwise(cuts):
         on -= {number for number, starts in turns[cut] if not starts}
         on |= {number for number, starts in turns[cut] if starts}
         together = frozenset(on)
-        found[together] = found.get(together, 0) + following - cut
-    return found
+        minutes[together] = minutes.get(together, 0) + following - cut
+    return minutes

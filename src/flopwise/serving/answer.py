@@ -201,35 +201,38 @@ class ServeAnswer(Result):
     @property
     def verdict(self) -> str:
         """The answer in a sentence: speed and cost, or what stands in the way."""
-        found, load = self.estimate, self.under_load
-        where = f"{self.num_gpus:,} x {found.job.cluster.accelerator.name}"
+        estimate, load = self.estimate, self.under_load
+        where = f"{self.num_gpus:,} x {estimate.job.cluster.accelerator.name}"
         if not self.fits:
             return self.memory.verdict
         if load is not None and not self.keeps_up:
-            share, needed = format_percent(load.utilisation_frac), load.replicas_needed * found.num_gpus
+            share, needed = format_percent(load.utilisation_frac), load.replicas_needed * estimate.num_gpus
             text = f"{format_arrivals(load.requests_per_s)} is {share} of what {where} can sustain"
             return f"Too slow: {text}; {needed:,} are needed."
         verb = "serves" if self.num_gpus == 1 else "serve"
-        decodes = found.tpot_s is not None and found.output_tokens_per_s is not None
-        usd = format_cost(found.usd_per_million_output_tokens if decodes else self.usd_per_million_requests)
+        decodes = estimate.tpot_s is not None and estimate.output_tokens_per_s is not None
+        usd = format_cost(estimate.usd_per_million_output_tokens if decodes else self.usd_per_million_requests)
         paid = f"; {usd} per million {'output tokens' if decodes else 'inputs'}" if usd else ""
         if load is not None:
             first = f"{'TTFT' if decodes else 'latency'} {format_seconds(load.ttft_s['p95'])}"
             seen = f"{first} {format_interval(*load.ends('ttft_s', 'p95'), format_seconds)}"
-            if found.job.output_tokens > 1 and decodes:
+            if estimate.job.output_tokens > 1 and decodes:
                 low, high = map(format_seconds, load.ends("tpot_s", "p95"))
                 seen += f" and TPOT {format_seconds(load.tpot_s['p95'])} ({low} to {high})"
             rate = format_arrivals(load.requests_per_s, "request" if decodes else "input")
             share = format_percent(load.utilisation_frac)
             return f"{where} {verb} {rate}, {share} of capacity: {seen} at p95{paid}."
-        if found.tpot_s is None or found.output_tokens_per_s is None:
-            rate = _with_ends(found.throughput, self.replicas, "inputs/s")
-            latency = f"{format_seconds(found.ttft_s.value)} ({_ends(found.ttft_s)})"
+        if estimate.tpot_s is None or estimate.output_tokens_per_s is None:
+            rate = _with_ends(estimate.throughput, self.replicas, "inputs/s")
+            latency = f"{format_seconds(estimate.ttft_s.value)} ({_ends(estimate.ttft_s)})"
             return f"{where} {verb} {rate}, each answered within {latency}{paid}."
-        seen, in_flight = f"first token after {format_seconds(found.ttft_s.value)}", found.concurrency * self.replicas
-        seen += f", then one every {format_seconds(found.tpot_s.value)}" if found.job.output_tokens > 1 else ""
+        seen, in_flight = (
+            f"first token after {format_seconds(estimate.ttft_s.value)}",
+            estimate.concurrency * self.replicas,
+        )
+        seen += f", then one every {format_seconds(estimate.tpot_s.value)}" if estimate.job.output_tokens > 1 else ""
         seen += f", with {in_flight:,.0f} in flight" if in_flight >= 1 else f", with {in_flight:.2g} in flight"
-        rate = _with_ends(found.output_tokens_per_s, self.replicas, "tokens/s")
+        rate = _with_ends(estimate.output_tokens_per_s, self.replicas, "tokens/s")
         return f"{where} {verb} {rate}: {seen}{paid}."
 
     def picture(self) -> Picture:
@@ -239,7 +242,7 @@ class ServeAnswer(Result):
 
     def document(self) -> dict[str, Any]:
         """The answer by key, as scripts rely on it; throughput of all replicas. What does not fit has no speed."""
-        found = self._speed_document() if self.fits else dict.fromkeys(self._speed_document())
+        speed = self._speed_document() if self.fits else dict.fromkeys(self._speed_document())
         job, replicas, hourly = self.estimate.job, self.replicas, self.estimate.usd_per_hour
         room = attributes(self.estimate, "max_concurrency max_whole_contexts kv_capacity_tokens")
         least, most = job_memory(job).capacity_ends()
@@ -254,7 +257,7 @@ class ServeAnswer(Result):
                 self, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
             ),
             "layout": {name: int(degree) for name, degree in attributes(job.layout, "tp pp ep dp").items()},
-            **found,
+            **speed,
             **(room if job.decodes else room | absent),
             "usd_per_hour": None if hourly is None else hourly * replicas,
             "price_source": job.cluster.price_source or None,
@@ -273,26 +276,26 @@ class ServeAnswer(Result):
 
     def _speed_document(self) -> dict[str, Any]:
         """Latencies, rates, their bounds, and what tokens take of money and energy."""
-        found, replicas = self.estimate, self.replicas
-        each_s = found.tpot_s if self.keeps_up else None
+        estimate, replicas = self.estimate, self.replicas
+        each_s = estimate.tpot_s if self.keeps_up else None
         return {
-            **_interval_fields("ttft_s", found.ttft_s if self.keeps_up else None),
+            **_interval_fields("ttft_s", estimate.ttft_s if self.keeps_up else None),
             **_interval_fields("tpot_s", each_s),
             **dict.fromkeys(("e2e_s", "e2e_s_low", "e2e_s_high")),
-            **(attributes(found, "e2e_s e2e_s_low=e2e_low e2e_s_high=e2e_high") if self.keeps_up else {}),
-            **_interval_fields("requests_per_s", found.throughput, replicas),
-            **_interval_fields("output_tokens_per_s", found.output_tokens_per_s, replicas),
-            **_interval_fields("output_tokens_per_s_per_gpu", found.output_tokens_per_s, 1 / found.num_gpus),
+            **(attributes(estimate, "e2e_s e2e_s_low=e2e_low e2e_s_high=e2e_high") if self.keeps_up else {}),
+            **_interval_fields("requests_per_s", estimate.throughput, replicas),
+            **_interval_fields("output_tokens_per_s", estimate.output_tokens_per_s, replicas),
+            **_interval_fields("output_tokens_per_s_per_gpu", estimate.output_tokens_per_s, 1 / estimate.num_gpus),
             "tokens_per_s_per_user": None if each_s is None else 1 / each_s.value,
-            "total_tokens_per_s": found.total_tokens_per_s * replicas,
-            "concurrency": found.concurrency * replicas,
-            "bound": found.bound,
-            "breakdown": entries(found.breakdown, "seconds"),
-            **attributes(found, "lower_bound_s mfu_frac"),
-            "utilisation_frac": found.lower_bound_s / sum(seconds for _, seconds in found.breakdown),
-            **attributes(found, "usd_per_million_output_tokens usd_per_million_input_tokens"),
+            "total_tokens_per_s": estimate.total_tokens_per_s * replicas,
+            "concurrency": estimate.concurrency * replicas,
+            "bound": estimate.bound,
+            "breakdown": entries(estimate.breakdown, "seconds"),
+            **attributes(estimate, "lower_bound_s mfu_frac"),
+            "utilisation_frac": estimate.lower_bound_s / sum(seconds for _, seconds in estimate.breakdown),
+            **attributes(estimate, "usd_per_million_output_tokens usd_per_million_input_tokens"),
             "usd_per_million_requests": self.usd_per_million_requests,
-            **attributes(found, "prefill_frac joules_per_request joules_per_output_token"),
+            **attributes(estimate, "prefill_frac joules_per_request joules_per_output_token"),
             **attributes(self, "speculation under_load"),
         }
 
@@ -306,9 +309,9 @@ def _with_intervals(load: UnderLoad, estimate: ServeEstimate) -> UnderLoad:
     ):
         if mean is None:
             continue
-        found = {p: mean.band.interval(seconds, floor=mean.bound) for p, seconds in percentiles.items()}
-        ends[f"{name}_low"] = {p: float(low) for p, (low, _) in found.items()}
-        ends[f"{name}_high"] = {p: float(high) for p, (_, high) in found.items()}
+        intervals = {p: mean.band.interval(seconds, floor=mean.bound) for p, seconds in percentiles.items()}
+        ends[f"{name}_low"] = {p: float(low) for p, (low, _) in intervals.items()}
+        ends[f"{name}_high"] = {p: float(high) for p, (_, high) in intervals.items()}
     return replace(load, **ends)
 
 

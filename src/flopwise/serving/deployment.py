@@ -93,5 +93,5 @@ def usual_engine(engines: Mapping[str, Engine], model: Model, accelerator: Accel
     if generates(model):
         return engines[defaults.ENGINE]
     names = defaults.ENCODER_ENGINES if model.kind == "encoder" else defaults.TOWER_ENGINES
-    found = (engines[name] for name in names if accelerator is None or engines[name].runs_on(accelerator))
-    return next(found, engines[defaults.ENGINE])
+    able = (engines[name] for name in names if accelerator is None or engines[name].runs_on(accelerator))
+    return next(able, engines[defaults.ENGINE])

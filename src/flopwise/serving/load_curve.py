@@ -43,8 +43,8 @@ class SweepPoint:
 
     def document(self) -> dict[str, Any]:
         """The point as the JSON that scripts rely on; what does not fit has no speed."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        return found if self.fits else dict.fromkeys(found) | {"value": self.value, "fits": False}
+        figures = {one.name: getattr(self, one.name) for one in fields(self)}
+        return figures if self.fits else dict.fromkeys(figures) | {"value": self.value, "fits": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

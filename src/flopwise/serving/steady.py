@@ -233,9 +233,11 @@ def _others_wait_s(users: Floats, service_s: Floats, away_s: Floats) -> Floats:
     Source: Bard 1979 and Schweitzer 1979, approximate mean value analysis, with the residual of a constant service.
     Assumes: prompts are read one after another, at the rate of steps that use their whole budget.
     """
-    found = np.maximum(users - 1.0, 0.0) * service_s
-    half = (service_s + found - away_s) / 2.0
-    response_s: Floats = half + np.sqrt(half**2 + np.maximum(service_s * away_s - found * service_s / 2.0, -(half**2)))
+    others_s = np.maximum(users - 1.0, 0.0) * service_s
+    half = (service_s + others_s - away_s) / 2.0
+    response_s: Floats = half + np.sqrt(
+        half**2 + np.maximum(service_s * away_s - others_s * service_s / 2.0, -(half**2))
+    )
     return np.maximum(response_s - service_s, 0.0)
 
 
@@ -280,8 +282,8 @@ def front_end_s(engine: Engine, prompt_tokens: Floats, requests_per_s: Floats, b
     """
     each_s = engine.front_s + engine.front_token_s * prompt_tokens
     busy = np.minimum(requests_per_s * each_s, 0.999)
-    found: Floats = engine.front_token_s * prompt_tokens + busy * each_s / (2 * (1 - busy)) + batch * engine.stream_s
-    return found
+    front_s: Floats = engine.front_token_s * prompt_tokens + busy * each_s / (2 * (1 - busy)) + batch * engine.stream_s
+    return front_s
 
 
 def fixed_batch(
@@ -349,8 +351,8 @@ def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
     least, start = sizes.ravel()[low], rising.ravel()[low]
     apart = rising.ravel()[high] - start
     slope = np.where(apart > 0, (sizes.ravel()[high] - least) / np.where(apart > 0, apart, 1.0), 0.0)
-    found: Array = slope * np.maximum(arrivals_per_s - start, 0.0) + least
-    return found * np.minimum(arrivals_per_s / rising[:1], 1.0)
+    size: Array = slope * np.maximum(arrivals_per_s - start, 0.0) + least
+    return size * np.minimum(arrivals_per_s / rising[:1], 1.0)
 
 
 def one_pass_latency_s(
@@ -640,7 +642,7 @@ def straight_lines(points: Array, at: Array) -> Callable[[Floats], Array]:
         if np.size(values) == 1:
             return np.ravel(values)
         flat = np.ravel(values)
-        found: Array = flat[low] + share * (flat[high] - flat[low])
-        return found
+        curve: Array = flat[low] + share * (flat[high] - flat[low])
+        return curve
 
     return value_table

@@ -330,16 +330,16 @@ def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) 
     sinks = isinstance(first, Attend) and first.sinks and not context.software.fused_sinks
     eager = recipe.attention == "eager" or sinks
     passes = (1.0, 1.0) if context.fuses else eager_passes(first)
-    found = []
+    kernels = []
     for part in (work, *undone):
         dtype = work_dtype(part, precision, in_layers=in_layers)
-        found.append(_Part(part, dtype, part is work, eager, passes[part is not work], unpack_s))
-    return found
+        kernels.append(_Part(part, dtype, part is work, eager, passes[part is not work], unpack_s))
+    return kernels
 
 
 def _timings(parts: Sequence[_Part], context: BlockContext) -> list[Timing]:
     """Seconds of each part as a kernel alone; plain products of one format are evaluated together."""
-    found: dict[int, Timing] = {}
+    timings: dict[int, Timing] = {}
     products: dict[str, list[int]] = {}
     wide, traffic = context.act_bytes, 1.0 if context.fuses else EAGER_SCORES
     for place, part in enumerate(parts):
@@ -347,13 +347,13 @@ def _timings(parts: Sequence[_Part], context: BlockContext) -> list[Timing]:
             products.setdefault(part.dtype, []).append(place)
             continue
         scores = traffic if part.eager else None
-        found[place] = work_s(
+        timings[place] = work_s(
             context.rates, part.work, dtype=part.dtype, act_bytes=wide, kv_bytes=wide, score_traffic=scores
         )
     for dtype, places in products.items():
         works = [parts[place].work for place in places]
-        found |= zip(places, products_s(context.rates, works, dtype=dtype, act_bytes=wide), strict=True)
-    return [found[place] for place in range(len(parts))]
+        timings |= zip(places, products_s(context.rates, works, dtype=dtype, act_bytes=wide), strict=True)
+    return [timings[place] for place in range(len(parts))]
 
 
 EAGER_SCORES = 2.0
@@ -528,7 +528,7 @@ def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_
     dims = [np.broadcast_arrays(*work.dims) for work in works]
     inner, outer = max(np.ndim(each[0]) for each in dims), np.ndim(rates.num_sms)
     size = max(each[0].size for each in dims) * np.size(rates.num_sms)
-    most, found = max(1, BLOCK // size), list[Timing]()
+    most, timings = max(1, BLOCK // size), list[Timing]()
     if most == 1 or inner > 1:
         return [matmul_s(rates, *work.dims, dtype=dtype, act_bytes=act_bytes) for work in works]
     for start in range(0, len(works), most):
@@ -536,8 +536,8 @@ def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_
         shape = (len(some), *(1,) * (outer - inner), *np.broadcast_shapes(*(each[0].shape for each in some)))
         m, n, k = (np.stack(np.broadcast_arrays(*column)).reshape(shape) for column in zip(*some, strict=True))
         timing = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=act_bytes)
-        found += [Timing(*parts) for parts in zip(*map(np.asarray, timing), strict=True)]
-    return found
+        timings += [Timing(*parts) for parts in zip(*map(np.asarray, timing), strict=True)]
+    return timings
 
 
 def _seconds(

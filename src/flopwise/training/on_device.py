@@ -94,5 +94,8 @@ def stack_notes(
         for other in stacks
         if other.zero >= zero and not other.missing(degrees) and (accelerator is None or other.runs_on(accelerator))
     )
-    found = next(able, None)
-    return (*notes[:-1], f"{notes[-1]}; {found} supports the whole layout (--stack {found})" if found else notes[-1])
+    other_stack = next(able, None)
+    return (
+        *notes[:-1],
+        f"{notes[-1]}; {other_stack} supports the whole layout (--stack {other_stack})" if other_stack else notes[-1],
+    )

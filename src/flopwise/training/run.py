@@ -107,15 +107,15 @@ class StepRun:
 
         Source: arithmetic. Assumes: the start takes as long as it is estimated; what rounding adds grows alike.
         """
-        found: dict[str, float | None] = {}
+        ends: dict[str, float | None] = {}
         for name in ("seconds", "cost_usd", "energy_joules"):
             value = getattr(self, name)
             fixed = {"cost_usd": self.start_s / (self.start_s + self.seconds)}.get(name, 0.0)
             if name == "energy_joules" and value:
                 fixed = self.start_joules / value
             for end, rate in (("low", band.high), ("high", band.low)):
-                found[f"{name}_{end}"] = None if value is None else value * (fixed + (1.0 - fixed) / rate)
-        return found
+                ends[f"{name}_{end}"] = None if value is None else value * (fixed + (1.0 - fixed) / rate)
+        return ends
 
     def sentence(self, what: str, band: ErrorBand) -> str:
         """Time and cost of `what`, each with its interval, as a sentence."""

@@ -103,17 +103,17 @@ def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -
             yield Remedy(change=change, saves_bytes=total - left, total_bytes=left, fits=left <= capacity)
 
     halves = [recipe.batch // 2**times for times in range(1, recipe.batch.bit_length())]
-    found = [
+    changes = [
         one
         for batch in halves
         for one in remedies(f"a batch of {batch:,} on each device", replace(recipe, batch=batch))
     ]
-    enough = [one for one in found if one.fits][:1]
+    enough = [one for one in changes if one.fits][:1]
     if ELEM_BYTES[recipe.precision] == PARAMETER_BYTES:
         narrow = list(remedies("mixed precision (--precision fp16 or bf16)", replace(recipe, precision="fp16")))
-        found += narrow
+        changes += narrow
         enough += [one for one in narrow if one.fits]
-    return enough or sorted(found, key=lambda one: -one.saves_bytes)[:1]
+    return enough or sorted(changes, key=lambda one: -one.saves_bytes)[:1]
 
 
 def recipe_settings(recipe: SampledRecipe, micro_steps: int = 1) -> tuple[tuple[str, str], ...]:
@@ -155,14 +155,14 @@ class SampledTrainAnswer(StepAnswer):
     @classmethod
     def of(cls, job: SampledJob, facts: Facts, assumptions: tuple[str, ...], epochs: float = 1.0) -> Self:
         """The answer for one job, which goes `epochs` times through its data. Raises: as `SampledEstimate.of`."""
-        found = SampledEstimate.of(job, facts)
-        shown, run = job_settings(job), found.run
+        estimate = SampledEstimate.of(job, facts)
+        shown, run = job_settings(job), estimate.run
         memory = sampled_memory_answer(job.recipe, job.cluster.accelerator, job.num_gpus, facts, shown)
         millions = (job.samples or 0.0) / 1e6
         unknown = ("its parameters are not known, so neither is its memory",)
-        noted = (*assumptions, *found.assumptions, *(unknown if memory is None else memory.assumptions))
+        noted = (*assumptions, *estimate.assumptions, *(unknown if memory is None else memory.assumptions))
         return cls(
-            estimate=found, memory=memory, fits=None if memory is None else memory.fits,
+            estimate=estimate, memory=memory, fits=None if memory is None else memory.fits,
             unit_usd={} if run is None else run.unit_usd(epochs, million_samples=millions),
             settings=shown, assumptions=tuple(dict.fromkeys(noted)),
         )  # fmt: skip
@@ -170,37 +170,37 @@ class SampledTrainAnswer(StepAnswer):
     @property
     def verdict(self) -> str:
         """The answer in a sentence: speed and what the run takes, or that it does not fit."""
-        found = self.estimate
+        estimate = self.estimate
         if self.fits is False and self.memory is not None:
             return self.memory.verdict
-        gpus, run = found.job.num_gpus, found.run
-        where = f"{gpus:,} x {found.job.cluster.accelerator.name}"
-        ends = format_interval(found.low * gpus, found.high * gpus, format_samples)
-        text = f"{where} train{'s' * (gpus == 1)} {format_samples(found.samples_per_s)} samples/s {ends}"
-        text += "" if found.mfu_frac is None else f", MFU {format_percent(found.mfu_frac)}"
-        text += f"{f', bound by {found.bound}' if found.bound else ''}."
+        gpus, run = estimate.job.num_gpus, estimate.run
+        where = f"{gpus:,} x {estimate.job.cluster.accelerator.name}"
+        ends = format_interval(estimate.low * gpus, estimate.high * gpus, format_samples)
+        text = f"{where} train{'s' * (gpus == 1)} {format_samples(estimate.samples_per_s)} samples/s {ends}"
+        text += "" if estimate.mfu_frac is None else f", MFU {format_percent(estimate.mfu_frac)}"
+        text += f"{f', bound by {estimate.bound}' if estimate.bound else ''}."
         if run is None:
             return text
-        return f"{text} {run.sentence(f'{format_count(found.job.samples or 0.0)} samples', found.band)}"
+        return f"{text} {run.sentence(f'{format_count(estimate.job.samples or 0.0)} samples', estimate.band)}"
 
     def document(self) -> dict[str, Any]:
         """The training estimate as the JSON that scripts rely on."""
-        found, job, run = self.estimate, self.estimate.job, self.estimate.run
+        estimate, job, run = self.estimate, self.estimate.job, self.estimate.run
         return {
             **attributes(
-                found,
+                estimate,
                 "model=job.recipe.work.name gpu=job.cluster.accelerator.name job.num_gpus step_s samples_per_s "
                 "samples_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac bound efficiency_frac "
                 "rate_origin=rate.origin rate.precision",
             ),
-            "breakdown": entries(found.breakdown, "seconds"),
+            "breakdown": entries(estimate.breakdown, "seconds"),
             "memory": None if self.memory is None else self.memory.document(),
             "fits": self.fits,
-            "run": None if run is None else {"samples": job.samples, **run.document(self.unit_usd, found.band)},
+            "run": None if run is None else {"samples": job.samples, **run.document(self.unit_usd, estimate.band)},
             **attributes(
                 job, "recipe.batch micro_steps global_batch optimizer=recipe.optimizer.name cluster.usd_per_gpu_hour"
             ),
             "price_source": job.cluster.price_source or None,
-            "interval": interval(found.band),
+            "interval": interval(estimate.band),
             **notes(self),
         }

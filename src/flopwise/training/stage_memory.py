@@ -193,8 +193,8 @@ class StageMemory:
         Source: PyTorch documentation, DistributedDataParallel: `gradient_as_bucket_view`, off by default, would save
         as much memory as all gradients take.
         """
-        found: Array = ((np.asarray(self.layout.dp) > 1) & (np.asarray(self.layout.zero) == 0)) * 1.0
-        return found
+        share: Array = ((np.asarray(self.layout.dp) > 1) & (np.asarray(self.layout.zero) == 0)) * 1.0
+        return share
 
     def _ends(self, stage: Stage, before: str, after: str) -> Floats:
         """What a stage holds before and after the layers."""

@@ -118,13 +118,13 @@ class _Index:
     @cached_property
     def by_sizeless_name(self) -> dict[str, Record]:
         """Records by their names without sizes, or without the active one, of which there is one each."""
-        found: dict[str, list[Record]] = {}
+        by_name: dict[str, list[Record]] = {}
         for record in self.records:
             name = stem(record["name"])
             shorter = {_key(_ACTIVE.sub("", name)), _key(_SIZES.sub("", name))} - {_key(name), ""}
             for key in shorter:
-                found.setdefault(key, []).append(record)
-        return {key: records[0] for key, records in found.items() if len(records) == 1}
+                by_name.setdefault(key, []).append(record)
+        return {key: records[0] for key, records in by_name.items() if len(records) == 1}
 
     def find(self, name: str) -> Record | None:
         """The record of that name, of that name without its endings, or whose own name without endings is that.
@@ -134,9 +134,9 @@ class _Index:
         plain = stem(name)
         for spelling in dict.fromkeys((name, plain, _TUNED.sub("", plain), _POINTS.sub(".", plain))):
             key = _key(spelling)
-            found = self.exact.get(key) or (self.short.get(key) if spelling != name or plain == name else None)
-            if found is not None and key:
-                return found
+            record = self.exact.get(key) or (self.short.get(key) if spelling != name or plain == name else None)
+            if record is not None and key:
+                return record
         only = self.by_sizeless_name.get(_key(plain))
         return None if only is None else _with_choice(name, only)
 

@@ -80,29 +80,29 @@ class SimulateAnswer(Result):
     @property
     def verdict(self) -> str:
         """The answer in a sentence: what users see, and how many in time."""
-        found, second = self.summary, format_seconds
-        if not found.completed:
+        summary, second = self.summary, format_seconds
+        if not summary.completed:
             return self._why_none()
         seen = list[str]()
-        for title, name, p in (("TTFT", "ttft_s", found.ttft_s), ("TPOT", "tpot_s", found.tpot_s)):
+        for title, name, p in (("TTFT", "ttft_s", summary.ttft_s), ("TPOT", "tpot_s", summary.tpot_s)):
             if isfinite(p.p95):
                 low, high = self.intervals[name]["p95"]
                 interval = "80 % interval: " * (not seen)
                 seen.append(f"{title} {second(p.p95)} ({interval}{second(low)} to {second(high)})")
-        text = f"{found.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
+        text = f"{summary.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
         if any(limit is not None for limit in self.slo):
-            text += f"; {format_percent(found.goodput_frac)} of requests meet every target"
-        if found.mean_queue > max(found.mean_running, 1.0):
+            text += f"; {format_percent(summary.goodput_frac)} of requests meet every target"
+        if summary.mean_queue > max(summary.mean_running, 1.0):
             text += "; the replicas cannot keep up"
         usd = format_cost(self.usd_per_million_output_tokens)
         return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
 
     def _why_none(self) -> str:
         """That no request was answered, and what would have to change."""
-        found, text = self.summary, "No request was answered"
-        reasons = [f"{count:,} were {reason}" for reason, count in found.drop_reasons.items() if count]
+        summary, text = self.summary, "No request was answered"
+        reasons = [f"{count:,} were {reason}" for reason, count in summary.drop_reasons.items() if count]
         if not reasons:
-            return f"{text}: {found.live:,} were still at work when the run ended; let it run longer."
+            return f"{text}: {summary.live:,} were still at work when the run ended; let it run longer."
         model, trace = self.job.model, self.simulated.trace
         made = f" ({model.name} is made for {model.max_position:,} tokens)" if model.max_position else ""
         mean = f"{trace.prompt.mean():,.0f} tokens in and {trace.output.mean():,.0f} out on average"

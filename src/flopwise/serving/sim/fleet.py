@@ -89,10 +89,10 @@ def core(on_compile: Callable[[], None] | None = None, *, shared: bool = False) 
     layout.CACHED_CODE = folder is not None  # numba knows no place of its own where there is none
     layout.SHARED = shared
     name = "flopwise.serving.sim.core"
-    found = find_spec(name)
-    assert found is not None
-    assert found.origin is not None
-    spec = spec_from_file_location(name + "_shared" * shared, found.origin)
+    core_spec = find_spec(name)
+    assert core_spec is not None
+    assert core_spec.origin is not None
+    spec = spec_from_file_location(name + "_shared" * shared, core_spec.origin)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = module_from_spec(spec)

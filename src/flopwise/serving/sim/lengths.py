@@ -64,7 +64,7 @@ class Lengths:
                 raise SpecError(f"lengths from {low:g} to {high:g}: the longest is below the shortest")
             return rng.integers(round(low), round(high), count, endpoint=True)
         if self.shape is not None:
-            return _shaped(self.mean, SHAPES[self.shape], count, rng)
+            return _quantile_lengths(self.mean, SHAPES[self.shape], count, rng)
         if self.cv is None and self.p95 is None:
             return np.full(count, round(_possible("length", self.mean)), dtype=np.int64)
         return lognormal(self.mean, count, rng, cv=self.cv, p95=self.p95)
@@ -130,7 +130,7 @@ def lognormal(mean: float, count: int, rng: Rng, *, cv: float | None = None, p95
     return np.clip(np.rint(lengths), 1, MOST_TOKENS).astype(np.int64)
 
 
-def _shaped(mean: float, quantiles: tuple[float, ...], count: int, rng: Rng) -> Tokens:
+def _quantile_lengths(mean: float, quantiles: tuple[float, ...], count: int, rng: Rng) -> Tokens:
     """`count` lengths with this mean; `quantiles` over it are evenly spaced, from the least to the most."""
     shares = np.linspace(0.0, 1.0, len(quantiles))
     lengths = _possible("mean length", mean) * np.interp(rng.random(count), shares, quantiles)

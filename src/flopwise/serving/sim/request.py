@@ -251,19 +251,19 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
     )
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
     techniques = replace(techniques, prefill_gpus=None)
-    found = source.model_with_layers(model)
-    deployment = spread(deployment, found, machines, source.catalog)
+    architecture = source.model_with_layers(model)
+    deployment = spread(deployment, architecture, machines, source.catalog)
     if machines.counted not in (None, deployment.num_gpus):
         more = f"{machines.counted:,}x{machines.gpu} and a replica of {deployment.num_gpus}"
         raise SpecError(f"{more}: give the number of replicas instead (--gpu {machines.gpu} --replicas N)")
-    job, notes = replica_of(found, deployment, machines, techniques, source)
-    if generates(found) and traffic.trace is None and traffic.lengths_from is None:
+    job, notes = replica_of(architecture, deployment, machines, techniques, source)
+    if generates(architecture) and traffic.trace is None and traffic.lengths_from is None:
         inputs, outputs, lengths = default_lengths(
-            found,
+            architecture,
             traffic.input_tokens,
             traffic.output_tokens,
             traffic.prefix_tokens or 0,
-            tokens_of_images(techniques, found),
+            tokens_of_images(techniques, architecture),
         )
         traffic, notes = replace(traffic, input_tokens=inputs, output_tokens=outputs), (*notes, *lengths)
     notes = (*notes, *job.model.notes, *job.cluster.assumptions)

@@ -332,12 +332,12 @@ def read_chained_trace(path: Path) -> RequestTrace:
         node = -1
         for place, name in enumerate(hashes, start=1):
             until = min(place * CHAIN_TOKENS, rows[-1][1])
-            found = known.setdefault((node, name), len(parent))
-            if found == len(parent):
+            child = known.setdefault((node, name), len(parent))
+            if child == len(parent):
                 parent.append(node)
                 end.append(until)
-            end[found] = min(end[found], until)
-            node = found
+            end[child] = min(end[child], until)
+            node = child
         nodes.append(node)
     if not rows:
         raise SpecError(f"{path} has no requests")
