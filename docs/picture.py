@@ -1,4 +1,4 @@
-"""Draw what commands print: `python docs/picture.py` writes docs/images/plan.svg and docs/images/width-*.svg.
+"""Draw what commands print: `python docs/picture.py [NAME ...]` writes docs/images/plan.svg and docs/terminal.md.
 
 Commands run in a terminal of the width that is drawn, with its colours.
 """
@@ -13,15 +13,44 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 PLAN = ("plan", "examples/3-serve-70b.yaml", "--top", "6")
-FIT = ("fit", "Llama-3.3-70B", "--gpu", "2xa100-80gb", "--context", "32k")
 WIDTHS = (80, 100, 120, 200)
+SHOTS = {
+    "fit": "fit Llama-3.3-70B --gpu 2xa100-80gb --context 32k",
+    "memory": "memory Llama-3.3-70B --gpu 2xa100-80gb --context 32k",
+    "train": "train Llama-3.1-8B --gpu 64xh100 --tokens 1T",
+    "serve": "serve Llama-3.1-8B --gpu l40s --rate 2",
+    "simulate": "simulate Llama-3.1-8B --gpu h100 --rate 5",
+    "plan-training": "plan Llama-3.1-8B --task finetune --lora 16 --tokens 50M",
+    "plan-serving": "plan Llama-3.1-8B --task serve --rate 2 --ttft 1s",
+    "compare": "compare Llama-3.1-8B --tokens-per-month 500M --no-simulate",
+    "assess": "assess examples/textnlp.yaml",
+    "io": "io Llama-3.1-70B --gpu 1024xh100",
+    "roofline": "roofline Llama-3.1-8B --gpu h100 --batch 8",
+    "explain": "explain memory Llama-3.1-8B --gpu l4 --context 8k",
+    "shapes": "explain Llama-3.1-8B --gpu h100",
+    "models": "models qwen3",
+    "gpus": "gpus h100",
+    "instances": "instances h100",
+    "prices": "prices age",
+    "export": "export --list",
+    "watch": "watch --rules",
+}
+"""Picture: the command line that it shows. One of each command that answers without a device or a running job."""
+PAGE = ROOT / "docs" / "terminal.md"
+INTRODUCTION = """\
+# In a terminal
+
+Each command in a terminal of 100 columns, and the same answer in 80, 120 and 200. Tables leave out their least
+important columns first, then wrap cells, and where that is not enough each row becomes a record; names, figures and
+intervals are never cut. Of long answers the first {kept} lines are shown. `docs/picture.py` draws the pictures.
+"""
 LINE, CHAR, PAD = 17, 7.83, 16
 KEPT = 44
 """Lines that a picture shows at most: of a plan the ranked table, the best plan and the chart."""
@@ -95,13 +124,31 @@ def drawn(title: str, lines: list[str]) -> str:
     )
 
 
-def main() -> None:
-    """Run the commands and write the pictures."""
-    IMAGES.mkdir(exist_ok=True)
-    for name, command, columns in (("plan", PLAN, 120), *((f"width-{columns}", FIT, columns) for columns in WIDTHS)):
-        lines = printed(command, columns)[:KEPT]
-        (IMAGES / f"{name}.svg").write_text(drawn(f"flopwise {' '.join(command)}", lines), encoding="utf-8")
+def page() -> str:
+    """The page of all pictures but that of the README."""
+    parts = [INTRODUCTION.format(kept=KEPT)]
+    for name, command in SHOTS.items():
+        others = ", ".join(f"[{columns}](images/terminal/{name}-{columns}.svg)" for columns in WIDTHS if columns != 100)
+        picture = f"![flopwise {command} in a terminal of 100 columns](images/terminal/{name}-100.svg)"
+        parts.append(f"## `flopwise {command}`\n\n{picture}\n\nIn {others} columns.\n")
+    return "\n".join(parts)
+
+
+def main(names: Sequence[str]) -> None:
+    """Run the commands and write the pictures, those named or all, and the page."""
+    (IMAGES / "terminal").mkdir(parents=True, exist_ok=True)
+    shots = [("plan", PLAN, 120)]
+    shots += [
+        (f"terminal/{name}-{columns}", tuple(command.split()), columns)
+        for name, command in SHOTS.items()
+        for columns in WIDTHS
+    ]
+    for name, command, columns in shots:
+        if not names or name.removeprefix("terminal/").rpartition("-")[0] in names or name in names:
+            lines = printed(command, columns)[:KEPT]
+            (IMAGES / f"{name}.svg").write_text(drawn(f"flopwise {' '.join(command)}", lines), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

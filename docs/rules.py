@@ -328,6 +328,12 @@ def _speed_claims() -> Iterator[Claim]:
         "T4 trains GPT-2 at", 2500.0, small.estimate.tokens_per_s, "tokens/s",
         f"estimated with a current kernel, {small.estimate.low:,.0f} to {small.estimate.high:,.0f}",
     )  # fmt: skip
+    run = flopwise.train("gpt2", gpu="t4", seq=1024, tokens="100M").estimate.run
+    assert run is not None
+    yield Claim(
+        "100M tokens of GPT-2, at those 2,500 tokens/s, take", 1e8 / 2500 / 3600, run.seconds / 3600, "hours",
+        "the division is right, the rate is not; failures and checkpoints are in the computed time",
+    )  # fmt: skip
     tensor, device = max(
         (a.peak["fp16"] / a.peak["fp32"], a.name)
         for a in load_facts().accelerators.values()
@@ -631,6 +637,22 @@ def _speed_ranges() -> Iterator[Range]:
         "times an A100",
         "of peaks",
     )
+    head = next(one for one in flopwise.advise("gpt2-xl", gpu="a100-80gb").advice if one.what == "lm_head")
+    yield Range(
+        f"dimensions should be multiples of 8: {head.better} instead of {head.now} columns of GPT-2 XL's head save",
+        1.0, math.inf, 100 * head.gain_frac, "% of a step", "rows that start unaligned are read in smaller pieces",
+    )  # fmt: skip
+    small = dict[str, float]()
+    for software in ("cpu", "cuda"):
+        best = flopwise.plan(
+            "roberta-base", task="encode", rate=2, input=128, latency="p95=150ms", software=software,
+            provider=["aws", "gcp", "azure"],
+        ).plans[0]  # fmt: skip
+        small[software], instance = best.cost_usd, best.instance
+    yield Range(
+        "small batches belong on a CPU: an encoder of 130M at 2 requests/s costs there", 0.0, 1.0,
+        small["cpu"] / small["cuda"], "times as much as on a GPU", f"the cheapest with a GPU is {instance}",
+    )  # fmt: skip
     pair = flopwise.serve("Llama-7B", gpu="t4", weights="awq", rate=1, input_tokens=128, output_tokens=64)
     assert pair.under_load is not None
     hourly = 3600 * pair.under_load.requests_per_s / pair.under_load.utilisation_frac
@@ -691,6 +713,13 @@ def _machine_ranges() -> Iterator[Range]:
             f"and on a node of eight at {words} TFLOP/s", said, said, found.read_bytes_per_s_per_node / 1e9, "GB/s",
             "eight times that of one",
         )  # fmt: skip
+    peak, layers = (
+        flopwise.io("deepcam", gpu="v100", gpus=1, efficiency=share).read_bytes_per_s_per_gpu for share in (1.0, None)
+    )
+    yield Range(
+        "the datasheet's rate bounds what a model reads: DeepCAM on a V100 would read", 1.0, math.inf, peak / layers,
+        "times what it does", f"{layers / 1e6:,.0f} MB/s at what its layers achieve",
+    )  # fmt: skip
     nfs = load_facts().storage("nfs-tcp").read_bytes_per_s / 1e9
     yield Range("NFS over TCP reads", 3.0, 3.0, nfs, "GB/s", "of one client, at most")
 

@@ -46,8 +46,8 @@ LONGEST = (
     "search/test_sweep.py",
 )
 """Files with a test of half a minute or more: begun last, it would leave the other core idle."""
-LATE = ("tests/exports", "tests/records", "tests/telemetry", "tests/web", "tests/report")
-"""Folders with tests that need programs or environments, which are fetched while the others run."""
+LATE = ("tests/exports", "tests/records", "tests/telemetry", "tests/web", "tests/report", "tests/test_notebook.py")
+"""Where tests need programs, environments or checked types, which are made while the others run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import runpy
@@ -107,6 +108,21 @@ def test_the_six_questions_are_answered_by_who_reads_the_tutorial_alone() -> Non
         "Fine-tune, train from scratch, or call an API?": r"Cheapest: .* less than .* chance",
     }.items():
         assert re.search(words, answers[question][1]), (question, answers[question])
+
+
+def test_every_command_is_shown_in_a_terminal_of_four_widths() -> None:
+    picture = runpy.run_path(str(ROOT / "docs" / "picture.py"))
+    assert picture["PAGE"].read_text(encoding="utf-8") == picture["page"]()
+    shown = {command.split()[0] for command in picture["SHOTS"].values()}
+    needy = {"check", "probe", "observe", "runs", "calibrate", "backtest", "web", "completion"}
+    """Commands about files or a machine of the user, and those that print a script or start a server."""
+    assert shown == {name for section in COMMANDS.values() for name in section} - needy
+    for name in picture["SHOTS"]:
+        for columns in picture["WIDTHS"]:
+            drawn = (picture["IMAGES"] / "terminal" / f"{name}-{columns}.svg").read_text(encoding="utf-8")
+            for x, text in re.findall(r'<text x="([\d.]+)[^"]*"[^>]*>([^<]*)</text>', drawn):
+                end = (float(x) - picture["PAD"]) / picture["CHAR"] + len(html.unescape(text))
+                assert end <= columns + 0.5 or "flopwise " in text, (name, columns, text)
 
 
 def test_the_accuracy_page_has_the_figures_of_the_report_and_other_tools_those_of_the_page() -> None:

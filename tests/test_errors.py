@@ -78,3 +78,11 @@ def test_few_names_are_all_named_where_none_is_near() -> None:
 @pytest.mark.parametrize(("given", "nearest"), [("h1oo", "H100-SXM-80"), ("hh100", "H100-SXM-80"), ("l4o", "L40")])
 def test_a_name_with_letters_for_digits_or_of_a_longer_one_is_near(given: str, nearest: str) -> None:
     assert nearest in nearest_names(given, ["A10", "B100", "H100-SXM-80", "L4", "L40", "MI100"])[:2]
+
+
+def test_names_in_one_text_are_said_to_be_given_one_by_one() -> None:
+    message = str(UnknownNameError("provider", "aws,gcp", ["aws", "gcp", "azure"], "allowed: text"))
+    assert message == (
+        "unknown provider 'aws,gcp'; nearest: aws, gcp; several names are given one by one, each with the option. "
+        "allowed: text"
+    )

@@ -110,3 +110,14 @@ def test_array_scalars_become_plain_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     assert type(setting("x", numpy.float64(1.5)).value) is float
     assert type(setting("n", numpy.int64(3)).value) is int
+
+
+def test_a_long_source_is_written_out_once_and_then_numbered() -> None:
+    page = "the vendor's documentation of its engine, the chapter on memory and the one on start-up times"
+    parts = [fact(name, 1.0, "s", source=page, date="", confidence="") for name in ("import", "load", "warm-up")]
+    short = [fact(name, 1.0, "s", source="a paper", date="", confidence="") for name in ("boot", "stop")]
+    lines = render_tree(term("start", 5.0, "s", "sum", *parts, *short)).splitlines()
+    assert [line[line.index("[") :] for line in lines[1:]] == [
+        f"[source 1: {page}]", "[source 1]", "[source 1]", "[a paper]", "[a paper]",
+    ]  # fmt: skip
+    assert "source 1" not in render_tree(parts[0])

@@ -48,6 +48,7 @@ def claims() -> dict[str, Any]:
         ("14 GB at 900 GB/s take", 14e9 / 900e9 * 1e3, 0.001),
         ("10,000 tokens of training a 7B model take", 6 * 6.74e9 * 1e4 / 1e12, 0.05),  # and attention
         ("70B in FP16 take parameters x bytes / memory, of GPUs with 80 GB", 2.0, 1e-9),
+        ("100M tokens of GPT-2, at those 2,500 tokens/s, take", 1e8 / 20_470 / 3600, 0.01),
         ("data, tensor and pipeline ranks combine to all GPUs, 1,024 of", 32.0 * 4 * 8, 1e-9),
         (
             "tiers by size of model: a small one trains cheapest on the smallest GPU; GPT-2 on a T4 costs at most",
@@ -112,6 +113,16 @@ def ranges() -> dict[str, Any]:
         ("CosmoFlow at 50 TFLOP/s reads on a V100", 63.26 * 0.05, 0.001),
         ("and on a node of eight at 35 TFLOP/s", 8 * 63.26 * 0.035, 0.001),
         ("p4d.24xlarge has memory of", 1152.0, 1e-6),
+        (
+            "small batches belong on a CPU: an encoder of 130M at 2 requests/s costs there",
+            0.24344 / 0.42,  # an hour of m8a.xlarge and of g5g.xlarge, one of each
+            0.001,
+        ),
+        (
+            "dimensions should be multiples of 8: 50,304 instead of 50,257 columns of GPT-2 XL's head save",
+            100 * 0.051 * (1 - 1 / 1.6),  # the head's part of the operations, at the rate of what is aligned
+            0.3,
+        ),
     ],
 )
 def test_computed_figures_of_ranges_are_those_by_hand(what: str, by_hand: float, near: float) -> None:

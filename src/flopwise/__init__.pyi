@@ -141,8 +141,8 @@ def compare(
         calibration: name of a profile that `flopwise calibrate` made.
         advance: called with (units of work done, units in all) as it goes.
         tokens_per_month: Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         growth_frac (or growth): Traffic that each month adds, such as 5%; from -0.99 to 1.
         peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
         months: Months to compare.
@@ -314,7 +314,7 @@ def fit(
     calibration: str | None = ...,
     **specs: MachineSpec | ServingSpec | SourceSpec,
 ) -> FitAnswer:
-    """What fits in which weight format: longest context, requests at once, tokens/s and price.
+    """Compare weight formats on a device: whether they fit, longest context, requests at once, tokens/s and price.
 
     All accelerators that are given make one replica: `gpu="2xa100-80gb"`.
 
@@ -805,7 +805,7 @@ def observe(
         seconds: How long to observe the engine.
         interval_s (or every): Time between two readings of its metrics.
         load: Result of a load generator with a record of each request: guidellm, vLLM's bench serve, AIPerf, genai-perf.
-        seed: Random seed of a generated trace.
+        seed: Random seed: the same seed gives the same run.
 
     Raises:
         SpecError: nobody answers, no engine that is known answers, no request was answered, or a file cannot be
@@ -888,7 +888,7 @@ def replay(
     calibration: str | None = ...,
     **specs: Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> Replay:
-    """Simulate the traffic of an observation, and compare with what was measured.
+    """Simulate the traffic of an observation and compare it with the measurements.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B".
@@ -1199,8 +1199,8 @@ def plan(
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
         burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
@@ -1487,7 +1487,7 @@ def import_runs(
     output: int | str | None = ...,
     **specs: ImportSpec | MachineSpec | SourceSpec | DataSpec | TrainingSpec | RequestSpec | ServingSpec,
 ) -> list[ImportedRun]:
-    """Write runs of other tools to the store, with what is expected of them where model and GPU are known.
+    """Write runs of other tools to the store, with their expected figures where model and GPU are known.
 
     The same content is imported once. What a file says itself need not be given; options of training go with runs of
     training, those of requests and engines with runs of services.
@@ -1564,8 +1564,8 @@ def import_runs(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1705,8 +1705,8 @@ def serve(
         encode: one pass over each input, without an answer.
         simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
         on_compile: called before the simulator is compiled for the first time.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1860,8 +1860,8 @@ def serve_sweep(
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
         values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1945,7 +1945,7 @@ def advise(
     precision: str | None = ...,
     stack: str | None = ...,
     attention: str | None = ...,
-    offload: bool = ...,
+    offload: Sequence[str] | str = ...,
     weights: str | None = ...,
     kv_dtype: str | None = ...,
     engine: str | None = ...,
@@ -1967,7 +1967,7 @@ def advise(
     calibration: str | None = ...,
     **specs: MachineSpec | SourceSpec,
 ) -> ShapeAnswer:
-    """Judge the shapes of a model on an accelerator, and say which changes would be faster.
+    """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
 
     In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
 
@@ -1981,7 +1981,7 @@ def advise(
         precision: format of the products, in training.
         stack: training software.
         attention: its implementation, in training.
-        offload: keep the optimizer in host memory.
+        offload: "optimizer" keeps it in host memory; the review has nothing else that moves there.
         weights: weight format, in serving.
         kv_dtype: format of the KV cache, in serving.
         engine: serving engine.
@@ -2110,7 +2110,7 @@ def simulate(
     output: int | str | None = ...,
     **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
 ) -> SimulateAnswer:
-    """Run requests through a deployment, step by step, and say what their users see.
+    """Simulate requests through a deployment, step by step: latencies, throughput and cost.
 
     Times are in seconds.
 
@@ -2141,8 +2141,8 @@ def simulate(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
@@ -2347,8 +2347,8 @@ def autoscale(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
@@ -2515,8 +2515,8 @@ def batch(
         fallback: On-demand replicas that step in where the deadline is at risk.
         trials: Number of simulated trials.
         cold_start: Time from requesting a machine until it serves (default: a minute, then the start of the engine).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         seed: Random seed: the same seed gives the same run.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
@@ -2797,7 +2797,7 @@ def watch(
     anew: bool = ...,
     **specs: WatchSpec,
 ) -> WatchStatus:
-    """Look once at a job: what bounds it, whether it is on plan, what it costs.
+    """Take one status of a job: its bound, its progress against the plan, and its cost.
 
     Reads this machine's GPUs, a Prometheus server (`prometheus=URL`) or a recorded run (`run=NAME`).
 
@@ -2805,7 +2805,7 @@ def watch(
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it is running, else replayed.
-        store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
+        store: Store of runs: the path of an SQLite file, or postgresql://USER@HOST/DATABASE of a team (default: FLOPWISE_RUNS, else runs.db in your data folder).
         interval: Time between two readings.
         window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.
@@ -2867,7 +2867,7 @@ def watch_live(
         prometheus: Read a Prometheus server that scrapes dcgm-exporter, an engine, a run or node_exporter.
         match: Only series with this label: workload=chat.
         run: Read a recorded run, by id or name: live while it is running, else replayed.
-        store: The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).
+        store: Store of runs: the path of an SQLite file, or postgresql://USER@HOST/DATABASE of a team (default: FLOPWISE_RUNS, else runs.db in your data folder).
         interval: Time between two readings.
         window: Time over which the bound is diagnosed.
         plan: A plan of `flopwise plan -o`: use its intervals, limits, price and budget.

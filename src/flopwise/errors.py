@@ -35,6 +35,8 @@ class UnknownNameError(SpecError):
         near = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
         if not near and 0 < len(names) <= FEW_NAMES and not hint.startswith("allowed: "):
             near = f"; known: {', '.join(names)}"
+        if "," in given:
+            near += "; several names are given one by one, each with the option"
         super().__init__(f"unknown {kind} {given[:120]!r}{near}{'. ' + hint if hint else ''}")
 
 

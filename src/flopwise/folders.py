@@ -18,7 +18,7 @@ WAITING = ".flopwise-"
 
 
 def check_folder(folder: Path | str) -> None:
-    """Whether files can be written there: asked before their making takes its time.
+    """Check that files can be written there, before they are computed.
 
     Raises: SpecError: the folder is a file, or it or what it would stand in takes no files.
     """

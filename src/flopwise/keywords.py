@@ -14,7 +14,7 @@ from re import sub
 from typing import Any, ParamSpec, TypeVar
 
 from flopwise.aliases import ALIASES, as_context
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, nearest_names
 from flopwise.options import NEEDED, Option, ValueKind, defaults_of, options_of
 
 P = ParamSpec("P")
@@ -45,7 +45,10 @@ def takes(
             for name in own.keys() & values.keys():
                 if values[name] is not None:
                     values[name] = own[name].parse(values[name], name.replace("_", " "))
-            return function(*args, **values)  # the same keywords, read
+            try:
+                return function(*args, **values)  # the same keywords, read
+            except SpecError as error:
+                raise _with_nearest(error, function.__name__, values, {*known, *spelled}) from error.__cause__
 
         named = [p.replace(annotation=f"{p.annotation} | str") if p.name in own else p for p in named]
         extra = [_parameter(name, specs) for name in fields]
@@ -55,6 +58,15 @@ def takes(
         return call
 
     return declare
+
+
+def _with_nearest(error: SpecError, function: str, given: Mapping[str, Any], known: set[str]) -> SpecError:
+    """The error, with the nearest of all arguments where it is about one that the function does not have."""
+    for name in given:
+        near = nearest_names(name, known, limit=1)
+        if name not in known and str(error).startswith(f"unknown argument {name!r}") and near:
+            return SpecError(f"unknown argument {name!r}; nearest: {near[0]}. help(flopwise.{function}) lists all")
+    return error
 
 
 def _fields(specs: tuple[type, ...], taken: set[str]) -> dict[str, Option]:

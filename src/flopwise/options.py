@@ -28,7 +28,7 @@ FIELD = "."
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """How a value is written, and what it may be.
+    """The syntax and the bounds of a value.
 
     `parse(value, what)` gives it in base units, or raises SpecError with a message that starts with `what`.
     """
@@ -229,13 +229,15 @@ class Option:
     repeated: bool = False  # a flag that may be given several times, a list in a file
 
     def parse(self, value: object, what: str) -> Any:
-        """The value of a file or a keyword in base units.
+        """The value of a file or a keyword in base units; one text stands for a list of it.
 
         Raises:
             SpecError: it cannot be; the message starts with `what`.
         """
         if not self.repeated:
             return self.kind.parse(value, what)
+        if isinstance(value, str):
+            return (self.kind.parse(value, what),)
         if not isinstance(value, list | tuple):
             raise _wrong_value("a list", value, what)
         return tuple(self.kind.parse(part, f"{what}.{number}") for number, part in enumerate(value))
@@ -258,7 +260,10 @@ class Option:
     def schema(self) -> JsonSchema:
         """The allowed values, as JSON Schema."""
         one = dict(self.kind.schema)
-        return {"description": self.help} | ({"type": "array", "items": one} if self.repeated else one)
+        if not self.repeated:
+            return {"description": self.help} | one
+        text_alone = [one] if one.get("type") == "string" or "enum" in one else [{"type": "string", "minLength": 1}]
+        return {"description": self.help, "anyOf": [{"type": "array", "items": one}, *text_alone]}
 
 
 def argument_text(value: Any) -> str:
@@ -365,7 +370,7 @@ def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, eq=False)
 class FileFormat:
-    """What a mapping of a file may say: options of `specs`, by their keys.
+    """The allowed keys of a mapping in a file: options of `specs`.
 
     `sections`: what each section of it is about, by name. `order`: of its keys and sections, where it matters.
     """

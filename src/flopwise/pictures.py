@@ -18,7 +18,7 @@ Point = tuple[float, float]
 
 
 class Picture:
-    """What can be drawn: `title` stands above, and a figure for it alone is `height` inches high."""
+    """A picture: `title` stands above; a figure for it alone is `height` inches high."""
 
     __slots__ = ()
     if TYPE_CHECKING:

@@ -19,7 +19,10 @@ HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 HOURS_PER_MONTH = 730.0
 
-_NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*)?$")
+_NUMBER = re.compile(
+    r"^\s*([+-]?(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*)?$"
+)
+"""A number, its thousands set apart by commas (1,000,000) or underscores, and a unit."""
 _DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0**50}
 _SECONDS = {
@@ -44,6 +47,8 @@ def _number_and_unit(value: object, what: str, example: str) -> tuple[float, str
         match = _NUMBER.match(text) if len(text) < 100 else None
         if match is None:
             raise SpecError(f"{what}: {text[:60]!r} is not a quantity; write for example {example}")
+        if match[2] and match[2].startswith(","):
+            raise SpecError(f"{what}: {text[:60]!r} is more than one number; give one, for example {example}")
         number, unit = float(match[1].replace(",", "").replace("_", "")), (match[2] or "").strip()
     if not math.isfinite(number):
         raise SpecError(f"{what}: {value!r} is not finite; write for example {example}")
@@ -181,7 +186,7 @@ def parse_flops(value: object, what: str = "operations") -> float:
 
 
 def split_count(name: str) -> tuple[int | None, str]:
-    """How many a name asks for, and the name: 2 and `a100-80gb` of `2xa100-80gb`; None where it has no number.
+    """The count in a name, and the name: 2 and `a100-80gb` of `2xa100-80gb`; None where it has no count.
 
     Raises:
         SpecError: none at all.
@@ -250,7 +255,7 @@ def format_seconds(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Currency:
-    """What amounts are shown in: `symbol` stands before them; `source` says where its rate comes from, and of when."""
+    """The currency of amounts in text: `symbol` stands before them; `source` gives the origin and date of its rate."""
 
     code: str
     symbol: str
@@ -295,6 +300,17 @@ def format_joules(value: float) -> str:
 def format_percent(fraction: float, digits: int = 1) -> str:
     """A fraction as a percentage: 0.413 is `41.3 %`."""
     return f"{100 * fraction:.{digits}f} %"
+
+
+def format_chance(probability: float) -> str:
+    """A probability as a whole percentage; one that only rounds to 0 or 100 % is `<1 %` or `>99 %`."""
+    percent = round(100 * probability)
+    return "<1 %" if percent < 1 else ">99 %" if percent > 99 else f"{percent} %"
+
+
+def format_change(ratio: float, digits: int = 0) -> str:
+    """A ratio as a signed percentage: 1.25 is `+25 %`, and what rounds to nothing `+0 %`."""
+    return f"{100 * (ratio - 1):+z,.{digits}f} %"
 
 
 def format_interval(low: float, high: float, text: Callable[[float], str]) -> str:

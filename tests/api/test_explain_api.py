@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.explain import Explanation, figure_of
+from flopwise.api.explain import figure_of
 from flopwise.api.plan import explain_candidate
+from flopwise.changes.explanation import Explanation
 from flopwise.errors import SpecError
 from flopwise.provenance import Figure, format_value, walk
 from flopwise.serving.sim.explain import SimulatedFigureTree

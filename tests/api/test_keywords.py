@@ -124,6 +124,10 @@ def test_a_comparison_takes_the_options_of_its_command(capsys: pytest.CaptureFix
             lambda: flopwise.compare("gpt2", tokens_per_month="1M", gpuz="l4"),  # type: ignore[arg-type]
             "unknown argument 'gpuz'; nearest: gpu",
         ),
+        (
+            lambda: flopwise.memory("Llama-3.1-8B", gpuu="h100"),  # type: ignore[arg-type]
+            r"unknown argument 'gpuu'; nearest: gpu\. help\(flopwise.memory\) lists all$",
+        ),
         (lambda: flopwise.serve("Llama-3.1-8B", input=1, input_tokens=2), "input and input_tokens are the same"),
         (lambda: flopwise.memory("Llama-3.1-8B", context="8 potatoes"), "^context: unknown unit 'potatoes'"),
         (lambda: flopwise.train("Llama-3.1-8B", gpu="h100", gpus="many"), "^gpus: "),

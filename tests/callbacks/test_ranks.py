@@ -20,7 +20,7 @@ from flopwise.callbacks import record
 import os
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2],
     rank=int(os.environ["RANK"]), world_size=2)
-with record(store=sys.argv[1], budget_hours=0.2 / 3600, on_budget="checkpoint", tokens_per_step=64) as run:
+with record(store=sys.argv[1], budget_hours=1.0 / 3600, on_budget="checkpoint", tokens_per_step=64) as run:
     while not run.should_stop:
         time.sleep(0.004 if run.rank else 0.001)
         dist.barrier()

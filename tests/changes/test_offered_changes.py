@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import flopwise
-from flopwise.api.explain import sensitivities
 from flopwise.api.memory import memory
+from flopwise.changes.explanation import sensitivities
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import load_facts
 from named import FACTS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.explain import sensitivities
+from flopwise.changes.explanation import sensitivities
 from flopwise.changes.training import CHANGES, MOVING, SAVING, TrainingSetup, training_changes
 from flopwise.ops.degrees import check_expert_parallel, check_pipeline, check_tensor_parallel
 from named import FACTS, train_answer

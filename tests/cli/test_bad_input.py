@@ -16,6 +16,10 @@ from flopwise import cli
 CASES = list(cases())
 
 
+def _command(case: Case) -> str:
+    return case.argv[0] if case.argv and case.argv[0] in commands() else "no command"
+
+
 def _holds(code: int, out: str, err: str) -> None:
     assert code == 2, f"exit {code}: {out[:300]}{err[:600]}"
     if out:  # of `--json`, whose document is the error
@@ -53,13 +57,26 @@ def test_what_the_cases_change_is_an_answer_by_itself(
     assert cli.main(argv) in {0, 1}, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
-def test_malformed_input_gets_one_clear_message(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case.write(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    code = cli.main(case.argv)
-    _holds(code, *capsys.readouterr())
-    assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
+@pytest.mark.parametrize("command", sorted({_command(case) for case in CASES}))
+def test_malformed_input_gets_one_clear_message(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = list[Exception]()
+    for number, case in enumerate(one for one in CASES if _command(one) == command):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        case.write(folder)
+        before = sorted(folder.rglob("*"))
+        try:
+            code = cli.main(case.argv)
+            _holds(code, *capsys.readouterr())
+            assert sorted(folder.rglob("*")) == before, "nothing is left behind"
+        except Exception as error:  # noqa: BLE001 - every case of the command is tried
+            error.add_note(f"{case.label}: {' '.join(case.argv)}")
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup(f"{len(failures)} cases of {command}", failures)
 
 
 @pytest.mark.parametrize("case", CASES[::200], ids=lambda c: c.label)

@@ -1,13 +1,19 @@
-"""One option has one meaning in every command: adapters, and global batches in tokens."""
+"""One option has one declaration and one meaning in every command."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 
 from flopwise import cli
+from flopwise.cli.app import app
+from flopwise.cli.options import Flag
+from flopwise.options import Option
 
 PLAN = "plan 7B --task finetune --tokens 10M --gpu a10g --max-gpus 1 --top 1"
 TRAIN = "train 7B --gpu a10g --tokens 10M"
@@ -60,3 +66,64 @@ def test_a_global_batch_in_tokens_is_the_same_number_of_sequences(document: Any,
     plan = document(f"plan 1B --task pretrain --tokens 1G --gpu h100 --max-gpus 8 --top 1 {shape}")
     assert plan["plans"][0]["layout"]["global_batch"] == sequences
     assert document(f"train 1B --gpu h100 --gpus 8 {shape}")["global_batch"] == sequences
+
+
+def declarations() -> Iterator[tuple[str, Option]]:
+    """Every flag of every command, as it is spelled, with its declaration."""
+
+    def of(command: click.Command) -> Iterator[tuple[str, Option]]:
+        for form in (command, *getattr(command, "forms", ())):
+            for flag in form.params:
+                if isinstance(flag, Flag):
+                    yield from ((spelling, flag.declared) for spelling in flag.opts if spelling.startswith("--"))
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                yield from of(inner)
+
+    yield from of(app)
+
+
+SEVERAL_SUBJECTS = {
+    # a file, folder or page that the answer is written to (-o); tokens of an answer; where an exported job writes
+    "--output": 9,
+    "--batch": 3,  # sequences of a training pass (--micro-batch); samples a step of storage; sequences of any pass
+    "--budget": 2,  # of a plan; of the job that is watched
+    "--compare": 3,  # layouts; a plan, or a report, written before
+    "--concurrency": 2,  # sequences in the cache; requests in flight
+    "--context": 2,  # of a request with its answer; of a sequence in the cache
+    "--format": 2,  # of imported and of exported runs
+    "--gpu": 2,  # one accelerator; those among which a plan chooses
+    "--host": 2,  # a processor; an address
+    "--kind": 2,  # of model; of device
+    "--list": 2,  # targets; profiles
+    "--model": 3,  # of a deployment; of a run; a part of the name of a run's
+    "--name": 4,  # of prices; of a deployment; of a profile; of a run
+    "--precision": 3,  # of training; of a storage benchmark's products; of a plan, which may try all
+    "--price": 2,  # of an accelerator; of all machines
+    "--prometheus": 2,  # that is read; that scalers query
+    "--queue": 2,  # of requests; of jobs
+    "--rank": 3,  # whose figures are shown; that is exported; whose figures are expected
+    "--replace": 2,  # an instance; runs
+    "--micro-batch": 2,  # in `memory` with --batch beside it
+    "--simulate": 2,  # one answer, off; the best plans, on
+    "--task": 5,  # of memory; of a pass; of a workload; of runs to list; of a run to import
+    "--users": 2,  # of simulated traffic; of an observed one
+    "--utilisation": 2,  # hours in use; its limit
+    "--vendor": 2,  # one that a list is of; those among which a plan chooses
+    "--workers": 2,  # spot replicas; processes
+}
+"""Flags with several declarations, how many, and what each is about."""
+
+
+def test_an_option_is_declared_once_but_for_what_is_about_another_subject() -> None:
+    """One declaration has one help, one kind and one spelling; a default or a heading may be a command's own."""
+    known = dict[str, set[tuple[object, ...]]]()
+    for spelling, one in declarations():
+        known.setdefault(spelling, set()).add((one.flags, one.kind.metavar, one.help, one.metavar))
+    assert {spelling: len(ways) for spelling, ways in known.items() if len(ways) > 1} == SEVERAL_SUBJECTS
+    texts = [(spelling, text) for spelling, ways in known.items() for _, _, text, _ in ways]
+    same = {spelling for (spelling, _), times in Counter(texts).items() if times > 1}
+    assert same == {"--micro-batch", "--precision"}, "the same words are one declaration: here with an alias, with any"

@@ -258,3 +258,10 @@ def test_what_is_good_is_green_what_is_bad_is_red_and_widths_stay() -> None:
     assert re.sub(r"\x1b\[\d+m", "", shown) == plain
     assert verdict("Does not fit 1 x L4: much", Screen(color=True)).startswith("\x1b[31m")
     assert verdict("Fits 1 x L4", Screen(color=True)).startswith("\x1b[1m")
+
+
+def test_a_cell_is_never_broken_at_a_hyphen_of_a_name() -> None:
+    """Names are copied from tables into the next command."""
+    rows = [("1 x nebius gpu-rtx6000_1gpu-24vcpu-218gb", "1 x RTX PRO 6000 Blackwell", "some words of text " * 3)]
+    text = table(["machines", "GPUs", "note"], rows, Screen(width=80))
+    assert "gpu-rtx6000_1gpu-24vcpu-218gb" in text

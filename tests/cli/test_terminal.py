@@ -131,7 +131,7 @@ import time
 from flopwise.cli.progress import Progress, note
 with Progress("planning"):
     {within}
-    for _ in range(20):
+    for _ in range(60):
         time.sleep(0.02)
     note("prices are old")
     time.sleep(0.3)

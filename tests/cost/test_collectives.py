@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,7 +26,7 @@ FACTS = load_facts()
 FABRICS = {
     "hgx": fabric(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9),
     "nvl72": fabric(FACTS.accelerator("GB200"), gpus_per_node=4, network_bytes_per_s_per_gpu=50e9),
-    "pcie": fabric(FACTS.accelerator("L40S"), gpus_per_node=8, network_bytes_per_s_per_gpu=12.5e9),
+    "pcie": fabric(FACTS.accelerator("L40S"), gpus_per_node=8, network_bytes_per_s_per_gpu=12.5e9, intra_node="pcie"),
     "bridge": fabric(FACTS.accelerator("RTX 3090"), gpus_per_node=8, intra_node="link"),
     "host": fabric(FACTS.accelerator("RTX 4090"), gpus_per_node=8),
     "xgmi": fabric(FACTS.accelerator("MI300X"), gpus_per_node=8),
@@ -59,6 +61,19 @@ def test_no_all_reduce_beats_the_fastest_link(name: str, nbytes: float, n: int, 
     least = nbytes * (n - 1) / n / fastest  # a switch that adds up needs one pass, a ring two
     assert float(all_reduce_s(links, nbytes, n, stride, direct=direct)) * SLACK >= least
     assert float(all_gather_s(links, nbytes, n, stride)) * SLACK >= least
+
+
+def test_groups_above_a_links_limit_have_no_custom_kernel() -> None:
+    """vLLM (issue 56128): of its own over PCIe for two devices, the library's for four; columns decide by row."""
+    pcie = FABRICS["pcie"]
+    limited = replace(pcie, levels=(replace(pcie.levels[0], direct_devices=2), *pcie.levels[1:]))
+    n = np.array([2, 4, 8])
+    library, custom, own = (
+        np.asarray(all_reduce_s(links, 16_384.0, n, direct=direct))
+        for links, direct in ((pcie, False), (pcie, True), (limited, True))
+    )
+    assert (custom < library).all()
+    assert own.tolist() == [custom[0], library[1], library[2]]
 
 
 @given(where, st.lists(st.tuples(sizes, groups, strides), min_size=1, max_size=20), ops)

@@ -349,8 +349,9 @@ def test_the_batch_script_hands_its_signal_on_and_queues_anew(tmp_path: Path) ->
     programs = {
         "scontrol": 'if [ "$1" = show ]; then printf "node1\\nnode2\\n"; else echo "$@" >> calls; fi',
         "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"',
-        "torchrun": 'echo "$PET_MASTER_ADDR $PET_NODE_RANK $*" > started; echo $$ > pid; '
-        'exec python3 -c "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); time.sleep(20)"',
+        "torchrun": 'echo "$PET_MASTER_ADDR $PET_NODE_RANK $*" > started; '
+        'exec python3 -c "import os, signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); '
+        "open('pid', 'w').write(str(os.getpid())); time.sleep(60)\"",
         "scancel": 'echo "$@" >> calls; kill -TERM "$(cat pid)"',
     }
     for name, text in programs.items():
@@ -360,10 +361,10 @@ def test_the_batch_script_hands_its_signal_on_and_queues_anew(tmp_path: Path) ->
         "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "12345",
         "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_CPUS_ON_NODE": "2", "SLURM_NODEID": "0",
     }  # fmt: skip
-    wait = "for i in $(seq 100); do [ -s pid ] && break; sleep 0.1; done; sleep 0.5; kill -USR1 $!; wait $!"
+    wait = "for i in $(seq 1000); do [ -s pid ] && break; sleep 0.05; done; kill -USR1 $!; wait $!"
     done = subprocess.run(
         [program("bash", "apt-get install bash"), "-c", f"cd {shlex.quote(str(tmp_path))}; bash run.sbatch & {wait}"],
-        env=environment, capture_output=True, text=True, check=False, timeout=60,
+        env=environment, capture_output=True, text=True, check=False, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "calls").read_text().splitlines() == ["--signal=TERM 12345", "requeue 12345"]

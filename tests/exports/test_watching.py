@@ -57,7 +57,7 @@ def written(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def until(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+def until(holds: Callable[[], bool], seconds: float = 120.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if holds():

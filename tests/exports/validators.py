@@ -133,7 +133,7 @@ def prometheus_server(folder: Path) -> Iterator[str]:
         ]  # fmt: skip
         server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while not _ready(f"http://{address}/-/ready"):
                 if server.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
@@ -157,7 +157,7 @@ def query(url: str, expression: str) -> list[dict[str, Any]]:
     """What a Prometheus answers to an instant query: a list of series, or a refusal."""
     asked = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - loopback
+        with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310 - loopback
             result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
     except urllib.error.HTTPError as error:
         raise RefusedError(error.read().decode()) from error

@@ -118,7 +118,7 @@ def test_an_open_name_in_an_offer_is_noted(tmp_path: Path) -> None:
     _write(tmp_path, "instances.csv", OFFER + "me,box,here,h100,8,10,2026-01-01,s\n")
     (offer,) = load_facts(tmp_path).offers_for(provider="me")
     assert offer.accelerator == "H100-SXM-80"
-    assert "took the SXM" in offer.notes
+    assert "the SXM is assumed" in offer.notes
 
 
 WRONG_CHIPS = {

@@ -146,10 +146,10 @@ BAD_VALUES: list[tuple[str, Any]] = [(key, value) for key in SIZES for value in 
 
 @pytest.mark.parametrize(("key", "value"), BAD_VALUES)
 def test_a_value_that_cannot_be_is_refused_by_its_key(key: str, value: Any) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(SpecError) as caught:
         model_from_config(LLAMA | {key: value}, name="my-model")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     message = str(caught.value)
     assert "my-model" in message
     assert key in message or "heads" in message
@@ -234,7 +234,7 @@ def test_junk_in_any_family_is_refused_or_read_but_never_breaks(name: str, data:
     own: dict[str, Any] = config.get(part) or config
     changes |= {key: data.draw(JUNK) for key in data.draw(st.lists(st.sampled_from(sorted(own)), max_size=3))}
     changed = config | changes if own is config else config | {part: own | changes}
-    start = time.perf_counter()
+    start = time.process_time()
     with contextlib.suppress(FlopwiseError):
         model_from_config(changed | {"model_type": config["model_type"]}, name="x")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -125,8 +126,6 @@ def test_what_is_no_hub_id_never_reaches_the_client(monkeypatch: pytest.MonkeyPa
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_quietly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    import time
-
     from huggingface_hub import constants
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -136,16 +135,18 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_quietly(
     began = time.monotonic()
     with pytest.raises(SpecError, match="the hub cannot be reached"):
         load_model("someone/elses")
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 20, "the client's own tries take 23 s"
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_hub_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    ends, threads = threading.Event(), {*threading.enumerate()}
     monkeypatch.setattr(catalog, "WHOLE_S", 0.05)
-    monkeypatch.setattr(catalog, "_download", lambda _: time.sleep(0.5))
-    started = time.monotonic()
+    monkeypatch.setattr(catalog, "_download", lambda _: ends.wait(60))
     with pytest.raises(SpecError, match=r"the hub cannot be reached \(TimeoutError\)"):
         hub_config("somebody/a-model-that-is-not-cached")
-    assert time.monotonic() - started < 0.4
-    time.sleep(0.6)  # others fork: no thread may be left
+    (waiting,) = {*threading.enumerate()} - threads
+    assert waiting.is_alive(), "the hub still sends"
+    ends.set()
+    waiting.join(60)  # others fork: no thread may be left

@@ -145,6 +145,25 @@ def test_shares_that_need_what_cannot_run_are_left_out(facts: Facts) -> None:
         assess(fleet_from({"name": "f", "workloads": [TUNE], "policies": shares}), facts, scenarios=0)
 
 
+def test_shares_of_a_bill_without_some_of_its_workloads_go_before_the_budget() -> None:
+    """No machines are reserved for three years for runs of hours, so that shares of what is left of the bill hold."""
+    runs = {"task": "pretrain", "data": {"tokens": "100M", "seq_len": 2048, "global_batch": 16}}
+    small, large = (["p4d.24xlarge", f"a2-highgpu-{count}g"] for count in (1, 8))
+    workloads = [
+        runs | {"name": "medium", "model": "gpt-j-6b", "constraints": {"instances": small, "max_gpus": 8}},
+        runs | {"name": "large", "model": "Llama-65B", "constraints": {"instances": large, "max_gpus": 8}},
+        CHAT | {"name": "impossible", "targets": {"latency": {"p95": "1ms"}}},
+    ]
+    policies = {
+        "providers": {"aws": "60%", "gcp": "40%"}, "share_tolerance": "15%", "budget_per_month": "$7k",
+        "purchase": ["on_demand", "spot", "reserved_3y"],
+    }  # fmt: skip
+    found = assess(fleet_from({"name": "f", "workloads": workloads, "policies": policies}), FACTS, scenarios=0)
+    assert found.warnings[0].startswith("shares of the bill are ignored")
+    assert {row.purchase for row in found.allocation} == {"spot"}
+    assert found.usd_per_month.total < 2000
+
+
 def test_a_budget_below_the_floor_says_the_floor(facts: Facts) -> None:
     fleet = fleet_from({"name": "f", "workloads": [DESKS], "policies": {"budget_per_month": 1}})
     found = assess(fleet, facts)

@@ -82,12 +82,18 @@ def test_a_month_costs_what_the_invoice_says() -> None:
 
 
 def test_the_changes_lead_from_the_bill_of_today_to_the_proposal() -> None:
+    bill, parts = answer().usd_per_month, 0.0
     for w in answer().workloads:
         usd = w.usd_per_month
         for change in w.changes:
             usd -= change.saves_usd_per_month
+            bill -= change.saves_usd_per_month
+            parts += change.difference_frac or 0.0
             assert usd == pytest.approx(change.usd_per_month), (w.name, change.what)
+            assert bill == pytest.approx(change.fleet_usd_per_month), (w.name, change.what)
         assert w.proposed_usd_per_month == pytest.approx(usd), w.name
+    assert parts == pytest.approx(1.0)
+    assert bill == pytest.approx(answer().proposed_usd_per_month)
     assert answer().proposed_usd_per_month == pytest.approx(
         sum(w.proposed_usd_per_month or 0.0 for w in answer().workloads)
     )

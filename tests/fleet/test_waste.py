@@ -13,7 +13,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.fleet import allocate as allocation
 from flopwise.fleet import outlook
 from flopwise.fleet.allocate import allocate as allocate_problem
-from flopwise.fleet.assess import assess
+from flopwise.fleet.assess import _optimality, assess
 from flopwise.fleet.model import Allocation
 from flopwise.fleet.outlook import bindings
 from flopwise.fleet.program import AllocationProblem
@@ -87,12 +87,29 @@ def test_what_is_left_out_for_a_share_is_said_with_what_it_would_save(more: dict
     found = allocate(options, demands, HALVES)
     assert found.by_provider == {"a": 100, "b": 100}
     assert found.left_out == ((what, 60.0),)
+    assert type(found.left_out[0][1]) is float  # numbers of NumPy are no JSON
     problem = AllocationProblem(options=tuple(options), demands=demands, rules=HALVES)
     (row,) = (row for row in bindings(problem, found) if row.constraint.startswith("without"))
     assert row.text.endswith(
         "is left out for all workloads; with it the same providers would do the same work for $60 a month less"
     )
     assert not allocate(options, demands, RULES).left_out
+
+
+def test_an_allocation_too_large_to_leave_others_out_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares that hold anyway: in a small allocation it is known whether they hold for less with something left out."""
+    options, demands = (
+        [option(0, "a", 100), option(1, "b", 100), option(1, "b", 90, region="s")],
+        (demand("s"), demand("t")),
+    )
+    rules = replace(HALVES, share_tolerance=0.2)
+    assert allocate(options, demands, rules).whole_traits
+    monkeypatch.setattr("flopwise.fleet.allocate.EFFORT_EACH", 1e9)
+    large = allocate(options, demands, rules)
+    assert not large.whole_traits
+    assert large.usd == 190
+    assert "no region, device or way to buy left out" in _optimality([], large)
+    assert allocate(options, demands, replace(RULES, providers={})).whole_traits  # nothing to hold
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])

@@ -184,9 +184,9 @@ def test_an_answer_with_other_machines_names_what_it_changes_most(facts: Facts) 
     _, rows = asked(facts, desks(), stays)
     now, then = 4 * 0.5 * MONTH, 4 * 0.6 * MONTH
     change = (
-        f"; it changes most: d on 4 x gcp g2-standard-4 on demand for ${then:,.0f} instead of ${now:,.0f} on 4 x aws "
-        "g4dn.xlarge on demand"
+        f"; the largest changes: d on 4 x gcp g2-standard-4 on demand for ${then:,.0f} instead of ${now:,.0f} on "
+        "4 x aws g4dn.xlarge on demand"
     )
     assert rows["aws is lost"].text.endswith(change)
     assert "stays" not in rows["aws is lost"].text
-    assert "it changes most" not in rows["gcp is lost"].text  # nothing is left for `stays`
+    assert "the largest changes" not in rows["gcp is lost"].text  # nothing is left for `stays`

@@ -105,7 +105,7 @@ def texts(path: str, value: float) -> set[str]:
     """A figure as a report may write it, in the unit that its name says."""
     name = re.sub(r"\.(value|low|high|mean)$", "", path)
     write = next(write for pattern, write in WRITTEN if re.fullmatch(rf"(.*\.)?({pattern})", name))
-    sure = {"99 %"} if ".meets." in path and value > 0.99 else set()  # "> 99 %"
+    sure = {"99 %"} if ".meets." in path and value > 0.99 else set()  # ">99 %"
     return write(value) | sure
 
 

@@ -176,7 +176,7 @@ def test_a_ray_cluster_of_three_workers_gives_the_same_plans(tmp_path: Path) -> 
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -190,7 +190,7 @@ def test_no_cluster_at_the_address_is_said(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flopwise", "plan", str(ROOT / "examples" / "sweep.yaml"), "--engine", "ray",
          "--address", "127.0.0.1:1"],
-        check=False, capture_output=True, text=True, timeout=100, cwd=tmp_path,
+        check=False, capture_output=True, text=True, timeout=500, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr[-3000:]
     assert "no Ray cluster answers at 127.0.0.1:1" in done.stderr

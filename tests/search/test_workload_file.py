@@ -1,7 +1,9 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
 from flopwise.api.plan import workload
 from flopwise.errors import SpecError
@@ -155,3 +157,12 @@ def test_the_schema_takes_what_the_reader_takes() -> None:
     jsonschema.validate(yaml.safe_load(GOOD), schema())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"model": "a", "task": "serve", "trafic": {}}, schema())
+
+
+@pytest.mark.parametrize("software", ["any", ["any"]])
+def test_one_text_stands_for_a_list_of_it(software: object) -> None:
+    document = yaml.safe_load(GOOD) | {"software": software}
+    assert workload_from(document).limits.software == ("any",)
+    jsonschema.validate(document, schema())
+    with pytest.raises(SpecError, match="software: 'some' is not one of"):
+        workload_from(document | {"software": "some"})

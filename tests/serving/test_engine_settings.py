@@ -30,6 +30,19 @@ def _machine(**engine: Any) -> Any:
     return replace(machine, engine=replace(machine.engine, **engine))
 
 
+@pytest.mark.parametrize(("engine", "most"), [("vllm", 2), ("vllm-2024", 2), ("sglang", 2), ("tensorrt-llm", np.inf)])
+def test_all_reduce_kernels_of_vllm_and_sglang_join_no_more_than_two_devices_over_pcie(
+    engine: str, most: float
+) -> None:
+    """vLLM issue 56128: "not supported on more than two PCIe-only GPUs"; NVLink has no such limit."""
+    card = cluster(FACTS.accelerator("RTX A6000"), gpus_per_node=4, intra_node="pcie")
+    over_pcie, over_nvlink = (
+        runner(serve_job_with(model=LLAMA, cluster=machine, engine=FACTS.engine(engine))).fabric.levels[0]
+        for machine in (card, cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8))
+    )
+    assert (over_pcie.direct_devices, over_nvlink.direct_devices) == (most, np.inf)
+
+
 def test_a_scheduler_that_looks_every_thirty_steps_leaves_a_request_for_half_of_them() -> None:
     """SGLang, --scheduler-recv-interval 30: at any of 30 steps with equal chances, 0 to 29 more: 14.5 on average."""
     often, seldom = (closed_loop(_machine(recv_interval=n), ONE, float(USERS), INPUT, OUTPUT) for n in (1, 30))

@@ -37,10 +37,12 @@ from plain_machine import (
 import flopwise
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Model
+from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.iteration import StepLoad, StepTime
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.engine import replica
+from flopwise.serving.techniques import runner
 
 ONE = ServingLayout()
 
@@ -221,6 +223,21 @@ def test_kernels_around_experts_take_their_time_in_each_of_their_layers() -> Non
         assert added == pytest.approx(layers * 50e-6)
 
 
+def test_ported_products_of_experts_with_scales_of_blocks_read_their_weights_more_slowly() -> None:
+    """At half the rate: each of the 32 layers reads its touched experts' 3 x 4096 x 14336 weights of 8.25 bits, twice.
+
+    Elsewhere, in another format, and in engines whose kernels are as good there, nothing changes.
+    """
+    load = StepLoad(decode_batch=1, decode_context=100)
+    plain = plain_runner(plain_job(model=load_model("Mixtral-8x7B")))
+    for vendor, dtype, slower in (("AMD", "fp8_block", 1), ("NVIDIA", "fp8_block", 0), ("AMD", "fp8", 0)):
+        machine = replace(plain, dtype=dtype, weight_bits=8.25, rates=replace(plain.rates, vendor=vendor))
+        half, whole = (replace(machine, engine=replace(machine.engine, block_port_frac=frac)) for frac in (0.5, 1.0))
+        added = float(np.asarray(half.step(load, ONE).seconds - whole.step(load, ONE).seconds))
+        expected = slower * 32 * 2 * 3 * 4096 * 14336 * 8.25 / 8 / BYTES_PER_S
+        assert added == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
 def test_a_long_prompt_multiplies_with_two_experts_a_token() -> None:
     """2 x 2 experts x 3 x 4096 x 14336 operations a token and layer; rows of each expert fill tiles."""
     load = StepLoad(prefill_tokens=8192, prefill_context=8192)
@@ -348,7 +365,8 @@ def test_kernels_hide_part_of_their_start() -> None:
 
 
 def test_chained_kernels_win_back_part_of_all_starts_in_captured_steps() -> None:
-    """Three tenths of each fixed time, whichever kernel's; a step that is not captured has none back."""
+    """Three tenths of each fixed time, whichever kernel's; none in steps that are not captured, or where weights are
+    integers in groups, whose kernels wait for the one ahead."""
     load = StepLoad(decode_batch=64, decode_context=2000)
     fixed = {"kernel_s": 4e-6, "decode_s": 9e-6, "pointwise_frac": 1e12}
     total_s = LAYERS * (4 + 4) * 4e-6 + LAYERS * 9e-6 + 3 * 4e-6
@@ -358,6 +376,8 @@ def test_chained_kernels_win_back_part_of_all_starts_in_captured_steps() -> None
         placed = plain_cluster(**fixed, chained_frac=0.3)
         added = seconds(load, cluster=placed, engine=engine) - seconds(load, engine=engine)
         assert added == pytest.approx(kept * (total_s - hidden_s), rel=1e-6)
+    for name, chains in (("bf16", True), ("nvfp4", True), ("mxfp4", True), ("awq", False), ("Q4_K_M", False)):
+        assert runner(plain_job(weights=load_facts().weight_format(name))).chains == chains
 
 
 @pytest.mark.parametrize(("chained", "slower"), [(0.0, 4.0), (0.5, 2.0)])
@@ -370,6 +390,14 @@ def test_idle_cores_of_a_narrow_product_fetch_what_the_next_kernel_reads(chained
     added_s = seconds(load, cluster=replace(placed, rates=narrow)) - seconds(load, cluster=replace(placed, rates=wide))
     lost = 4096 * (6144 * (slower * 32 / 48 - 1) + (4096 + FFN) * (slower - 1))
     assert added_s == pytest.approx(LAYERS * 2 * lost / BYTES_PER_S, rel=1e-6)
+
+
+def test_engines_draw_their_share_of_the_sustained_bandwidth() -> None:
+    """Half of it: all that a step of one sequence reads takes twice as long, what the host does as long as before."""
+    load = StepLoad(decode_batch=1, decode_context=1000)
+    host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + ENGINE.sequence_s
+    halved_s = seconds(load, cluster=plain_cluster(served_dram_frac=0.5))
+    assert halved_s - host_s == pytest.approx(2 * (seconds(load) - host_s), rel=1e-6)
 
 
 def test_an_emulated_cache_format_is_converted_by_each_query_head() -> None:

@@ -171,7 +171,7 @@ def test_decoding_waits_for_weights_until_the_batch_is_large() -> None:
 
 def test_host_transfers_of_an_offloaded_optimizer_hide_behind_accumulation() -> None:
     plain = advise("Llama-3.1-8B", gpu="h100")
-    answer = advise("Llama-3.1-8B", gpu="h100", offload=True)
+    answer = advise("Llama-3.1-8B", gpu="h100", offload="optimizer")
     assert answer.pass_s == plain.pass_s
     pinned = the(answer, "host transfers")
     told = next(f.why for f in answer.fine if f.what == "host transfers, pinned")
@@ -181,7 +181,9 @@ def test_host_transfers_of_an_offloaded_optimizer_hide_behind_accumulation() -> 
     assert "48.2 GB a step over PCIe 5" in told
     assert 0 < pinned.gain_frac < 1
     with pytest.raises(SpecError, match="offload"):
-        advise("gpt2", gpu="h100", task="serve", offload=True)
+        advise("gpt2", gpu="h100", task="serve", offload="optimizer")
+    with pytest.raises(SpecError, match="offload: a review of shapes has the optimizer alone, not activations"):
+        advise("gpt2", gpu="h100", offload=["optimizer", "activations"])
 
 
 NAMES = [name for name in FACTS.models.names if load_model(name).stacks]

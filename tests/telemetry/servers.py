@@ -75,7 +75,7 @@ def _ready(url: str) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     """Whether it comes to hold."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -184,10 +184,10 @@ def test_everything_is_served_under_names_that_stay(tmp_path: Path) -> None:
     watcher = watcher_of(run="assistant", store=str(tmp_path / "runs.db"), budget=100.0)
     page = MetricsPage(0)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=60) as answer:
             assert b"flopwise" not in answer.read(), "before the first look"
         page.status = watcher.look()
-        with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     finally:
         page.close()

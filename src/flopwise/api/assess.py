@@ -25,7 +25,7 @@ def assess(
     today: str | None = None,
     advance: Advance | None = None,
 ) -> Assessment:
-    """Assess a platform: where each workload runs, what a month costs, and what to decide.
+    """Assess a platform: machines of each workload, the monthly bill, and decisions to take.
 
     The same as `assess_with_plans`, without the plan of each workload.
 

@@ -125,7 +125,7 @@ def calibrations() -> list[CalibrationProfile]:
 
 
 def calibration_profile(name: str) -> CalibrationProfile:
-    """What a calibration profile says, and what it was made of.
+    """The calibration profile of this name: its constants, errors, devices and the files it was made of.
 
     Args:
         name: of the profile.

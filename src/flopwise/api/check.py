@@ -21,7 +21,7 @@ def check(
     today: str | None = None,
     advance: Advance | None = None,
 ) -> Check:
-    """Check the machines that a platform has: do they hold, what do they cost, what would change.
+    """Check the machines that a platform has today: targets, cost, and what to change.
 
     Args:
         fleet: path of a fleet file whose workloads say under `existing` what they run on, or plain data with the

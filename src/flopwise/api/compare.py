@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareAnswer:
-    """The comparison and what it is of."""
+    """A comparison of recorded runs, with their names."""
 
     model: Model
     cluster: Cluster

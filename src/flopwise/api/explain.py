@@ -1,20 +1,15 @@
-"""Origin of figures and their sensitivities: the provenance of an answer, and the effect of single changes."""
+"""`explain`: the provenance of an answer, and the effect of single changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flopwise.errors import SpecError
-from flopwise.pictures import BarPicture, Picture
-from flopwise.results import Result, attributes
-from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.changes.effects import Sensitivity
-    from flopwise.changes.format_fit import FitAnswer, FormatFit
+    from flopwise.changes.explanation import Explanation
+    from flopwise.changes.format_fit import FitAnswer
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.cost.roofline import RooflineAnswer
     from flopwise.facts.architecture import Model
@@ -24,46 +19,6 @@ if TYPE_CHECKING:
     from flopwise.training.answer import TrainAnswer
 
 QUESTIONS = ("train", "serve", "memory")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Explanation(Result):
-    """An answer with the tree of its figures and the effect of each single change, largest first."""
-
-    answer: TrainAnswer | ServeAnswer | MemoryAnswer
-    figure: Figure
-    sensitivities: tuple[Sensitivity, ...]
-
-    table: ClassVar[str] = "sensitivities"
-
-    @property
-    def verdict(self) -> str:
-        """The verdict of the answer."""
-        return self.answer.verdict
-
-    @property
-    def settings(self) -> tuple[tuple[str, str], ...]:
-        """The settings of the answer."""
-        return tuple(self.answer.settings)
-
-    def document(self) -> dict[str, Any]:
-        """The explanation by key."""
-        from flopwise.provenance import assumptions, to_json
-
-        return {
-            "provenance": to_json(self.figure),
-            "assumptions": [*assumptions(self.figure), *self.answer.assumptions],
-            "sensitivities": [attributes(one, "change effects note") for one in self.sensitivities],
-        }
-
-    def picture(self) -> Picture:
-        """The effect of each change on the first figure, in percent."""
-        name = next((name for one in self.sensitivities for name in one.effects), "")
-        ratios = [(one.change, one.effects.get(name)) for one in self.sensitivities]
-        rows = [(change, 100 * (ratio - 1)) for change, ratio in ratios if ratio is not None]
-        if not rows:
-            raise SpecError("there is nothing to plot: no single change has an effect")
-        return BarPicture(title=self.verdict, unit=f"% change of {name}", rows=rows)
 
 
 @overload
@@ -92,6 +47,8 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
     """
     if isinstance(kind, str) and kind in QUESTIONS:
         question = getattr(import_module(f"flopwise.api.{kind}"), kind)
+        from flopwise.changes.explanation import explanation
+
         return explanation(question(*args, **options))
     if args:
         allowed = f"{', '.join(QUESTIONS)}, or a model with keywords"
@@ -99,29 +56,6 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
     from flopwise.api.shapes import advise
 
     return advise(kind, **options)
-
-
-def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation:
-    """The explanation of an answer that is there already."""
-    return Explanation(answer=answer, figure=figure_of(answer), sensitivities=sensitivities(answer))
-
-
-def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
-    """The effect of each single change that the question itself would accept, the largest first."""
-    from flopwise.changes import serving, training
-    from flopwise.changes.effects import Sensitivity
-    from flopwise.changes.memory import memory_remedies
-    from flopwise.cost.memory_answer import MemoryAnswer
-    from flopwise.training.answer import TrainAnswer
-
-    if isinstance(answer, MemoryAnswer):
-        ratios = [(remedy.change, remedy.total_bytes / answer.per_gpu_bytes) for remedy in memory_remedies(answer)]
-        effects = (Sensitivity(change=change, effects={"memory": ratio}) for change, ratio in ratios)
-        return tuple(sorted(effects, key=lambda sensitivity: -sensitivity.size))
-    if isinstance(answer, TrainAnswer):
-        return training.sensitivities(answer.estimate, answer.memory.facts)
-    facts = answer.memory.facts
-    return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
 
 
 def figure_of(
@@ -132,209 +66,14 @@ def figure_of(
     Raises:
         SpecError: the answer is of a network that is known by its samples.
     """
+    from flopwise.changes.explanation import answer_figure
     from flopwise.changes.format_fit import FitAnswer
-    from flopwise.cost.memory_answer import MemoryAnswer
-    from flopwise.cost.roofline import RooflineAnswer
-    from flopwise.provenance import with_kinds
     from flopwise.shapes.answer import ShapeAnswer
-    from flopwise.training.answer import TrainAnswer
 
-    if not answer.explained:
-        raise SpecError("only models with token layers can be explained; this network is known by its samples")
-    if isinstance(answer, MemoryAnswer):
-        return with_kinds(_memory_figure(answer), answer.kinds)
     if isinstance(answer, FitAnswer):
-        return _fit_figure(answer)
-    if isinstance(answer, RooflineAnswer):
-        return _roofline_figure(answer)
+        return answer.figure()
     if isinstance(answer, ShapeAnswer):
         from flopwise.shapes.explain import pass_figure
 
         return pass_figure(answer)
-    if isinstance(answer, TrainAnswer):
-        from flopwise.training.explain import train_figure
-
-        return with_kinds(_with_memory_ends(train_figure(answer.estimate), answer.memory), answer.kinds)
-    from flopwise.serving.explain import serve_figure
-
-    tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
-    return with_kinds(_with_memory_ends(tree, answer.memory), answer.kinds)
-
-
-def _with_memory_ends(tree: Figure, answer: MemoryAnswer) -> Figure:
-    """The tree of an estimate with the ends of the memory per GPU."""
-    from flopwise.origin import interval
-    from flopwise.provenance import walk
-
-    total = next(one for one in walk(tree) if one.name == "memory per GPU")
-    ends = interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)
-    return replace(tree, inputs=(*tree.inputs, *ends))
-
-
-def _memory_figure(answer: MemoryAnswer) -> Figure:
-    from flopwise.origin import chip_fact, estimate_of, interval
-    from flopwise.provenance import setting, term
-    from flopwise.serving.memory_answer import ServingMemoryAnswer
-    from flopwise.training.memory_answer import TrainingMemoryAnswer
-
-    if isinstance(answer, TrainingMemoryAnswer):
-        from flopwise.training.explain import step_memory_figure
-
-        total, engine = step_memory_figure(answer.model, answer.recipe, answer.layout, answer.memory), ""
-    else:
-        from flopwise.serving.explain import serving_memory_figure
-
-        assert isinstance(answer, ServingMemoryAnswer)
-        software, engine = answer.deployment.software(answer.facts, answer.accelerator), str(answer.deployment.engine)
-        total = serving_memory_figure(
-            answer.model, answer.layout, answer.memory, software["weights"], software["kv_dtype"], software["engine"]
-        )
-    figures = [total, *interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)]
-    if answer.accelerator is not None and answer.usable_bytes is not None:
-        usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
-        if answer.usable_bytes != answer.capacity_bytes:
-            rule = setting("engine", engine)
-            usable = term(
-                "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
-            )
-        figures.append(term("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
-        if answer.fits_probability is not None:
-            ends = [below for end in figures[1:3] for below in end.inputs if below.kind == "calibration"]
-            formula = f"error model: probability that measured / predicted x {total.name} is at most {usable.name}"
-            figures.append(term("chance to fit", answer.fits_probability, "frac", formula, total, usable, *ends))
-        if isinstance(answer, ServingMemoryAnswer) and answer.kv_capacity_tokens is not None:
-            left = f"memory model: tokens in what weights and workspace leave of {usable.name}"
-            cache = term("cache capacity", answer.kv_capacity_tokens, "tokens", left, usable)
-            formula = "memory model: sequences in the cache while answers grow, at most the largest batch"
-            figures += [cache, term("maximum concurrency", answer.max_concurrency, "", formula, cache)]
-    return estimate_of(f"{answer.model.name} to {answer.task}", figures)
-
-
-def _roofline_figure(answer: RooflineAnswer) -> Figure:
-    from flopwise.cost.energy import device_watts
-    from flopwise.cost.money import num_instances
-    from flopwise.cost.precisions import PRECISIONS
-    from flopwise.origin import Device, Ledger, chip_fact, estimate_of, number, price
-    from flopwise.provenance import setting
-    from flopwise.units import HOUR_S
-
-    device, book = Device(answer.cluster), Ledger()
-    work = {"FLOP": (answer.flops, "FLOP"), "bytes moved": (answer.bytes, "B")}
-    for name, (value, unit) in work.items():
-        if answer.samples is None:
-            book.add_given(name, value, unit)
-        else:
-            book.add_count(name, value, unit, answer.what)
-    gpus = book.add_given("GPUs", answer.num_gpus)
-    known, calibrated = answer.dtype in PRECISIONS, answer.efficiency_source != "given"
-    if known:
-        peak = device.datasheet(f"peak {answer.dtype}", "FLOP/s")
-    else:
-        value = device.chip.peak_flops_per_s(answer.dtype)
-        peak = chip_fact(device.chip, f"peak {answer.dtype}", "FLOP/s", value)
-    bandwidth = device.datasheet("hbm_bytes_per_s", "B/s")
-    if calibrated:
-        rate = PRECISIONS[answer.dtype].rate if known else "bf16"
-        shares = (device.parameter(f"matmul_frac.{rate}"), device.parameter("dram_frac"))
-    else:
-        shares = (setting("efficiency", answer.compute_efficiency_frac, "frac"),) * 2
-    for one in (peak, bandwidth, *shares):
-        book.add_figure(one)
-    compute = book.add("compute time", answer.compute_s, "s", f"FLOP / ({peak.name} x {shares[0].name} x {gpus.name})")
-    memory = book.add(
-        "memory time", answer.memory_s, "s", f"bytes moved / ({bandwidth.name} x {shares[1].name} x {gpus.name})"
-    )
-    figures = [
-        book.add("time", answer.seconds, "s", f"max({compute.name}, {memory.name})"), compute, memory,
-        book.add(
-            "lower bound", answer.lower_bound_s, "s",
-            f"max(FLOP / ({peak.name} x {gpus.name}), bytes moved / ({bandwidth.name} x {gpus.name}))",
-        ),
-        book.add(
-            "share of datasheet rates", answer.utilisation_frac, "frac", f"FLOP / ({peak.name} x {gpus.name} x time)"
-        ),
-        book.add(
-            "share of the bandwidth", answer.bandwidth_frac, "frac",
-            f"bytes moved / ({bandwidth.name} x {gpus.name} x time)",
-        ),
-        book.add(
-            "ridge", answer.ridge_flops_per_byte, "FLOP/B",
-            f"{peak.name} x {shares[0].name} / ({bandwidth.name} x {shares[1].name})",
-        ),
-    ]  # fmt: skip
-    if answer.intensity_flops_per_byte is not None:
-        figures.append(book.add("FLOP per byte", answer.intensity_flops_per_byte, "FLOP/B", "FLOP / bytes moved"))
-    rate_of, bill, joules = (
-        one if at_least is None else at_least
-        for one, at_least in (
-            (answer.samples_per_s, answer.samples_per_s_at_most), (answer.cost_usd, answer.cost_usd_at_least),
-            (answer.energy_joules, answer.energy_joules_at_least),
-        )
-    )  # fmt: skip
-    if rate_of is not None:
-        book.add_given("samples", answer.samples)
-        figures.append(book.add("samples per second", rate_of, "samples/s", "samples / time"))
-    each = price(answer.cluster)
-    if bill is not None and each is not None:
-        size = answer.cluster.gpus_per_node
-        paid = float(num_instances(answer.num_gpus, size)) * size
-        book.add_figure(each)
-        book.add_count("GPUs paid", paid, "", "those of whole machines", gpus)
-        figures.append(book.add("cost", bill, "USD", f"time / {HOUR_S:g} x {each.name} x GPUs paid"))
-    if joules is not None:
-        bound = answer.bound == "compute"
-        limit_w = number(device.datasheet("tdp_w", "W").value)
-        draw, host, limit, pue = device.power(number(device_watts(limit_w, float(bound), float(not bound), 0.0)))
-        formula = f"{gpus.name} x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x time"
-        figures.append(book.add("energy", joules, "J", formula, gpus, draw, host, limit, pue, figures[0]))
-    return estimate_of(answer.what, figures)
-
-
-def _fit_figure(answer: FitAnswer) -> Figure:
-    from flopwise.origin import estimate_of
-
-    figures = [figure for row in answer.formats for figure in _format_figures(row)]
-    return estimate_of(f"{answer.model.name} on {answer.num_gpus} x {answer.accelerator.name}", figures)
-
-
-FORMAT_FIGURES = {
-    "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
-    "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
-    "cost per million output tokens": "cost per million output tokens",
-}  # fmt: skip
-"""Figures of a service and of its memory that a row of `fit` shows: their names, and those of the columns."""
-
-
-def _format_figures(row: FormatFit) -> Iterator[Figure]:
-    """What stands in the row of a weight format."""
-    from flopwise.provenance import fact, term
-    from flopwise.serving.explain import serve_figure
-
-    memory = {one.name: one for one in _memory_figure(row.memory).inputs}  # of one request
-    served = () if row.service is None else serve_figure(row.service).inputs
-    known = {one.name: one for one in served} | {
-        n: memory[n] for n in ("memory per GPU", "chance to fit") if n in memory
-    }
-    for name, shown in FORMAT_FIGURES.items():
-        if name in known:
-            one = known[name]
-            yield term(f"{shown} in {row.weights}", one.value, one.unit, name, one)  # type: ignore[arg-type] # a number
-    for word in ("low", "high"):
-        if (end := known.get(f"throughput, {word}")) is not None:
-            yield term(f"tokens/s in {row.weights}, {word}", end.value, end.unit, end.name, end)  # type: ignore[arg-type]
-    formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
-    alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
-    yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)
-    evaluations = [one for one in row.memory.facts.quality if one.format == row.weights and not one.trained]
-    if evaluations:
-        scores = [
-            fact(f"score of {one.model}, {one.measure}", one.score, "frac", source=one.source, date=one.date,
-                 confidence=one.confidence, note=one.notes)
-            for one in evaluations
-        ]  # fmt: skip
-        least = min(one.score for one in evaluations)
-        formula = "counted: the lowest of the scores below"
-        yield term(f"scores kept in {row.weights}", least, "frac", formula, *scores)
-
-
-"""Figures of a row by their names in the trees of memory and serving."""
+    return answer_figure(answer)

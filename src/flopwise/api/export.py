@@ -25,7 +25,7 @@ PROGRAMS = (".sh", ".sbatch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetInfo:
-    """A target: the tasks it is `for`, its files, and what they are checked with, of which version."""
+    """An export target: its tasks `for`, its files, and the checker of these with its version."""
 
     name: str
     tasks: tuple[str, ...]
@@ -55,7 +55,7 @@ def export_targets() -> list[TargetInfo]:
 
 
 def check_targets(targets: Iterable[str]) -> None:
-    """Whether there are such targets: asked before a plan takes its time. Raises UnknownNameError."""
+    """Check the names of export targets before a plan takes its time. Raises UnknownNameError."""
     from flopwise.exports.targets import target_module
 
     for target in targets:

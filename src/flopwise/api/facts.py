@@ -279,7 +279,7 @@ def _matches(part: str | None, *names: str) -> bool:
 
 @takes(SourceSpec, batch=BATCH, seq=CONTEXT)
 def model(spec: str, *, batch: int | None = None, seq: int | None = None, **options: Any) -> ModelCard:
-    """What is known of the model that `spec` names; with `batch` and `seq` its operations too.
+    """Facts about the model that `spec` names; with `batch` and `seq` its operations too.
 
     `options` are those of `SourceSpec`.
 

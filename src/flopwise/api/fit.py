@@ -22,7 +22,7 @@ def fit(
     model: Model | str, *, context: int | None = None, output: int | None = None,
     formats: str | Sequence[str] | None = None, **options: Any,
 ) -> FitAnswer:  # fmt: skip
-    """What fits in which weight format: longest context, requests at once, tokens/s and price.
+    """Compare weight formats on a device: whether they fit, longest context, requests at once, tokens/s and price.
 
     All accelerators that are given make one replica: `gpu="2xa100-80gb"`.
 

@@ -73,7 +73,7 @@ def observe(
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """The traffic of an observation simulated, and how it compares with what was measured."""
+    """The simulated traffic of an observation, compared with the measurements."""
 
     answer: SimulateAnswer
     observation: Observation
@@ -97,7 +97,7 @@ def replay(
     on_compile: Callable[[], None] | None = None,
     **keywords: Any,
 ) -> Replay:
-    """Simulate the traffic of an observation, and compare with what was measured.
+    """Simulate the traffic of an observation and compare it with the measurements.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B".

@@ -43,7 +43,7 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
 def stale_notes(
     priced: Iterable[tuple[str, str]], *, most_days: float | None = None, day: dt.date | None = None
 ) -> list[str]:
-    """A sentence for each (what is priced, day of the price) that is older than `most_days` (180), oldest first."""
+    """A sentence for each (subject, date of its price) that is older than `most_days` (180), oldest first."""
     from flopwise.price_import.age import MOST_DAYS, age_notes
 
     return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
@@ -58,7 +58,7 @@ def import_prices(
     skip_unknown: bool = False,
     facts: str | Path | None = None,
 ) -> PriceImport:
-    """Lay the prices of a file over the shipped ones; nothing changes if anything in it is wrong.
+    """Put the prices of a file over the shipped ones; nothing changes if any row of it is wrong.
 
     The answer's `notes` name new providers and prices that are far from those already known.
 
@@ -96,7 +96,7 @@ def import_prices(
 
 
 def list_prices() -> list[ImportedFile]:
-    """List what was imported, oldest first; files that cannot be read say why.
+    """List the imported price files, oldest first; files that cannot be read say why.
 
     Raises:
         SpecError: the folder cannot be read.
@@ -160,7 +160,7 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
 def own_prices(
     gpu: str | None = None, *, utilisation: float = 0.6, facts: str | Path | None = None, **options: Any
 ) -> list[OwnPrice]:
-    """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
+    """Accelerators with a known purchase price, or the one named, the cheapest hour first.
 
     `options` are those of `SiteFigures` (`colocation=True, usd_per_kwh=0.2 ...`): what is not said is as usual of a
     building of your own, or of rented rooms.

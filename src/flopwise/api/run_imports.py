@@ -29,7 +29,7 @@ TRAINING, SERVING = (DataSpec, TrainingSpec), (RequestSpec, ServingSpec)
 def import_runs(
     *files: Path | str, store: Path | str | None = None, gpus: int | None = None, **options: Any
 ) -> list[ImportedRun]:
-    """Write runs of other tools to the store, with what is expected of them where model and GPU are known.
+    """Write runs of other tools to the store, with their expected figures where model and GPU are known.
 
     The same content is imported once. What a file says itself need not be given; options of training go with runs of
     training, those of requests and engines with runs of services.

@@ -24,7 +24,7 @@ class ExplainedRun:
 
 
 def explain_run(run: str, *, store: str | Path | None = None, page: str | Path | None = None) -> ExplainedRun:
-    """A run against what was expected of it, its difference by term.
+    """Compare a run with its expected figures, and split the difference by term.
 
     Args:
         run: id, its first digits, or a name.

@@ -11,6 +11,8 @@ from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, DEGREE, OptionError, take
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flopwise.facts.architecture import Model
     from flopwise.shapes.answer import ShapeAnswer
 
@@ -27,13 +29,13 @@ def advise(
     precision: str | None = None,
     stack: str | None = None,
     attention: str | None = None,
-    offload: bool = False,
+    offload: Sequence[str] | str = (),
     weights: str | None = None,
     kv_dtype: str | None = None,
     engine: str | None = None,
     **options: Any,
 ) -> ShapeAnswer:
-    """Judge the shapes of a model on an accelerator, and say which changes would be faster.
+    """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
 
     In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
 
@@ -47,7 +49,7 @@ def advise(
         precision: format of the products, in training.
         stack: training software.
         attention: its implementation, in training.
-        offload: keep the optimizer in host memory.
+        offload: "optimizer" keeps it in host memory; the review has nothing else that moves there.
         weights: weight format, in serving.
         kv_dtype: format of the KV cache, in serving.
         engine: serving engine.
@@ -65,7 +67,7 @@ def advise(
     """
     from flopwise.shapes.answer import shape_answer
     from flopwise.shapes.clocks import DecodeClock, TrainingClock
-    from flopwise.training.spec import DataSpec
+    from flopwise.training.spec import DataSpec, TrainingSpec
 
     of_training = {"precision": precision, "stack": stack, "attention": attention}
     of_serving = {"weights": weights, "kv_dtype": kv_dtype, "engine": engine}
@@ -79,6 +81,9 @@ def advise(
     for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
         if size is not None and size < 1:
             raise SpecError(f"{name} {size}; give 1 or more")
+    (training,) = take({"offload": offload}, TrainingSpec)
+    if foreign := sorted({*training.offload} - {"optimizer"}):
+        raise OptionError("offload", f"a review of shapes has the optimizer alone, not {', '.join(foreign)}")
     machines, source = take(options, MachineSpec, SourceSpec)
     architecture, facts = source.model_with_layers(model), source.catalog
     cluster, tokens = machines.cluster(tp, facts), DataSpec(seq=seq).seq_len(architecture)
@@ -86,6 +91,14 @@ def advise(
         return shape_answer(DecodeClock.of(architecture, cluster, facts, tp=tp, batch=batch, seq=tokens, **of_serving))
     return shape_answer(
         TrainingClock.of(
-            architecture, cluster, facts, tp=tp, ep=ep or 1, batch=batch, seq=tokens, offload=offload, **of_training
+            architecture,
+            cluster,
+            facts,
+            tp=tp,
+            ep=ep or 1,
+            batch=batch,
+            seq=tokens,
+            offload=bool(training.offload),
+            **of_training,
         )
     )

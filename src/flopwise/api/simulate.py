@@ -42,7 +42,7 @@ def simulate(
     on_compile: Callable[[], None] | None = None,
     **keywords: Any,
 ) -> SimulateAnswer:
-    """Run requests through a deployment, step by step, and say what their users see.
+    """Simulate requests through a deployment, step by step: latencies, throughput and cost.
 
     Times are in seconds.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @takes(WatchSpec)
 def watch(**options: Any) -> WatchStatus:
-    """Look once at a job: what bounds it, whether it is on plan, what it costs.
+    """Take one status of a job: its bound, its progress against the plan, and its cost.
 
     Reads this machine's GPUs, a Prometheus server (`prometheus=URL`) or a recorded run (`run=NAME`).
 
@@ -60,7 +60,7 @@ def watch_live(**options: Any) -> Iterator[WatchStatus]:
 
 
 def watcher_of(**options: Any) -> Watcher:
-    """What does the looking. Raises SpecError as `watch`."""
+    """The watcher that reads the source and diagnoses it. Raises SpecError as `watch`."""
     from flopwise.telemetry.watcher import Watcher
 
     (spec,) = take(options, WatchSpec)

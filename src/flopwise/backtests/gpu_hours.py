@@ -74,7 +74,7 @@ def row_model(row: Row, facts: Facts) -> Model:
 
 
 def before_flash_attention(row: Row) -> bool:
-    """Whether the run is of the time before flash attention: reported before, or undated and in fp16.
+    """True if the run predates flash attention: reported before it, or undated and in fp16.
 
     Assumes: who trained in fp16 on an A100 ran code of the V100's time.
     """

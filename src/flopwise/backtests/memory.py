@@ -67,7 +67,7 @@ def row_stack(row: Row) -> str:
 
 
 def row_method(row: Row) -> str:
-    """What a row trains, as `memory_method` tells it apart."""
+    """The training method of a row, by the names of `memory_method`."""
     if row.get("method", "").lower() not in ADAPTER_METHODS | SMALL_METHODS:
         return "full"
     return "adapters" if (row.get("base") or "bf16") in DTYPES else "quantised"
@@ -205,7 +205,7 @@ def row_memory(row: Row, facts: Facts) -> Memory:
 
 
 def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
-    """What a row does not state, each with cells for what is usual and for both ends of what people do.
+    """Inputs that a row does not state, each with cells of the usual value and of both ends of common practice.
 
     Source: defaults of the tools (`USUAL_LORA`: torchtune and litgpt recipes; torchtitan `local_batch_size` 1 to 4;
     PEFT rank 8, QLoRA rank 64 on every layer); transformers, TrainingArguments: per_device_train_batch_size 8, bf16 and
@@ -254,7 +254,7 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
 
 
 def usual_row(row: Row) -> Row:
-    """The row with what is usual for what it does not state."""
+    """The row with usual values for the inputs that it does not state."""
     stated = dict(row)
     for usual, *_ in unstated_cells(row).values():
         stated |= usual

@@ -46,7 +46,7 @@ class Prediction:
 
     @property
     def not_scored(self) -> str | None:
-        """Why a row that can be predicted is reported only: what it measured cannot be."""
+        """The reason why a predicted row is reported but not scored."""
         if self.floor is None or self.measured is None or self.measured >= FLOOR_SLACK * self.floor:
             return None
         return f"measured {self.measured:.4g} {self.unit}, less than the {self.floor:.4g} that physics allows"

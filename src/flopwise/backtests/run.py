@@ -15,7 +15,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.rows import check_header, each_row
 from flopwise.pictures import Picture, Point, PointPicture
 from flopwise.results import Result, attributes
-from flopwise.units import format_percent
+from flopwise.units import format_change, format_percent
 from flopwise.values import dataclass
 
 
@@ -32,13 +32,13 @@ class Backtest(Result):
 
     @property
     def verdict(self) -> str:
-        """How many rows were predicted, and the errors."""
+        """The number of predicted rows and their errors, in a sentence."""
         s = self.summary
         text = f"{s.predicted_rows:,} of {s.rows:,} {'row' if s.rows == 1 else 'rows'} predicted"
         if s.median_abs_error is None or s.p90_abs_error is None or s.bias is None:
             return f"{text}."
         errors = f"median error {format_percent(s.median_abs_error)}, 90th percentile {format_percent(s.p90_abs_error)}"
-        bias = f"{s.bias:+.1%}".replace("%", " %")
+        bias = format_change(s.bias + 1, 1)
         inside = "" if s.coverage is None else f", {format_percent(s.coverage)} inside the 80 % interval"
         return f"{text}: {errors}, bias {bias}{inside}."
 
@@ -66,7 +66,7 @@ class Backtest(Result):
 
     @property
     def has_quantities(self) -> bool:
-        """Whether a row has several quantities, which cannot be averaged."""
+        """True if a row has several quantities, which cannot be averaged."""
         return any(p.quantity for p in self.predictions) and self.kind.name == "serving"
 
     def groups(self, names: Sequence[str]) -> dict[tuple[str, ...], Errors]:

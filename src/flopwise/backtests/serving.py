@@ -40,8 +40,8 @@ UNIFORM = r"uniform ([\d.]+)-([\d.]+)"
 """Lengths between two shares of the nominal ones."""
 ROUNDS_IN_STEP = 4
 """Requests of each user that are simulated where users stay in step and nobody says how many there were."""
-CHAT_SPREAD = (0.96, 0.77)
-"""Standard deviation over mean of the tokens of chat prompts and answers: Azure's public trace of conversations
+ANSWER_SPREAD = 0.77
+"""Standard deviation over mean of the tokens of answers that end by themselves: Azure's public trace of conversations
 (AzurePublicDataset, LLM inference trace 2023)."""
 EIGHT_BIT_CACHE = ("fp8", "nvfp4")
 FOLLOWS_MODELOPT = "vllm"
@@ -71,13 +71,13 @@ MODEL_YEARS = {
 
 
 def measured_quantities(row: Row) -> dict[str, float]:
-    """What the row measured; where prompts are only read there are no tokens of answers, whatever is counted there."""
+    """The quantities that the row measured; without output tokens where prompts are only read."""
     units = ("ttft_s",) if row.get("mode") in PROMPT_ONLY else UNITS
     return {name: value for name in units if (value := number(row, name)) is not None}
 
 
 def mode_quantities(row: Row) -> tuple[str, ...]:
-    """What is predicted of a row that measured nothing: what its mode is about."""
+    """The quantities predicted of a row without measurements, by its mode."""
     mode = row.get("mode", "")
     if mode in PROMPT_ONLY:
         return ("ttft_s",)
@@ -324,7 +324,7 @@ def _run_requests(row: Row, mode: str) -> int | None:
 
 
 def burst_requests(row: Row, software: Engine) -> int | None:
-    """Requests that are all there at the start of an offline run; None where nobody says how many.
+    """The number of requests at the start of an offline run; None where it is not stated.
 
     A range is what one table's runs had; those of TensorRT-LLM's benchmark go by their lengths.
     """
@@ -358,11 +358,9 @@ def _lengths_text(row: Row, job: ServeJob) -> tuple[int | str, int | str]:
     if capped := re.fullmatch(r"answers end at EOS, at most (\d+)", lengths):
         cap = int(capped[1])
         return inputs, f"{max(1, 2 * outputs - cap)}:{max(outputs, cap)}"
-    chat, own_end = lengths == "sharegpt", lengths == "answers end at EOS"
-    return (
-        f"lognormal:{inputs}:cv={CHAT_SPREAD[0]}" if chat else inputs,
-        f"lognormal:{outputs}:cv={CHAT_SPREAD[1]}" if chat or own_end else outputs,
-    )
+    if lengths == "sharegpt":
+        return f"sharegpt-prompts:{inputs}", f"sharegpt-answers:{outputs}"
+    return inputs, f"lognormal:{outputs}:cv={ANSWER_SPREAD}" if lengths == "answers end at EOS" else outputs
 
 
 def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
@@ -396,7 +394,7 @@ def _quantity(result: ServeEstimate, quantity: str, mode: str, replicas: int) ->
 
 
 def predict_row(row: Row, facts: Facts) -> list[Prediction]:
-    """One prediction for each quantity that the row measured (that its mode is about, where it measured none)."""
+    """One prediction for each quantity that the row measured, or those of its mode if it measured none."""
     measured = measured_quantities(row)
     quantities = tuple(measured) or mode_quantities(row)
     name, mode = row.get("id", ""), row.get("mode", "")

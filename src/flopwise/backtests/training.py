@@ -208,7 +208,7 @@ def row_stack(row: Row) -> str:
 
 
 def row_job(row: Row, facts: Facts) -> TrainJob:
-    """The job that a row ran, in nodes of eight where it says how they are joined; a device alone needs no link.
+    """The job of a row, in nodes of eight where links between nodes are stated; a single device needs no link.
 
     Raises:
         FlopwiseError: the row names what is not known, or a layout that cannot be.
@@ -242,7 +242,7 @@ def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
     sizes = [usual] if row.get("micro_batch") else [usual >> n for n in range(usual.bit_length())]
     if len(modes) == len(sizes) == 1:
         return job
-    table, band = memory_table(job.model, job.recipe), memory_band(job.recipe, chip.calibration)
+    table, band = memory_table(job.model, job.recipe), memory_band(job.recipe, chip.calibration, chip)
     for size in sizes:
         for mode, every in modes:
             tried = replace(layout, micro_batch=size, recompute=mode, recompute_every=every)
@@ -267,7 +267,7 @@ def absent_inputs(row: Row, job: TrainJob) -> set[str]:
 
 
 def predict_row(row: Row, facts: Facts) -> Prediction:
-    """Tokens per second and GPU of one row, with an interval that holds what it does not state."""
+    """Tokens per second and GPU of one row, with an interval that covers its unstated inputs."""
 
     def figure() -> tuple[float, ErrorBand]:
         if number(row, "gpus") is None:

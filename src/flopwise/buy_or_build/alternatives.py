@@ -17,7 +17,7 @@ import msgspec
 from flopwise.errors import SpecError
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
-from flopwise.units import format_usd
+from flopwise.units import format_chance, format_usd
 from flopwise.values import dataclass
 
 Kind = Literal["api", "open", "finetune", "pretrain"]
@@ -160,7 +160,7 @@ class ServingOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """One alternative and what it costs; sums are None where it is not feasible, and `reasons` say why.
+    """One alternative and its cost; sums are None where it is not feasible, and `reasons` say why.
 
     `cumulative_usd[m]` is what is paid by the end of month m, the up-front sum at 0. `loss`: what the scaling law
     expects of the training, None where there is none.
@@ -201,7 +201,7 @@ def with_ends(**figures: Iterable[Any]) -> dict[str, Any]:
 
 
 class ApiBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an alternative on own machines (`way`) meets an API.
+    """The break-even of a self-hosted alternative (`way`) with an API.
 
     `month`: from its end on own machines have cost no more, None where that is not within ten years;
     `tokens_per_month`: the least steady volume at which they cost no more over the horizon, None where the API is
@@ -221,7 +221,7 @@ class ApiBreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TippingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one input makes the other alternative the cheaper one; `at` None: nowhere, and `why`.
+    """The value of one input at which the other alternative becomes the cheaper one; `at` None: none, and `why`.
 
     `low` and `high` are the ends of `at` by measured errors, None where that end is nowhere; `then` is cheaper beyond.
     """
@@ -279,7 +279,7 @@ class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """The cheapest alternative, what it saves, and how likely that holds."""
+        """The cheapest alternative, its saving and the probability of it, in a sentence."""
         made, first = self.decision, self.ways[0]
         paid = f" at {format_usd(first.total_usd)} over {self.months} months" if first.total_usd is not None else ""
         text = f"Cheapest: {made.cheapest}{paid}"
@@ -290,7 +290,7 @@ class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
             sure = format_usd(low or 0.0) == format_usd(high or 0.0)
             text += f", {saves}{'' if sure else ends} less than {made.against}"
         if made.chance is not None:
-            text += f"; {100 * made.chance:.0f} % chance that it is the cheaper one"
+            text += f"; {format_chance(made.chance)} chance that it is the cheaper one"
             text += "" if made.settled else ", too little to decide on cost alone"
         return f"{text}."
 
@@ -299,7 +299,7 @@ class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def picture(self) -> Picture:
-        """What is paid by the end of each month."""
+        """The cumulative cost of each alternative by month, as a picture."""
         feasible = [way for way in self.ways if way.feasible]
         paid = {way.name: [(float(m), usd) for m, usd in enumerate(way.cumulative_usd)] for way in feasible}
         return PointPicture(
@@ -307,7 +307,7 @@ class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
     def price_dates(self) -> list[tuple[str, str]]:
-        """(what was priced, date of the price) of each dated price in the alternatives."""
+        """(subject, date) of each dated price in the alternatives."""
         parts = [part for way in self.ways for part in (way.training, way.serving) if part is not None]
         return [
             (f"{part.provider} {part.what if isinstance(part, ServingOffer) else part.instance}", part.price_date)

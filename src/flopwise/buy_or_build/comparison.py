@@ -44,7 +44,7 @@ RESERVED_MONTHS = {"reserved_1y": 12, "reserved_3y": 36}
 def compare_alternatives(
     request: ComparisonRequest, facts: Facts, advance: Callable[[int, int], None] | None = None
 ) -> CostComparison:
-    """What each alternative costs, and from which month and volume own machines cost less than an API.
+    """The cost of each alternative, and the month and volume from which own machines cost less than an API.
 
     Raises:
         SpecError, UnknownNameError: the model has no layers, or a name is not known.
@@ -187,7 +187,7 @@ FARTHEST = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class TotalCost:
-    """What a self-hosted alternative costs over a horizon, and how its parts err; USD.
+    """The cost of a self-hosted alternative over a horizon, with the errors of its parts; USD.
 
     `upfront` is paid once, `fixed` whatever is rented (upkeep), `served` are the machines where they carry a factor of
     their estimate. `training_band` and `throughput_band` are the measured errors of the training and of what machines
@@ -249,7 +249,7 @@ def chance_at_most(own: TotalCost, other_usd: float) -> float:
 
 
 def tipping_throughput(own: TotalCost, other_usd: float) -> float | None:
-    """The factor on what machines carry at which both cost the same; None: none up to FARTHEST either way.
+    """The factor on the machines' throughput at which both cost the same; None: none within FARTHEST.
 
     Source: bisection: machines that carry more never cost more.
     """
@@ -273,7 +273,7 @@ def tipping_machine_price(own: TotalCost, other_usd: float) -> float | None:
 
 
 def nearest_first(points: list[TippingPoint]) -> list[TippingPoint]:
-    """In the order of how far each input would have to move."""
+    """Sort tipping points by the distance of each input from today's value."""
     return sorted(points, key=lambda point: math.inf if point.times is None else abs(math.log(point.times)))
 
 

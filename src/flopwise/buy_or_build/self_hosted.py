@@ -52,7 +52,7 @@ NAMES: dict[Kind, str] = {"open": "open weights", "finetune": "fine-tune", "pret
 
 @dataclass(frozen=True, slots=True)
 class RentableUnits:
-    """The units that can be rented: USD a month, tokens a month that each carries, and what each is; shape (units,).
+    """The units for rent: USD a month, tokens a month and description of each; shape (units,).
 
     `bands` are the measured errors of what each carries; without them each carries exactly its estimate.
     """
@@ -65,7 +65,7 @@ class RentableUnits:
     prices: tuple[EffectivePrice, ...] = ()  # of a month of an instance
 
     def factor(self, probability: float) -> Array:
-        """What a unit carries over its estimate, of which it carries less with this probability; (units,).
+        """The capacity of a unit over its estimate, at this quantile; shape (units,).
 
         Source: the measured errors of the throughput. Assumes: all units err alike.
         """
@@ -75,7 +75,7 @@ class RentableUnits:
 
     @property
     def factors(self) -> tuple[Array, Array, Array]:
-        """(value, at best, at worst) of what each unit carries over its estimate; (units,) each."""
+        """(value, best, worst) of the throughput of each unit over its estimate; (units,) each."""
         return np.ones(len(self.usd_per_month)), self.factor(HIGH), self.factor(LOW)
 
     def carrying(self, factor: Array) -> RentableUnits:
@@ -83,12 +83,12 @@ class RentableUnits:
         return replace(self, tokens_per_month=self.tokens_per_month * factor)
 
     def cheapest(self, volume: float) -> tuple[int, int]:
-        """(index of the cheapest unit for a volume, how many of it)."""
+        """(index, number) of the cheapest units for a volume."""
         index = int(self._usd_by_unit(np.array([volume]))[0].argmin())
         return index, int(num_units(volume, self.tokens_per_month[index]))
 
     def monthly_usd(self, volumes: Array, factor: Array | float = 1.0) -> Array:
-        """What the units that are cheapest for each of `volumes` (months,) cost a month, in USD, at least one unit.
+        """The monthly cost of the units that are cheapest for each of `volumes` (months,), in USD; at least one unit.
 
         `factor` (units,): what a unit turns out to carry over what it was chosen for; more of the same are then rented.
 
@@ -118,7 +118,7 @@ def monthly_volumes(first: float, growth_frac: float, months: int) -> Array:
 
 
 def cumulative_usd(upfront_usd: float, monthly_usd: Array) -> Array:
-    """What is paid by the end of each month, shape (months + 1,), the up-front sum first. Source: definition."""
+    """The cumulative cost at the end of each month, shape (months + 1,), the up-front sum first. Source: definition."""
     paid: Array = upfront_usd + np.concatenate([[0.0], np.cumsum(monthly_usd)])
     return paid
 
@@ -132,7 +132,7 @@ class UpfrontTraining:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """(value, low, high) of what is paid before the first month, in USD."""
+        """(value, low, high) of the cost before the first month, in USD."""
         run = self.run
         if run is None:
             return 0.0, 0.0, 0.0
@@ -141,7 +141,7 @@ class UpfrontTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfHosted:
-    """A feasible alternative on own machines: what serves the traffic, and the training that is paid first."""
+    """A feasible alternative on own machines: the serving units, and the training paid first."""
 
     kind: Kind
     model: Model
@@ -160,12 +160,12 @@ class SelfHosted:
         return monthly_volumes(traffic.tokens_per_month, traffic.growth_frac, months)
 
     def monthly_usd(self, months: int, factor: Array | float = 1.0) -> Array:
-        """What each month costs, upkeep included, where units carry `factor` times their estimates."""
+        """The cost of each month, upkeep included, where units carry `factor` times their estimates; USD."""
         return self.units.monthly_usd(self.volumes(months), factor) + self.request.upkeep_usd_per_month
 
     @cached_property
     def monthly_ends(self) -> tuple[Array, Array, Array]:
-        """(value, low, high) of what each month costs, by the measured errors of the throughput."""
+        """(value, low, high) of the cost of each month, by the measured errors of the throughput, in USD."""
         value, low, high = (self.monthly_usd(self.request.months, factor) for factor in self.units.factors)
         return value, low, high
 
@@ -194,7 +194,7 @@ class SelfHosted:
         )  # fmt: skip
 
     def break_even(self, api: str, usd_per_token: float) -> ApiBreakEven:
-        """Where this alternative costs no more than an API of that price a token."""
+        """The break-even of this alternative with an API of that price a token."""
         units, upkeep, horizon = self.units, self.request.upkeep_usd_per_month, self.request.months
         other = cumulative_usd(0.0, self.volumes(LONGEST_MONTHS) * usd_per_token)
         months, volumes = [], []

@@ -53,7 +53,7 @@ PLACE = "Where it may run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSpec(Spec):
-    """What is compared, for which traffic; None: the usual."""
+    """Options of a comparison: alternatives and traffic. None: the default."""
 
     tokens_per_month: tuple[float, ...] | None = option(
         "--tokens-per-month", VOLUME, "Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M."
@@ -121,7 +121,7 @@ class ComparisonSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlternativesSpec(Spec):
-    """How the alternatives are trained and where they run, as the file of a workload says it."""
+    """Options of the alternatives: how they are trained and where they run, as a workload file states them."""
 
     lora: int | None = same(TrainingSpec, "lora", section="")
     qlora: bool = same(TrainingSpec, "qlora", section="", default=False)

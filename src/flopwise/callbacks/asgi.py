@@ -71,7 +71,7 @@ class RecordingMiddleware:
             atexit.register(self.end)
 
     def end(self) -> None:
-        """The server ends; what is left is written. Its next request begins another run."""
+        """End the run and write the remaining values. The next request begins another run."""
         if self._pid == os.getpid():
             self._report(last=True)
             if self._writer is not None:

@@ -29,7 +29,7 @@ RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class BatchTrial:
-    """One trial: sequences, whether they fitted, and the most memory that it took (None where it ran out)."""
+    """One trial: sequences, success, and its peak memory (None where it ran out)."""
 
     batch: int
     fits: bool
@@ -38,7 +38,7 @@ class BatchTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSize:
-    """The answer: the largest batch that a trial confirmed, what was guessed first, and the trials in their order."""
+    """The largest batch that a trial confirmed, the first guess, and the trials in order."""
 
     batch: int
     guess: int | None  # by the memory model; None where the architecture is not known

@@ -42,7 +42,7 @@ def resident_peak_bytes() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDevices:
-    """What this process computes on: `count` devices of a kind, their name, and their row where one is known."""
+    """The devices that this process computes on: `count`, kind, name, and the catalog row if one is known."""
 
     kind: str  # cuda or cpu
     name: str

@@ -43,7 +43,7 @@ Values = dict[str, float]
 
 
 class EngineRecorder:
-    """`with EngineRecorder("http://localhost:8000") as engine: ...` records what the engine says of itself meanwhile.
+    """`with EngineRecorder("http://localhost:8000") as engine: ...` records the metrics of an engine meanwhile.
 
     `engine`: vllm, sglang, tensorrt-llm, tgi, llama.cpp (default: told by the names of its metrics). A counter that
     falls tells of a restart: all counters count from nothing again.
@@ -108,7 +108,7 @@ class EngineRecorder:
             warnings.warn(f"flopwise: the engine is not recorded: {error}", RuntimeWarning, stacklevel=2)
 
     def end(self, status: RunStatus = "finished") -> None:
-        """End the run; what is left is written."""
+        """End the run and write the remaining values."""
         if self._writer is not None:
             self._writer.end(status)
             self._writer = None
@@ -119,7 +119,7 @@ class EngineRecorder:
             self.scrape()
 
     def scrape(self) -> Values:
-        """Read the metrics once and record what they say; nothing where the engine does not answer."""
+        """Read and record the metrics once; nothing where the engine does not answer."""
         at_s = time.perf_counter()
         try:
             now = self._reading(at_s)

@@ -50,7 +50,7 @@ class FlopwiseLightningCallback(Callback):
         self._tokens = self._samples = self._flops = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the run that it was written by."""
+        """The state that a checkpoint keeps: the id of the run that wrote it."""
         return {"resumed_run": self.resumed_run if self.run is None else self.run.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ def record(
     model: Any = None, *, store: str | Path | None = None, question: Any = None,
     settings: dict[str, object] | None = None, **options: Any,
 ) -> Iterator[LoopRecorder]:  # fmt: skip
-    """Records a training loop by hand; `run.step(loss=loss)` says that an optimizer step has ended.
+    """Record a training loop by hand; `run.step(loss=loss)` ends an optimizer step.
 
     `model`: a module, a name, a configuration of transformers, or None. `store`: a path or a postgresql:// URL
     (default: the user's own). `question`: keywords of `flopwise.train` with its `model`, or its answer: what is

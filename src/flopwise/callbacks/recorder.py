@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class StepClock(Generic[T]):
-    """Seconds of each step, as soon as they are known; what a caller gives with a step comes back with them.
+    """Seconds of each step, as soon as they are known; values passed with a step are returned with it.
 
     On a GPU the host runs ahead: a step is between two events, which are read once the GPU has passed the second. No
     call waits for it but the last.
@@ -72,7 +72,7 @@ class StepClock(Generic[T]):
         return event
 
     def restart(self) -> None:
-        """What went on since the last step is no part of the next: an evaluation, a checkpoint."""
+        """Restart the clock, so that the time since the last step (an evaluation, a checkpoint) is in no step."""
         self._start = self._mark()
 
     def end_step(self, extra: T) -> None:
@@ -126,7 +126,7 @@ class Agreement:
         return torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no other way to it
 
     def agree(self, step: int, *, wants_end: bool) -> None:
-        """After `step`: rank 0 names the last step where it wants the end, the others hear of it now and then."""
+        """After `step`, agree on the last step: rank 0 names it, the others receive it from time to time."""
         if self.last_step is not None:
             return
         if self._rank == 0 and wants_end:
@@ -225,7 +225,7 @@ class TrainingRecorder:
         self.is_open = False
 
     def open(self, **settings: object) -> None:
-        """Begin to record, once, with `settings` beside those that were known before: what the first batch tells."""
+        """Begin to record, once, with `settings` of the first batch besides those known before."""
         if self.is_open:
             return
         self.is_open, self.run = True, replace(self.run, settings={**self.run.settings, **settings})
@@ -299,14 +299,14 @@ class TrainingRecorder:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the machines cost so far, earlier processes of the run included; None without a price."""
+        """The cost of the machines so far, earlier processes of the run included, in USD; None without a price."""
         if self._price is None:
             return None
         return self._earlier["cost_usd"] + self._price * self.elapsed_s / HOUR_S
 
     @property
     def should_stop(self) -> bool:
-        """Whether a budget is used up and the run is to end; of several ranks all say so after the same step."""
+        """True if a budget is used up and the run is to end; all ranks return the same after the same step."""
         last = self._agreement.last_step
         return last is not None and self.steps >= last
 
@@ -369,7 +369,7 @@ class TrainingRecorder:
 
     @contextmanager
     def pause(self, what: str = "evaluation") -> Iterator[None]:
-        """What goes on inside is no part of a step: an evaluation, a checkpoint."""
+        """Exclude the time inside the block (an evaluation, a checkpoint) from the steps."""
         since_s = time.perf_counter()
         try:
             yield
@@ -430,13 +430,13 @@ class TrainingRecorder:
             self.add(values, at_s=step.at_s, step=step.number)
 
     def add(self, values: Mapping[str, float], *, at_s: float | None = None, step: int | None = None) -> None:
-        """Values of the run beside those of `step`: an evaluation's loss, what a library logs."""
+        """Record values of the run besides those of `step`: an evaluation's loss, a library's log."""
         self.latest.update(values)
         if self._records() and values:
             self._safely(self._writer.add, self._now_s() if at_s is None else at_s, values, step=step or self.steps)
 
     def finite_values(self, values: dict[str, float], source: str = "step") -> dict[str, float]:
-        """`values` of a loop without those that are no numbers; what is odd becomes an event, once a streak."""
+        """`values` of a loop without those that are not finite, each streak of which becomes one event."""
         odd = [name for name, value in values.items() if not math.isfinite(value)]
         if odd and source not in self._odd:
             self.event("not_finite", ", ".join(f"{name} is {values[name]}" for name in odd))
@@ -453,7 +453,7 @@ class TrainingRecorder:
         return {name: value for name, value in values.items() if name not in odd}
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Loss, gradient norm and what else a library logs now and then."""
+        """Record loss, gradient norm and other values that a library logs from time to time."""
         self.add(self.finite_values(dict(values), "log"), step=step)
 
     def loss_scale(self, scale: float) -> None:
@@ -527,7 +527,7 @@ class TrainingRecorder:
 
     @property
     def budget_text(self) -> str:
-        """What is spent, for a message."""
+        """The spent part of the budget, for a message."""
         cost = self.cost_usd
         spent = format_seconds(self._earlier["elapsed_s"] + self.elapsed_s) + (
             "" if cost is None else f" and {format_usd(cost)}"
@@ -535,7 +535,7 @@ class TrainingRecorder:
         return f"the budget is used up after {self.steps:,} steps: {spent}"
 
     def end(self, status: RunStatus = "finished") -> None:
-        """The run has ended; what is left is written."""
+        """End the run and write the remaining values."""
         if self._ended or os.getpid() != self._pid:
             return
         self.open()
@@ -580,7 +580,7 @@ def _recorded_run(store: str | Path | None, key: str) -> RecordedRun | None:
 
 
 def status_of(error: BaseException | None) -> RunStatus:
-    """How a run has ended whose loop was left by `error`."""
+    """The status of a run whose loop was left by `error`."""
     if error is None:
         return "finished"
     return "stopped" if isinstance(error, KeyboardInterrupt | BudgetReachedError) else "failed"

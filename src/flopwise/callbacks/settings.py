@@ -17,7 +17,7 @@ _recording = partial(option, "", section="Recording")
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingSpec(Spec):
-    """What is known of a run beforehand. None: not said, so that it is found out or left open."""
+    """Settings of a recording. None: detected, or left open."""
 
     name: str | None = _recording(options.name("name"), "Name in lists of runs.")
     task: str | None = _recording(options.choice("pretrain", "finetune"), "What is trained.")
@@ -54,7 +54,7 @@ class RecordingSpec(Spec):
     # fmt: on
 
     def check(self) -> None:
-        """Refuse what does not go together.
+        """Refuse settings that exclude each other.
 
         Raises:
             SpecError: a way to stop without a budget.

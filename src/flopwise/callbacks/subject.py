@@ -27,7 +27,7 @@ LENGTHS = 2.0 ** np.arange(4, 21)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """A model that is trained: its name, its architecture where it is known, and what was assumed of its FLOPs."""
+    """A model in training: its name, its architecture where it is known, and the assumption on its FLOPs."""
 
     name: str | None
     model: Model | None

@@ -60,7 +60,7 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._end(status_of(error))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the run that it was written by; not the store, whose address may hold a password."""
+        """The state that a checkpoint keeps: the id of its run; not the store, whose address may hold a password."""
         run = self.resumed_run if self.run is None else self.run.run_id
         plain = (str, int, float, bool, dict, list, type(None))
         kept = {name: value for name, value in self._given.items() if name != "store"}
@@ -137,17 +137,17 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             self.run.finite_values({"loss": float(loss.detach())}, "part")
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """The loop asks for its first batch."""
+        """Begin an epoch: the loop waits for its first batch."""
         self._idle_s = time.perf_counter()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """All batches of the step are there: what the loop did since the last one ended was to wait for them."""
+        """Begin a step, whose batches are there: the time since the last step was the wait for them."""
         if self.run is not None and self._idle_s is not None:
             self.run.add_wait(time.perf_counter() - self._idle_s)
         self._idle_s = self._pause_s = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> Any:
-        """Write the step; end the training where a budget says so."""
+        """Write the step; end the training where a budget is used up."""
         run = self.run
         if run is None:
             return control

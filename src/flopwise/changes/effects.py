@@ -21,7 +21,7 @@ Headline = dict[str, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """One change, and each headline figure after it over what it was; None where either is not known or nothing."""
+    """One change, and each headline figure after it over the figure before; None where either is unknown or 0."""
 
     change: str
     effects: dict[str, float | None]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
+from flopwise.changes.explanation import memory_figure
 from flopwise.changes.serving import runnable_formats
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
@@ -17,15 +19,18 @@ from flopwise.facts.software import PLAIN_FORMATS
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.columns import ascending
 from flopwise.ops.types import Ints
+from flopwise.origin import estimate_of
 from flopwise.pictures import BarPicture, Picture
+from flopwise.provenance import Figure, fact, term
 from flopwise.results import Result, attributes
 from flopwise.serving.deployment import on_its_engine, replica_of
 from flopwise.serving.estimate import estimate
+from flopwise.serving.explain import serve_figure
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingMemory, generates, serving_memory
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
-from flopwise.units import GIB
+from flopwise.units import GIB, format_chance
 from flopwise.values import dataclass
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
@@ -38,7 +43,7 @@ STEPS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFit:
-    """One weight format: the memory of one request, the longest that fits, and as many as fit at once."""
+    """One weight format: memory of one request, longest context, and requests at once."""
 
     weights: str
     memory: ServingMemoryAnswer
@@ -72,7 +77,7 @@ class FormatFit:
     @property
     def chance(self) -> str:
         """The odds that one request fits."""
-        return f"{100 * (self.memory.fits_probability or 0.0):.0f} %"
+        return format_chance(self.memory.fits_probability or 0.0)
 
     @property
     def most_requests(self) -> int:
@@ -120,11 +125,16 @@ class FitAnswer(Result):
         }
 
     def picture(self) -> Picture:
-        """The memory of each accelerator in each format, and what may be used of it."""
+        """The memory of each accelerator in each format beside the usable memory, as a picture."""
         rows = [(row.weights, row.memory.per_gpu_bytes / GIB) for row in self.formats]
         usable = self.formats[0].memory.usable_bytes
         limit = None if usable is None else ("may be used", usable / GIB)
         return BarPicture(title=self.verdict, unit="GiB with one request", rows=rows, limit=limit)
+
+    def figure(self) -> Figure:
+        """The tree of the figures, those of each format beside each other."""
+        figures = [figure for row in self.formats for figure in _format_figures(row)]
+        return estimate_of(f"{self.model.name} on {self.num_gpus} x {self.accelerator.name}", figures)
 
     @classmethod
     def of(
@@ -212,3 +222,40 @@ def _format_fit(job: ServeJob, spec: ServingSpec, facts: Facts, context: int, no
 
 def _notes(service: ServeEstimate | None) -> tuple[str, ...]:
     return () if service is None else service.assumptions
+
+
+FORMAT_FIGURES = {
+    "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
+    "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
+    "cost per million output tokens": "cost per million output tokens",
+}  # fmt: skip
+"""Figures of a service and of its memory that a row of `fit` shows: their names, and those of the columns."""
+
+
+def _format_figures(row: FormatFit) -> Iterator[Figure]:
+    """What stands in the row of a weight format."""
+    memory = {one.name: one for one in memory_figure(row.memory).inputs}  # of one request
+    served = () if row.service is None else serve_figure(row.service).inputs
+    known = {one.name: one for one in served} | {
+        n: memory[n] for n in ("memory per GPU", "chance to fit") if n in memory
+    }
+    for name, shown in FORMAT_FIGURES.items():
+        if name in known:
+            one = known[name]
+            yield term(f"{shown} in {row.weights}", one.value, one.unit, name, one)  # type: ignore[arg-type] # a number
+    for word in ("low", "high"):
+        if (end := known.get(f"throughput, {word}")) is not None:
+            yield term(f"tokens/s in {row.weights}, {word}", end.value, end.unit, end.name, end)  # type: ignore[arg-type]
+    formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
+    alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
+    yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)
+    evaluations = [one for one in row.memory.facts.quality if one.format == row.weights and not one.trained]
+    if evaluations:
+        scores = [
+            fact(f"score of {one.model}, {one.measure}", one.score, "frac", source=one.source, date=one.date,
+                 confidence=one.confidence, note=one.notes)
+            for one in evaluations
+        ]  # fmt: skip
+        least = min(one.score for one in evaluations)
+        formula = "counted: the lowest of the scores below"
+        yield term(f"scores kept in {row.weights}", least, "frac", formula, *scores)

@@ -11,7 +11,7 @@ Answer = TypeVar("Answer", bound=MemoryAnswer)
 
 
 def with_remedies(answer: Answer) -> Answer:
-    """The answer with what would make it fit, where it does not."""
+    """The answer with remedies, where it does not fit."""
     return replace(answer, remedies=tuple(memory_remedies(answer))) if answer.fits is False else answer
 
 

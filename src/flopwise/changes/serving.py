@@ -124,7 +124,7 @@ def remedies(
 
 
 def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]) -> tuple[Sensitivity, ...]:
-    """Latencies, throughput, capacity and cost after each single change, over what they were; the largest effect first.
+    """Latencies, throughput, capacity and cost after each single change over those before; the largest effect first.
 
     `cluster_of` gives the cluster of a number of devices.
     """
@@ -158,7 +158,7 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
 def runnable_formats(
     model: Model, engine: Engine, device: Accelerator | None, formats: Sequence[WeightFormat]
 ) -> tuple[WeightFormat, ...]:
-    """Those of `formats` that the engine is documented to run on a device, and that it has kernels for; None: any.
+    """The formats of `formats` (None: of all) that the engine supports on a device and has kernels for.
 
     Files of llama.cpp are for engines of your own machine.
     """
@@ -176,7 +176,7 @@ def runnable_formats(
 
 
 def allows(model: Model, layout: ServingLayout) -> bool:
-    """Whether heads, experts and layers of a model allow a layout."""
+    """True if heads, experts and layers of a model allow a layout."""
     try:
         check_layout(model, layout)
     except SpecError:

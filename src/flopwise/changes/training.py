@@ -37,7 +37,7 @@ MOVING = ("precision", "recompute", "micro-batch", "batch", "length", "degrees",
 
 @dataclass(frozen=True, slots=True)
 class TrainingSetup:
-    """What a change changes: how a model is trained, and laid out."""
+    """The settings that a change modifies: recipe, layout, and what they run on."""
 
     model: Model
     recipe: Recipe
@@ -74,7 +74,7 @@ def remedies(setup: TrainingSetup, capacity_bytes: float | None = None, *, devic
 
 
 def sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
-    """Time, memory and cost of a token after each single change, over what they were; the largest effect first."""
+    """Time, memory and cost of a token after each single change over those before; the largest effect first."""
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - remedies of memory need no times
 
     job = now.job

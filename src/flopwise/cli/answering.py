@@ -206,7 +206,7 @@ def interrupt(_signum: int, frame: FrameType | None) -> None:
 
 
 def start() -> None:
-    """Take stdin and stdout for messages; whatever else is printed goes to stderr."""
+    """Take stdin and stdout for messages; other output goes to stderr."""
     os.environ.pop("FLOPWISE_DEBUG", None)  # a defect is an answer here
     _keep_hub_token()
     with contextlib.suppress(ImportError, ValueError, OSError):  # not everywhere

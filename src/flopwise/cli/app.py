@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
         return [f"`flopwise {name}`" for name, own in params.items() if any(option in p.opts for p in own)][:3]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections, each command with what it answers."""
+        """Write the sections, each command with its summary."""
         del ctx
         for section, summaries in self.sections.items():
             with formatter.section(section):

@@ -17,7 +17,7 @@ _COLORS = ("dim", "green", "yellow", "cyan")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points (x, y) that belong together; `line` joins them in their order, `mark` is what they are drawn with."""
+    """Points (x, y) of one series; `line` joins them in order, `mark` draws each."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -27,18 +27,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows and how its figures are written."""
+    """The scale of an axis and the format of its figures."""
 
     label: str
     text: Callable[[float], str] = "{:,.4g}".format
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where `value` lies along the axis, in the axis's own measure."""
+        """The position of `value` along the axis, in the axis's own measure."""
         return math.log10(value) if self.log else value
 
     def value(self, place: float) -> float:
-        """What lies at `place`: the inverse of `place`."""
+        """The value at position `place`: the inverse of `place`."""
         return 10.0**place if self.log else place
 
 

@@ -52,19 +52,19 @@ CURRENCY = Option(
 
 
 class Value(_ParamType):
-    """What people write behind a flag, read as its declared kind."""
+    """The click type of a declared kind of value."""
 
     def __init__(self, kind: ValueKind) -> None:
         """`kind.metavar` stands in the help."""
         self.kind, self.name = kind, kind.metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read the value; SpecError says what is allowed."""
+        """Read the value. SpecError names the allowed ones."""
         del ctx
         return self.kind.parse(value, spelling(param))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that begin, or else have a part, like what is typed."""
+        """The names that begin with, or else contain, the typed text."""
         from click.shell_completion import CompletionItem
 
         what = param.name if isinstance(param, click.Argument) else self.kind.metavar
@@ -74,7 +74,7 @@ class Value(_ParamType):
 
 
 def matching_names(what: str, typed: str) -> list[str]:
-    """The names of a kind that begin as typed, whatever the case; none of an unknown kind.
+    """The names of a kind that begin with the typed text, in any case; none of an unknown kind.
 
     Where none does, those that hold what is typed; a number before an accelerator's name stays (`8xh1`).
     """
@@ -94,7 +94,7 @@ class FileValue(Value):
     """A value that goes into a file: it is checked, and quantities with units stay as people write them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check the value; SpecError says what is allowed."""
+        """Check the value. SpecError names the allowed ones."""
         parsed = super().convert(value, param, ctx)
         if self.kind.words != "quantity" and not self.kind.words.startswith("quantity or"):
             return str(parsed) if isinstance(parsed, Path) else parsed
@@ -114,7 +114,7 @@ class Flag(click.Option):
 
 
 def spelling(param: click.Parameter | None) -> str:
-    """How the user writes the parameter: `--seq`, `MODEL`."""
+    """The spelling of a parameter for the user: `--seq`, `MODEL`."""
     if param is None:
         return "value"
     return max(param.opts, key=len) if isinstance(param, click.Option) else (param.name or "argument").upper()
@@ -208,7 +208,7 @@ class QuestionCommand(click.Command):
         )  # fmt: skip
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, aliases as what they mean; `--qlora 16` is `--qlora --lora 16`."""
+        """Read the arguments, with aliases replaced; `--qlora 16` is `--qlora --lora 16`."""
         own = [name for param in self.params for name in param.opts]
         read = [*with_own_names(args, own)]
         for meant, alias in read:
@@ -284,7 +284,7 @@ class QuestionCommand(click.Command):
 
 
 def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Each argument with the option of `own` in place of an alias, and what was replaced; None where nothing was.
+    """The arguments with options of `own` in place of aliases, and the replaced aliases; None where there are none.
 
     `--name=value` and underscores for dashes are understood; an option that the command has is never an alias. A
     context length in thousands becomes `--name=value`, since its k is 1,024.
@@ -312,7 +312,7 @@ def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[st
 
 
 class QuestionGroup(LazyGroup, QuestionCommand):
-    """Commands under one name, the first of which answers where none is named."""
+    """A group of commands; its first is the default."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments as the group and its command take them."""
@@ -342,7 +342,7 @@ def _use_currency(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def output_form() -> str | None:
-    """The form of `FORMS` that the running command line asks for; None: text."""
+    """The output form of `FORMS` on the running command line; None: text."""
     form: str | None = click.get_current_context().meta.get("flopwise.form")
     return form
 
@@ -373,11 +373,12 @@ to_flag = add(
 web_flag = add(
     "--web", FLAG, "Show the same question in a browser instead, as a page of `flopwise web`.", default=False
 )
+page_flag = add("-o --output", options.FILE, "Write it as one HTML page, too.")
 force_flag = add("--force", FLAG, "Replace existing exported files.", default=False)
 
 
 def spellings(context: click.Context, *, settings: bool = False) -> dict[str, str]:
-    """The options that the command line says, with their spellings, by the names of their parameters.
+    """The options on the command line, with their spellings, by the names of their parameters.
 
     With `settings` those of `flopwise.toml`, too.
     """
@@ -388,7 +389,7 @@ def spellings(context: click.Context, *, settings: bool = False) -> dict[str, st
 
 
 def ignore_settings(*, but: Iterable[str]) -> None:
-    """Let the answer hold without what `flopwise.toml` says, but of these parameters."""
+    """Ignore the settings of `flopwise.toml`, except those of these parameters."""
     used = click.get_current_context().meta["flopwise.settings"]
     for field in used.keys() - {*but}:
         del used[field]
@@ -406,7 +407,7 @@ def _say_settings(context: click.Context) -> None:
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Refuse options, by the names of their parameters, that the command line says.
+    """Refuse options on the command line, by the names of their parameters.
 
     Raises:
         SpecError: names them, and says `why`.
@@ -423,7 +424,7 @@ def values(parameters: Mapping[str, Any], *specs: type) -> dict[str, Any]:
 
 
 def usage_error(message: str) -> SpecError:
-    """What is raised where a command's options do not go together."""
+    """The error for options of a command that exclude each other."""
     context = click.get_current_context()
     return SpecError(f"{message.rstrip('.')}. See `{context.command_path} --help`")
 
@@ -438,7 +439,7 @@ def answer(
     further: Mapping[str, str] | None = None,
     main: str | None = "",
 ) -> None:
-    """Give the answer of the running command: blocks of `text`, or in the form that was asked for.
+    """Print the answer of the running command: blocks of `text`, or the output form of the command line.
 
     `document` makes the JSON, else the `value` is it, or its own document. `figure`: where the figures come from, shown
     at the end. `verdict`: the answer in one sentence, which comes first, where it is not that of a `Result`. `further`:
@@ -478,14 +479,14 @@ def answer(
 
 
 def command_line(*words: str) -> str:
-    """The command line that asks `words` (`explain`, `train`) with the arguments of the running command."""
+    """The command line of `words` (`explain`, `train`) with the arguments of the running command."""
     forms = {f"--{form}" for form in FORMS}
     arguments = [arg for arg in click.get_current_context().meta["flopwise.args"] if arg not in forms]
     return shlex.join(["flopwise", *words, *arguments])
 
 
 def say_age(notes: Sequence[str]) -> None:
-    """Say on stderr that prices are old: the answer is the same today and tomorrow, their age is not."""
+    """Print a note on stderr that prices are old; the answer itself has no age and is the same every day."""
     if notes:
         more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
         note(f"{notes[0]}{more}")

@@ -23,7 +23,7 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
     def signed_percent(fraction: float | None) -> str | None:
         if fraction is None:
             return None
-        return f"{fraction + 1:.0f} x" if fraction > 9 else f"{100 * fraction:+.0f} %"
+        return f"{fraction + 1:.0f} x" if fraction > 9 else units.format_change(fraction + 1)
 
     rows = [
         (r.name, r.formula, figure_text(r.value, r.unit), figure_text(r.estimate, r.unit), signed_percent(r.error_frac))
@@ -33,7 +33,7 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
 
 
 def assumption_list(assumptions: Iterable[str]) -> str:
-    """What was assumed, one a line; values that stand in for others, in one line together."""
+    """The assumptions, one a line; substituted values in one line together."""
     lines = _with_lenders_folded(dict.fromkeys(assumptions))
     return bullets("Assumptions", lines) if lines else ""
 
@@ -64,7 +64,7 @@ def bullets(title: str, lines: Iterable[str]) -> str:
 
 
 def shares(rows: Sequence[tuple[str, float]], text: Callable[[float], str], paper: Screen) -> str:
-    """Bars of the parts of a whole; parts that are nothing are left out."""
+    """Bars of the parts of a whole; parts of 0 are left out."""
     whole = sum(size for _, size in rows) or 1.0
     shown = [
         (name.replace("_", " "), size, f"{text(size)}  {100 * size / whole:5.1f} %") for name, size in rows if size > 0
@@ -82,7 +82,7 @@ def energy(joules: float | None) -> str | None:
 
 
 def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) -> Iterator[str]:
-    """Item by item with bars, the total against the device, and what would make it fit.
+    """Item by item with bars, the total against the device, and remedies.
 
     With `capacity` how many sequences the device holds.
     """
@@ -116,7 +116,7 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
 
 
 def network_table(needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Headers and rows of what each kind of link has to carry, for a step of training or a request of a service."""
+    """Headers and rows of the traffic on each kind of link, for a step of training or a request of a service."""
     rows, one = list[tuple[str, ...]](), "step" if "step_bytes" in needs[0] else "request"
     most, words = {"step": ("needed", "to stay hidden"), "request": ("full", "at full load")}[one]
     for need in needs:

@@ -31,6 +31,8 @@ LABELS = {
     "prompt_found_frac": "prompts found in caches",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
+MET = {"memory": "fits in memory"}
+"""How the probability of a target is called that is no figure of the candidate."""
 SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
 """Latencies, and the targets that say at which percentile they are held."""
 WITHOUT_FIRST = ("encode", "batch")
@@ -79,7 +81,7 @@ def _first(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def further(plan: Plan) -> dict[str, str]:
-    """The command that asks for the best plan alone, or for the nearest miss."""
+    """The command of the best plan alone, or of the nearest miss."""
     one = next(iter(plan.plans or plan.misses), None)
     if one is None or not one.reproduce:
         return {}
@@ -104,7 +106,7 @@ def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def title(plan: Plan) -> str:
-    """What is planned, and what it has to hold."""
+    """The workload and its targets, as a heading."""
     workload = plan.workload
     text = f"{workload.get('name') or workload['model']}: {plan.task}"
     if workload.get("name"):
@@ -134,19 +136,22 @@ def _load_text(traffic: Mapping[str, Any]) -> str:
         except SpecError:
             return str(value)  # a distribution of lengths
 
-    def count(name: str, noun: str) -> str | None:
+    def count(name: str, noun: str, where: str = "") -> str | None:
         value = traffic.get(name)
-        return None if value is None else f"{shown(value, '{:,.0f}'.format, units.parse_count)} {noun}"
+        if value is None:
+            return None
+        number = shown(value, "{:,.0f}".format, units.parse_count)
+        return f"{number} {noun}{'s'[: number != '1']}{where}"
 
     noun = "session" if traffic.get("turns") is not None else "request"
     rate, trace = traffic.get("requests_per_s"), traffic.get("trace")
     parts = (
         None if rate is None else shown(rate, lambda per_s: units.format_arrivals(per_s, noun), units.parse_rate),
-        count("requests", f"{noun}s"),
-        count("concurrency", f"{noun}s in flight"),
+        count("requests", noun),
+        count("concurrency", noun, " in flight"),
         None if trace is None else f"the requests of {Path(str(trace)).name}",
-        count("input_tokens", "tokens in"),
-        count("output_tokens", "tokens out"),
+        count("input_tokens", "token", " in"),
+        count("output_tokens", "token", " out"),
     )
     return ", ".join(filter(None, parts))
 
@@ -267,7 +272,7 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated, queued=plan.task == "batch")
-    rows += [(f"meets {name}", f"{100 * p:.0f} % chance") for name, p in best.meets.items()]
+    rows += [(MET.get(name, f"meets {name}"), f"{units.format_chance(p)} chance") for name, p in best.meets.items()]
     return pairs(rows, paper)
 
 
@@ -425,7 +430,7 @@ def _levers(plan: Plan, paper: Screen) -> str:
     """Each single change with what it does to memory, time and cost, in percent."""
 
     def ratio(value: float | None) -> str | None:
-        return None if value is None else f"{100 * (value - 1):+.0f} %"
+        return None if value is None else units.format_change(value)
 
     rows = [
         (one.change, ratio(one.memory), ratio(one.seconds), ratio(one.cost), "yes" if one.fits else "no", one.note)
@@ -435,7 +440,7 @@ def _levers(plan: Plan, paper: Screen) -> str:
 
 
 def floor(one: Floor) -> str:
-    """One sentence: what physics allows, on which device, against which target."""
+    """A sentence on the physical bound of a target, and on the device that reaches it."""
     terms = " + ".join(f"{name} {units.format_seconds(s)}" for name, s in one.parts.items() if s)
     how = f"tp {one.layout['tp']}, {one.layout['weights']} weights"
     verdict = "physics forbids it" if one.seconds > one.limit_s else "physics would allow it"
@@ -446,7 +451,7 @@ def floor(one: Floor) -> str:
 
 
 def reasons(plan: Plan) -> list[str]:
-    """How the nearest misses miss, for a message, and what physics says of the targets."""
+    """Sentences on how the nearest misses miss, and on the bounds of the targets, for a message."""
 
     def times(ratio: float) -> str:
         return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
@@ -454,7 +459,11 @@ def reasons(plan: Plan) -> list[str]:
     floors = [floor(f) for f in plan.floors if f.forbids]
     for miss in plan.misses[:3]:
         short = [f"{name} {times(ratio)} its limit" for name, ratio in miss.shortfall.items() if ratio > 1]
-        odds = [f"{name} {100 * p:.0f} % chance" for name, p in miss.meets.items() if miss.shortfall.get(name, 0) <= 1]
+        odds = [
+            f"{name} {units.format_chance(p)} chance"
+            for name, p in miss.meets.items()
+            if miss.shortfall.get(name, 0) <= 1
+        ]
         floors.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
     return floors + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
 
@@ -473,7 +482,7 @@ def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:
         change = None
         if value is not None:
             before, after = map(value, both)
-            change = f"{100 * (after / before - 1):+.1f} %" if before else "-"
+            change = units.format_change(after / before, 1) if before else "-"
         return (label, *map(text, both), change)
 
     rows = [

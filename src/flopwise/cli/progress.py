@@ -120,7 +120,7 @@ def note(text: str) -> None:
 
 
 def announce_compilation() -> None:
-    """Say to a listener, or on a terminal, why the first simulation takes seconds; silent everywhere else."""
+    """Tell a listener, or a terminal, why the first simulation takes seconds; silent everywhere else."""
     text = "compiling the simulator; once after each update"
     if (listener := LISTENER.get()) is not None:
         listener(text, 0.0, None, "")

@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
@@ -33,6 +34,8 @@ NARROWEST = 12
 """Columns of the screen to which text in a table is wrapped at the least."""
 TALLEST = 6
 """Lines of a cell at the most: where wrapping makes more of one, each row is a record."""
+SHORT_SOURCE = 60
+"""Characters of a source that a tree of provenance repeats as it is."""
 JUDGED = ("fits", "enough", "holds")
 """Columns whose yes is good and whose no is bad."""
 BAD = ("Does not fit", "Too slow", "No ", "Nothing ", "Misses")
@@ -43,7 +46,7 @@ _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the text will be read on; `width` None: a file or a pipe, where nothing is cut."""
+    """Width, encoding and colours of the output; `width` None: a file or a pipe, where lines are not wrapped."""
 
     width: int | None = None
     unicode: bool = True
@@ -63,7 +66,7 @@ class Screen:
         return _wrapped_prose(text, self.width)
 
     def verbatim(self, text: str) -> str:
-        """What is drawn with characters, or typed: as it is, whatever the page makes of text."""
+        """Drawings and command lines unchanged; in Markdown as a code block."""
         return f"```\n{text}\n```" if self.markdown and text else text
 
     @property
@@ -196,7 +199,7 @@ def _judgement(text: str, paper: Screen) -> str:
 
 
 def _cell_lines(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width) or [""] if len(text) > width else [text]
+    return _wrapped_lines(text, width) or [""] if len(text) > width else [text]
 
 
 def _column_widths(
@@ -264,15 +267,36 @@ def verdict(text: str, to: Screen | None = None) -> str:
 
 
 def tree(figure: Figure, to: Screen | None = None, *, depth: int | None = None) -> str:
-    """Where a figure comes from, wrapped to the terminal."""
+    """The tree of provenance of a figure, wrapped to the terminal."""
     paper = to or screen()
     drawn = render_tree(figure, width=paper.width, depth=depth, ascii_only=not paper.unicode)
     return paper.verbatim("\n".join(map(plain_text, drawn.split("\n"))))
 
 
-def _origin(figure: Figure) -> str:
+class _Sources:
+    """Long sources of the figures of a tree: one that several figures have is written out once, with a number."""
+
+    def __init__(self, top: Figure) -> None:
+        """Count the figures of each source under `top`."""
+        from flopwise.provenance import walk
+
+        counts = Counter(figure.source for figure in walk(top))
+        self._repeated = {text for text, count in counts.items() if count > 1 and len(text) > SHORT_SOURCE}
+        self._numbers: dict[str, int] = {}
+
+    def text(self, source: str) -> str:
+        """The source as it is, or its number after the first time."""
+        if source not in self._repeated:
+            return source
+        if source in self._numbers:
+            return f"source {self._numbers[source]}"
+        self._numbers[source] = len(self._numbers) + 1
+        return f"source {self._numbers[source]}: {source}"
+
+
+def _origin(figure: Figure, sources: _Sources) -> str:
     """The origin of the value, in brackets on its line."""
-    source, date, note = figure.source, figure.date, figure.note
+    source, date, note = sources.text(figure.source), figure.date, figure.note
     confidence = f"{figure.confidence} confidence" if figure.confidence else ""
     parts = {
         "fact": (source, date, confidence, note),
@@ -287,21 +311,23 @@ def _origin(figure: Figure) -> str:
 
 
 def render_tree(figure: Figure, *, width: int | None = None, depth: int | None = None, ascii_only: bool = False) -> str:
-    """Draw the tree under `figure`, one figure a line, wrapped at `width` columns; what was drawn before is only named.
+    """Draw the tree under `figure`, one figure a line, wrapped at `width` columns.
 
-    `depth` limits how far down it goes; `ascii_only` draws with the characters every terminal has.
+    A figure that was drawn before is only named, and a long source that was written out before is a number. `depth`
+    limits how far down it goes; `ascii_only` draws with the characters every terminal has.
     """
     from flopwise.provenance import format_value
 
     tee, last, bar = ("|-- ", "`-- ", "|   ") if ascii_only else ("├── ", "└── ", "│   ")
     lines: list[str] = []
     drawn: set[int] = set()
+    sources = _Sources(figure)
 
     def draw(here: Figure, lead: str, under: str, level: int) -> None:
         again = id(here) in drawn and bool(here.inputs)
         drawn.add(id(here))
         formula = f" = {here.formula}" if here.formula else ""
-        text = f"{here.name}{formula}: {format_value(here)}{'  (see above)' if again else _origin(here)}"
+        text = f"{here.name}{formula}: {format_value(here)}{'  (see above)' if again else _origin(here, sources)}"
         inputs = () if again or (depth is not None and level >= depth) else here.inputs
         hang = under + (bar if inputs else "    ")
         if width is None:

@@ -49,7 +49,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended without an answer: its exit code, and the one message that it deserves; none without a `kind`."""
+    """The end of a run without an answer: exit code, kind and message."""
 
     code: int
     kind: str = ""
@@ -58,7 +58,7 @@ class Ending:
 
 
 def ending(failure: BaseException) -> Ending:
-    """What `failure` means to the person who asked; the failure itself where FLOPWISE_DEBUG asks for its traceback."""
+    """The ending that belongs to `failure`; the failure itself where FLOPWISE_DEBUG asks for its traceback."""
     match failure:
         case BrokenPipeError():
             return Ending(EXIT_BROKEN_PIPE)

@@ -42,7 +42,7 @@ FACTS = "facts"
 
 @dataclass(frozen=True, slots=True)
 class FileSetting:
-    """The value of an option, and the file and the table that say it."""
+    """The value of an option, with its file and table."""
 
     value: Any
     file: str
@@ -56,7 +56,7 @@ class FileSetting:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the files say: settings by table and option."""
+    """Settings of all files, by table and option."""
 
     tables: Mapping[str, Mapping[str, FileSetting]] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ FIXED: ContextVar[Settings | None] = ContextVar("settings", default=None)
 
 
 def read_settings(commands: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings of the user and of the project, those of `FIXED` instead where it has some.
+    """The settings of the user and of the project; those of `FIXED` in their place where there are some.
 
     `commands`: names of tables besides `defaults`.
 

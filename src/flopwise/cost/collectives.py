@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import comb
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.ops.types import Floats, Ints
@@ -90,13 +91,13 @@ def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
     return np.where(joined > 1.0, np.minimum(once, twice), 0.0)
 
 
-def _reduce_here_s(level: Level, nbytes: Floats, joined: Floats, *, direct: bool) -> Floats:
+def _reduce_here_s(level: Level, nbytes: Floats, joined: Floats, direct: bool | NDArray[np.bool_]) -> Floats:
     gain = np.maximum(
         1.0, level.multicast * 2.0 * (joined - 1.0) / (joined + 1.0)
     )  # the switch adds up: (n + 1) / n sent
     library = _share_s(level, nbytes, joined, 2.0, gain)
-    if direct and np.isfinite(level.direct_s):
-        return np.minimum(library, _direct_s(level, nbytes, joined))
+    if np.any(direct) and np.isfinite(level.direct_s):
+        return np.where(direct, np.minimum(library, _direct_s(level, nbytes, joined)), library)
     return library
 
 
@@ -109,8 +110,13 @@ def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, d
     """
     total: Floats = 0.0
     left: Floats = nbytes
-    for level, joined in level_groups(fabric, n, stride):
-        total = total + _reduce_here_s(level, left, joined, direct=direct)
+    groups = level_groups(fabric, n, stride)
+    custom: bool | NDArray[np.bool_] = direct
+    for level, joined in groups:
+        if direct and np.isfinite(level.direct_devices):
+            custom = custom & ((joined == 1.0) | (np.asarray(n) <= level.direct_devices))
+    for level, joined in groups:
+        total = total + _reduce_here_s(level, left, joined, custom)
         left = left / joined
     return total
 
@@ -140,7 +146,7 @@ def reduce_scatter_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) 
 
 
 def groups_reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int = 1) -> Floats:
-    """How many of `parts` equal groups of ranks get at least one of the `copies` of a row, on average.
+    """The expected number of `parts` equal groups of ranks that get at least one of the `copies` of a row.
 
     Ranks lie in `pools` equal groups, too, and the copies of a row go to ranks of `top_pools` of them, drawn at random.
 

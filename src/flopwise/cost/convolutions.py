@@ -38,7 +38,7 @@ ELEM_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
 class Parts(NamedTuple):
-    """Seconds of one training step by what takes them.
+    """Seconds of one training step by part.
 
     Source: as `convolution_step_s`. Assumes: the three follow one another.
     """

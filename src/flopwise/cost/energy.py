@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerModel:
-    """Shares of the power limit that a device draws, and what stands around it.
+    """Shares of the power limit that a device draws, and the draw of host and facility.
 
     Sources: idle, compute: an 8-way H100 node measured by Latif et al. 2024 (arXiv:2412.08602) draws at most 8.4 kW of
     its rated 10.2 kW under training, and about 70 W a GPU idle; memory: Patel et al. 2023 (arXiv:2308.12908) find token
@@ -66,7 +66,7 @@ def facility_joules(
 
 
 def host_watts(accelerator: Accelerator, power: PowerModel = DEFAULT_POWER) -> float:
-    """What hosts, fans and network draw for each device, in W.
+    """The power of hosts, fans and network for each device, in W.
 
     Source: `PowerModel`. Assumes: a CPU is its own host.
     Raises: MissingFactError: the device's power limit is not known.

@@ -46,6 +46,7 @@ class Level:
     pair: float  # factor of `frac` in a group of two
     exchange: float  # factor of `frac` where each pair of ranks has its own data: all-to-all, p2p
     multicast: float  # rate of an all-reduce added up by the switch (NVLS), over `frac`; 0 where it does not
+    direct_devices: float = inf  # most devices of a group for which there is such a kernel where this link is used
     axes: int = 1  # of a torus, each with its share of the bandwidth
     shared: bool = False  # all ranks at once share the rate of one: their path leads through the host's memory
 
@@ -217,7 +218,7 @@ def fabric(
 
 
 def pcie_bytes_per_s(rates: Rates) -> float:
-    """What transfers between device and host sustain, one direction.
+    """The sustained bandwidth of transfers between device and host, one direction, in bytes/s.
 
     Source: `PINNED_FRAC` of the datasheet's rate.
     Assumes: pinned memory; the device has its lanes for itself.

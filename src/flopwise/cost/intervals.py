@@ -7,7 +7,7 @@ Between and beyond them the error is taken as a two-sided lognormal through thes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -122,6 +122,16 @@ class ErrorBand(ErrorQuantiles):
         below, above = self.reach
         return replace(self, low=self.low * low, high=self.high * high, reach=(below * low, above * high))
 
+    def no_surer_than(self, others: Iterable[ErrorQuantiles], family: str) -> ErrorBand:
+        """The band of devices of `family`, of which no run is measured: neither side is narrower than any of `others`.
+
+        Source: the caller's. Assumes: software without rows errs at least as the worst of what has rows.
+        """
+        bands = (self, *others)
+        below, above = max(one.median / one.low for one in bands), max(one.high / one.median for one in bands)
+        low, high = self.median / below, self.median * above
+        return replace(self, low=low, high=high, family=family, family_rows=0)
+
 
 class Lognormal(Protocol):
     """Measured / predicted with a spread of its own on either side of the median; of one prediction, or in columns.
@@ -155,14 +165,14 @@ class LognormalColumns:
 
     @classmethod
     def of(cls, bands: Sequence[ErrorBand], rows: Array) -> LognormalColumns:
-        """Those of bands that have so many rows each, one after the other."""
+        """The columns of several bands in sequence, each repeated for its number of rows."""
         figures = np.array([(band.median, band.log_median, *band.sides) for band in bands], dtype=float).reshape(-1, 4)
         median, log_median, lower, upper = np.repeat(figures.T, rows, axis=1)
         return cls(median, log_median, (lower, upper))
 
 
 def probability_at_most(errors: Lognormal, predicted: Floats, limit: Floats, *, floor: Floats | None = None) -> Floats:
-    """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, what physics allows.
+    """Probability that the true value is at most `limit`; broadcasts. 0 below `floor`, the physical bound.
 
     Source: lognormal through the quantiles, with a spread of its own on either side of the median.
     Assumes: the case resembles those measured.
@@ -194,7 +204,7 @@ class WholeBand:
     def interval(
         self, first: float, whole: float, *, floors: tuple[float, float] = (0.0, 0.0)
     ) -> tuple[float, float]:  # fmt: skip
-        """(low, high) of the whole with 80 % probability; `first` is a part of it, `floors` what both parts take least.
+        """(low, high) of the whole with 80 % probability; `first` is a part of it, `floors` the bounds of both parts.
 
         Source and assumptions: as the class.
         """

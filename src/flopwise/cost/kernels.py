@@ -49,6 +49,8 @@ KEYS = "attention_keys"
 """Name of how many keys attention over prompts handles at once, where rates are those of an engine's own kernel."""
 
 STREAMS = "grouped_streams"
+PORTED = "ported_grouped."
+"""Before a precision: rate of an engine's grouped products in it over that of the device's best; without one, 1."""
 """Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 USUAL_HEAD = 128
 """Dimension of a head at which attention's rates are measured."""
@@ -296,14 +298,15 @@ def grouped_matmul_s(
     Assumes: rows are spread evenly over the touched experts.
     """
     way = _way(rates, dtype, weight_bits, act_bytes, grouped=True)
+    slower = 1.0 / rates.value.get(PORTED + dtype, 1.0)
 
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
-        compute_s, weights, moved = _product(rates, way, m, n, k, touched)
+        compute_s, weights, moved = _product(rates, way, m, n, k, touched, slower)
         arriving = way.precision.act_bits / 8 if way.precision.quantised else act_bytes
         passes = 0.0 if ordered else rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
         starts = np.maximum(touched / rates.value.get(STREAMS, math.inf) - 1.0, 0.0)
         fixed_s = rates.value["grouped_s"] + starts * rates.value["kernel_s"]
-        return _product_timing(rates, way, (compute_s, weights, moved + passes), fixed_s, cold=cold)
+        return _product_timing(rates, way, (compute_s, weights * slower, moved + passes), fixed_s, cold=cold)
 
     return in_blocks(formula, (m, n, k, touched))
 
@@ -509,7 +512,7 @@ def eager_attention_s(
 
 
 def work_bytes(work: Work, *, weight_bits: float = 16.0, act_bytes: float = 2.0, kv_bytes: float = 2.0) -> Floats:
-    """Bytes that a `Work` must move at least: weights, what comes in and goes out, the cache.
+    """Bytes that a `Work` must move at least: weights, inputs, outputs, the cache.
 
     Source: counting. Assumes: each element crosses DRAM once; attention reads its keys and values from the cache.
     """

@@ -14,13 +14,13 @@ from flopwise.facts.catalog import Facts
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
-from flopwise.units import GIB, format_gib, format_interval
+from flopwise.units import GIB, format_chance, format_gib, format_interval
 from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change: what to do, what it saves on the fullest GPU, what is left, and whether that fits."""
+    """One change: its name, the bytes it saves on the fullest GPU, the bytes left, and whether these fit."""
 
     change: str
     saves_bytes: float
@@ -64,14 +64,14 @@ class MemoryAnswer(Result):
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
     def picture(self) -> Picture:
-        """The items, and what may be used of the device."""
+        """The items beside the usable memory of the device, as a picture."""
         usable = None if self.usable_bytes is None else ("may be used", self.usable_bytes / GIB)
         rows = [(name, nbytes / GIB) for name, nbytes in self.items if nbytes] + [("total", self.per_gpu_bytes / GIB)]
         return BarPicture(title=self.verdict, unit="GiB", rows=rows, limit=usable)
 
     @property
     def margin_bytes(self) -> float | None:
-        """What is left of what may be used; negative when it does not fit."""
+        """Usable memory minus memory needed, in bytes; negative where it does not fit."""
         return None if self.usable_bytes is None else self.usable_bytes - self.per_gpu_bytes
 
     @property
@@ -81,12 +81,12 @@ class MemoryAnswer(Result):
 
     @property
     def room(self) -> str:
-        """How many sequences fit, as a further sentence; nothing in training."""
+        """The number of sequences that fit, as a sentence; empty in training."""
         return ""
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, how sure that is, and what would make it fit, in a few words."""
+        """The answer in a sentence: fit, its probability, and the changes that make it fit."""
         gib, usable, chance = format_gib, self.usable_bytes, self.fits_probability
         if self.accelerator is not None and usable is not None and self.fits is None:
             rest = f"{gib(self.per_gpu_bytes)} of {gib(usable)}"
@@ -100,13 +100,13 @@ class MemoryAnswer(Result):
             return f"{what} takes {size}. Name a device (--gpu) to see whether it fits."
         where = f"{self.num_gpus:,} x {self.accelerator.name}" + " in training" * (self.task == "train")
         each = f"{gib(self.per_gpu_bytes)} of {gib(usable)}" + " each" * (self.num_gpus > 1)
-        odds = f"{100 * chance:.0f} % chance that it runs"
+        odds = f"{format_chance(chance)} chance that it runs"
         if self.fits:
             return f"Fits {where}: {each}, {odds}.{self.room}"
         enough = [remedy.change for remedy in self.remedies if remedy.fits][:3]
         fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
         if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
-            enough.append(f"{fewest:,.0f} of them" + ", fully sharded" * (self.task == "train"))
+            enough.append(f"{fewest:,.0f} GPUs" + ", fully sharded" * (self.task == "train"))
         mend = f"It would fit with {_either(enough)}." if enough else "No single change makes it fit."
         return f"Does not fit {where}: {each}, {odds}. {mend}"
 

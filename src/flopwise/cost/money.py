@@ -56,7 +56,7 @@ def run_cost_usd(seconds: Floats, start_s: Floats, usd_per_hour: Floats, terms: 
 
 
 def unit_usd(usd: float | None, amounts: Mapping[str, float | None]) -> dict[str, float]:
-    """What one of each unit costs of which `amounts` are done for `usd`; those that are not known, or none, left out.
+    """The cost of one of each unit of `amounts` that `usd` pays for, in USD; without amounts that are unknown or 0.
 
     Source: arithmetic. Assumes: all of the money is for each of the units: they are views of one bill, and no parts.
     """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Precision(NamedTuple):
-    """How a number format multiplies: whose peak it runs at, which calibrated fraction applies, what it reads."""
+    """The properties of products in a number format: peak rate, calibrated fraction, bytes read."""
 
     peak: str  # dtype of the datasheet rate
     rate: str  # suffix of matmul_frac

@@ -14,7 +14,7 @@ TRAINING_FACTOR = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickFormula:
-    """What a rule of thumb says, and what the estimate says of the same thing; None where that is not known.
+    """The value of a rule of thumb beside the estimate; None where either is unknown.
 
     Source: definition. Assumes: both speak of the same quantity in the same unit.
     """
@@ -27,7 +27,7 @@ class QuickFormula:
 
     @property
     def error_frac(self) -> float | None:
-        """How far the rule is off: value / estimate - 1."""
+        """The relative error of the rule: value / estimate - 1."""
         return None if not self.estimate else self.value / self.estimate - 1.0
 
     def document(self) -> dict[str, Any]:

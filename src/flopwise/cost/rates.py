@@ -46,13 +46,15 @@ CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s"
 """Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
 FEW_CORES = ("tpu", "npu")
 """Devices of a few large cores, whose compiled programs load one tile while they compute another."""
+OF_ENGINES = frozenset({"served_dram_frac", "chained_frac", "experts_s"})
+"""Parameters of what some engines do on some devices, by definition nothing elsewhere."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What one accelerator sustains: rates in FLOP/s and bytes/s, fixed times in seconds, fractions of peaks.
+    """The sustained rates of an accelerator: FLOP/s, bytes/s, fixed times in seconds, fractions of peaks.
 
     Source: the accelerator's datasheet and data/calibration. Assumes: large kernels at sustained clocks.
     """
@@ -155,7 +157,7 @@ def together(several: Sequence[Rates], place: NDArray[np.intp]) -> Rates:
 
 
 def is_zero(figure: Floats) -> bool:
-    """Whether a figure of `Rates` is 0; those of several devices together are so on all of them, or on none.
+    """True if a figure of `Rates` is 0; figures of several devices are 0 on all of them or on none.
 
     Source: `Rates.form`. Assumes: as there.
     """
@@ -195,7 +197,7 @@ LENT = (" not measured for ", "; the value for ", " stands in")
 
 
 def lent(scope: str, scopes: Sequence[str]) -> bool:
-    """Whether a value of `scope` was measured on something else than what `scopes` begins with.
+    """True if a value of `scope` was measured on other hardware than the first of `scopes`.
 
     Source: `VARIANTS`. Assumes: a variant is its family wherever nothing says otherwise.
     """
@@ -219,7 +221,8 @@ def resolve_parameters(
         values[name] = parameter.value
         if parameter.profile:
             measured.setdefault(parameter.profile, []).append(name)
-        differs = calibration.scopes[name] != ("any",)  # else one value for all
+        nothing = parameter.scope == "any" and name in OF_ENGINES
+        differs = calibration.scopes[name] != ("any",) and not nothing  # else one value for all
         if differs and lent(parameter.scope, scopes) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)
     return values, (

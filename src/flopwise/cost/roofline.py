@@ -152,6 +152,8 @@ class RooflineAnswer(Result):
         """The answer in a sentence: how long, and what it is bound by."""
         limit, time = "at least " if self.partial else "", format_seconds(self.seconds)
         where = f"{self.num_gpus:,} x {self.cluster.accelerator.name}"
+        if not self.partial:
+            where += f" (at least {format_seconds(self.lower_bound_s)} at datasheet rates)"
         used = f"{format_percent(self.utilisation_frac)} of peak compute"
         moved = f"{format_percent(self.bandwidth_frac)} of memory bandwidth"
         return f"{limit.capitalize()}{time} on {where}, bound by {self.bound}: {used}, {moved}."

@@ -31,7 +31,7 @@ _machine = partial(option, section="Machines and prices")
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpec(Spec):
-    """Which machines, and what is paid for them.
+    """Options of machines and their price.
 
     `provider`, `instance` and `region` choose among the offers and then set the network, too; without them the cheapest
     offer that holds the accelerators only sets the price. `price` overrides any price.
@@ -93,7 +93,7 @@ class MachineSpec(Spec):
 
     @property
     def names_offer(self) -> bool:
-        """Whether the question names an offer."""
+        """True if the options name an offer."""
         return bool(self.provider or self.instance or self.region)
 
     def cluster(self, num_gpus: int, facts: Facts) -> Cluster:
@@ -199,7 +199,7 @@ def _left_out(offers: Sequence[Offer]) -> str:
 
 
 def with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tuple[str, ...]]:
-    """`chip` under a power limit, and what is assumed of it.
+    """`chip` under a power limit, with the assumptions.
 
     Source: `flopwise.cost.sustained.clock_frac`. Assumes: the limit holds all the time.
 

@@ -60,7 +60,7 @@ CLOCK_ROUNDS = 5
 
 
 def full_rate_power(rates: Rates) -> float:
-    """Power of the matrix units at their peak rate over what the limit leaves beside the idle draw; 0 if not known.
+    """Power of the matrix units at their peak rate over the limit less the idle draw; 0 if unknown.
 
     Lower precisions do as many more operations as each of them takes less, so one figure serves all.
 
@@ -117,7 +117,7 @@ def limited_rates(rates: Rates) -> Rates:
 
 
 def grouped_kernel(software: TrainingStack, dtype: str) -> str:
-    """Which of the stack's kernels multiplies experts in `dtype`: "fused" ones serve some formats only, else "split".
+    """The name of the stack's kernel for experts in `dtype`: "fused" where it supports the format, else "split".
 
     XLA's "ragged" one serves all.
 

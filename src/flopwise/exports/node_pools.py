@@ -56,12 +56,12 @@ class NodePool:
 
     @property
     def spot(self) -> bool:
-        """Whether the provider may interrupt its nodes."""
+        """True if the provider may interrupt its nodes."""
         return self.purchase == "spot"
 
     @property
     def has_commitment(self) -> bool:
-        """Whether its nodes are paid for by a commitment."""
+        """True if its nodes are paid for by a commitment."""
         return self.purchase.startswith("reserved")
 
     @property

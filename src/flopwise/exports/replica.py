@@ -85,8 +85,8 @@ def _longest(lengths: str | None, alike: int) -> int:
     from flopwise.serving.sim.lengths import Lengths  # noqa: PLC0415 - few workloads draw
 
     drawn = Lengths.parse(lengths)
-    if drawn.high is not None:
-        return round(drawn.high)
+    if drawn.most is not None:
+        return round(drawn.most)
     return int(drawn.draw(DRAWS, np.random.default_rng(0)).max())
 
 
@@ -145,7 +145,7 @@ def offloaded_gib(deployment: Deployment) -> float:
 
 
 def caches_prefixes(deployment: Deployment) -> bool:
-    """Whether the plan assumes prompts with common prefixes."""
+    """True if the plan assumes prompts with common prefixes."""
     assert deployment.serving is not None
     techniques = deployment.serving.techniques
     return bool(techniques.shared_tokens or techniques.hit_frac)

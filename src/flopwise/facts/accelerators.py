@@ -192,7 +192,7 @@ def spelling_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """Another spelling: the canonical `name` it stands for, and the `note` where it leaves something open."""
+    """Another spelling of the canonical `name`; `note`: the assumption where it leaves the variant open."""
 
     alias: str
     name: str
@@ -201,7 +201,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradeRecord:
-    """What accelerators whose names match the pattern `accelerators` are made for.
+    """The grade (data centre, workstation, consumer) of accelerators whose names match the pattern `accelerators`.
 
     `remark`: what stands in the way of a data centre.
     """

@@ -274,7 +274,7 @@ class Model:
 
     @property
     def has_experts(self) -> bool:
-        """Whether any layer is a mixture of experts."""
+        """True if any layer is a mixture of experts."""
         return any(stack.largest_experts is not None for stack in self.stacks)
 
     def stack(self, name: str) -> Stack | None:

@@ -20,7 +20,7 @@ FIELDS = ("name", "scope", "value", "unit", "meaning", "fitted_on", "source", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One calibrated number and where it comes from."""
+    """One calibrated number and its source."""
 
     name: str
     scope: str
@@ -52,7 +52,7 @@ class ErrorQuantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyRows:
-    """Measured rows of one family of devices; `spread`: how many times wider than its classes' bands hold 80 % of them.
+    """Measured rows of one family of devices; `spread`: the factor on its classes' bands that covers 80 % of them.
 
     `maker`: vendor and kind of device, as a vendor's CPUs tell nothing of its GPUs. `classes`: rows of each class of
     predictions, and of those above it.
@@ -85,7 +85,7 @@ class MeasuredFamilies:
     large: float = 1.0
 
     def spread(self, family: str, maker: str) -> float:
-        """How many times wider than its class the band of a prediction for such a device is; 1 where rows vouch for it.
+        """The factor that widens the band of a prediction for such a device over its class; 1 where it was measured.
 
         What a family's own rows say counts from `FEW_ROWS` on, and less than leaving it out only from `FEW_SOURCES` on;
         from one more for makers whose software is not that which most rows ran.
@@ -107,7 +107,7 @@ class MeasuredFamilies:
 
     @classmethod
     def by_kind(cls, path: Path) -> dict[str, MeasuredFamilies]:
-        """Those of each kind of prediction in a JSON file: `source`, `date` and `kinds`.
+        """The measured families of each kind of prediction in a JSON file with `source`, `date` and `kinds`.
 
         Raises:
             SpecError: the file is not what is expected.
@@ -163,7 +163,7 @@ class Calibration:
         return tuple(name for name in self.scopes if not name.startswith(apart or ("\n",)))
 
     def has(self, name: str, scope: str) -> bool:
-        """Whether `name` stands for exactly this scope."""
+        """True if `name` has a value for exactly this scope."""
         return (name, scope) in self._index
 
     def with_values(self, values: Mapping[tuple[str, str], float]) -> Calibration:
@@ -180,11 +180,11 @@ class Calibration:
         )
 
     def overlay(self, above: Iterable[Parameter]) -> Calibration:
-        """A copy in which the parameters of `above` stand in for those of the same name and scope, or beside them."""
+        """A copy in which the parameters of `above` replace those of the same name and scope, or are added."""
         return self._with({(p.name, p.scope): p for p in (*self.parameters, *above)}.values())
 
     def without(self, scopes: Iterable[str]) -> Calibration:
-        """A copy that knows nothing of `scopes`: what a device of an unseen family gets."""
+        """A copy without the parameters of `scopes`: the calibration of a device of an unseen family."""
         gone = set(scopes)
         return self._with(p for p in self.parameters if p.scope not in gone)
 

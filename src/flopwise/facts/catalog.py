@@ -83,14 +83,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a name stands for; `note` says what was assumed where the name leaves the variant open."""
+    """The accelerator that a name stands for; `note`: the assumption where the name leaves the variant open."""
 
     accelerator: Accelerator
     note: str | None = None
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the name fits more than one accelerator: estimates then deserve a wider interval."""
+        """True if the name fits more than one accelerator, which widens the interval of estimates."""
         return self.note is not None
 
 
@@ -103,13 +103,13 @@ def _table(place: str) -> FactTable[Any]:
 
 
 def tables() -> list[FactTable[Any]]:
-    """Every table of facts; besides them stand the files of models, the calibration and the errors of predictions."""
+    """Every table of facts; models, the calibration and the errors of predictions have files of their own."""
     return [_table(place) for place in TABLES]
 
 
 @cache
 def folder_files() -> tuple[str, ...]:
-    """Files that a folder of facts may hold, beside its calibration."""
+    """Files that a folder of facts may hold, besides its calibration."""
     from flopwise.facts.models.catalog import FILES  # noqa: PLC0415 - who asks for none need not load it
 
     return (*(table.file for table in tables()), *FILES, ERRORS_FILE)
@@ -181,7 +181,7 @@ def _of_bit_rate(name: str, known: Mapping[str, WeightFormat]) -> WeightFormat |
 
 
 class Facts:
-    """All that is known. Every table is read when it is first asked for; `folder` is the user's own, if any."""
+    """All known facts. Each table is read at its first use; `folder` is the user's own, if any."""
 
     def __init__(self, folder: Path | None = None, imported: Iterable[Path] = (), profile: Path | None = None) -> None:
         """Read nothing yet; `imported`: files of prices, laid between the shipped rows and those of the folder.
@@ -252,7 +252,7 @@ class Facts:
 
     @cached_property
     def spellings(self) -> Mapping[str, Alias]:
-        """What each `spelling_key` stands for."""
+        """The alias of each `spelling_key`."""
         names: dict[str, str] = {}
         for name in self.accelerators:
             other = names.setdefault(spelling_key(name), name)
@@ -471,7 +471,7 @@ class Facts:
 
     @cached_property
     def volume_prices(self) -> Mapping[tuple[str, str], VolumePrice]:
-        """What storage and traffic cost, by provider and kind."""
+        """Prices of storage and traffic, by provider and kind."""
         from flopwise.facts.price_book import volume_prices  # noqa: PLC0415 - only fleets ask for them
 
         return volume_prices(self.rows("price_book.VOLUMES").values())
@@ -479,7 +479,7 @@ class Facts:
     hosted_prices: tuple[HostedPrice, ...] = _all_rows("price_book.HOSTED")  # what hosted models cost
 
     def hosted_for(self, model: str) -> tuple[HostedPrice, ...]:
-        """Who hosts a model, by its catalog name or the provider's own, cheapest output first; empty: nobody known."""
+        """Prices of a hosted model, by its catalog name or the provider's own, cheapest output first; empty if none."""
         wanted = fold(model)
         prices = [p for p in self.hosted_prices if wanted in {fold(p.name), fold(p.model or p.name)}]
         return tuple(sorted(prices, key=lambda p: (p.output_usd_per_mtok, p.input_usd_per_mtok, p.provider)))
@@ -508,7 +508,7 @@ class Facts:
 
     @cached_property
     def tags(self) -> Mapping[str, frozenset[str]]:
-        """Which providers have each attestation or service; a record of low confidence vouches for none."""
+        """The providers with each attestation or service; records of low confidence are left out."""
         tags_of: dict[str, set[str]] = {}
         for record in self.rows("regions.TAGS").values():
             sure = {record.provider} if record.confidence != "low" else set()
@@ -531,7 +531,7 @@ class Facts:
 
     @_lookup_once
     def spot(self, provider: str, accelerator: str) -> SpotRecord:
-        """The record of a provider's accelerator, else of all of its machines, else what is assumed of any provider."""
+        """The record of a provider's accelerator, else of all of its machines, else the assumption for any provider."""
         fitting = [
             r for r in self.spot_records if r.provider in (provider, ANY) and r.accelerator in (accelerator, None)
         ]
@@ -654,7 +654,7 @@ def _by_name(rows: Mapping[Key, R]) -> dict[str, R]:
 
 
 def one_of(what: str, given: str | None, known: Iterable[str]) -> str | None:
-    """The spelling in `known` of what was `given`, whatever its case; UnknownNameError where there is none."""
+    """The name in `known` that equals `given` in any case; UnknownNameError where there is none."""
     if given is None:
         return None
     names = {name.lower(): name for name in known}

@@ -17,7 +17,7 @@ DOLLAR = "USD"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrencyRecord:
-    """A currency, and how much of it is one euro on a day."""
+    """A currency, and its amount for one euro on a day."""
 
     name: str  # ISO 4217
     symbol: str  # before an amount; the name and a blank where there is none of its own

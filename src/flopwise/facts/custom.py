@@ -38,7 +38,7 @@ NAME, GIVEN = "custom device", "given with the question"
 
 @dataclass(frozen=True, slots=True)
 class CustomDevice:
-    """A hypothetical device: what its description says, in base units."""
+    """A hypothetical device from its description, in base units."""
 
     figures: Mapping[str, float | str] = field(hash=False)
 
@@ -53,7 +53,7 @@ class CustomDevice:
 
     @property
     def accelerator(self) -> Accelerator:
-        """Its row, called `NAME` unless it says otherwise."""
+        """Its row, called `NAME` unless the description names it."""
         number = {key: float(value) for key, value in self.figures.items() if key != "name"}
         return Accelerator(
             name=str(self.figures.get("name", NAME)), vendor="custom", architecture="custom", kind="gpu",

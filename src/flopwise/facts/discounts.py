@@ -17,7 +17,7 @@ RESERVED = ("reserved_1y", "reserved_3y")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotDiscount:
-    """What spot machines of a provider cost less than on demand: `least_frac` to `most_frac` of the price."""
+    """The discount of a provider's spot machines against on demand: `least_frac` to `most_frac` of the price."""
 
     provider: str
     least_frac: float
@@ -30,7 +30,7 @@ class SpotDiscount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedDiscount:
-    """What machines reserved for a term (`purchase`) cost less than on demand, as for spot."""
+    """The discount of machines reserved for a term (`purchase`) against on demand, as for spot."""
 
     provider: str
     purchase: str

@@ -41,7 +41,7 @@ _LEFT_IN_16_BITS = ("altup/", "laurel/", "per_layer_projection")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlace:
-    """Where a tensor stands, as far as the choice of its type depends on it."""
+    """The position of a tensor, as far as the choice of its type depends on it."""
 
     layer: int = 0
     layers: int = 1
@@ -52,7 +52,7 @@ class LayerPlace:
 
 
 def tensor_role(item: Item) -> Role:
-    """What `item` is for, told by its kind and the last part of its path."""
+    """The role of `item` in a model, by its kind and the last part of its path."""
     prefix, _, tail = item.name.rpartition("/")
     match item:
         case Norm():
@@ -102,17 +102,22 @@ class WeightFormat(ABC):
     @property
     @abstractmethod
     def is_quantised(self) -> bool:
-        """Whether any tensor is stored in fewer bits than others, or in blocks."""
+        """True if any tensor is stored in fewer bits than others, or in blocks."""
+
+    @property
+    @abstractmethod
+    def has_zeros(self) -> bool:
+        """True if groups of integers have zero points, which the kernels of products subtract as they unpack them."""
 
     @property
     @abstractmethod
     def vector_bytes(self) -> float:
-        """Bytes per element of what is never quantised: norms, biases, routers."""
+        """Bytes per element of tensors that are never quantised: norms, biases, routers."""
 
     @property
     @abstractmethod
     def differs_by_layer(self) -> bool:
-        """Whether the type of a tensor depends on its layer."""
+        """True if the type of a tensor depends on its layer."""
 
     @abstractmethod
     def tensor_bytes(self, item: Item, role: Role, place: LayerPlace, shape: tuple[int, int, int]) -> float:
@@ -137,14 +142,19 @@ class CheckpointFormat(WeightFormat):
 
     @property
     def weight_bits(self) -> float:
-        """With its share of a block's scale and zero; a scale for a whole row or column adds nothing to speak of."""
+        """Bits of a weight with its share of a block's scale and zero; scales of whole rows or columns are left out."""
         block = (self.block_rows or 0) * (self.block_columns or 0)
         return self.bits + self.extra_bits + ((8 * self.scale_bytes + self.zero_bits) / block if block else 0.0)
 
     @property
     def is_quantised(self) -> bool:
-        """Whether only some tensors are in this many bits."""
+        """True if only some tensors are in this many bits."""
         return self.roles != "all"
+
+    @property
+    def has_zeros(self) -> bool:
+        """True if a block stores bits of them."""
+        return self.zero_bits > 0
 
     @property
     def vector_bytes(self) -> float:
@@ -153,11 +163,11 @@ class CheckpointFormat(WeightFormat):
 
     @property
     def differs_by_layer(self) -> bool:
-        """Whether the type of a tensor depends on its layer."""
+        """True if the type of a tensor depends on its layer."""
         return self.is_quantised and not self.first_last
 
     def quantises(self, item: Item, role: Role, place: LayerPlace) -> bool:
-        """Whether a checkpoint in this format stores the tensor in its low-bit form."""
+        """True if a checkpoint in this format stores the tensor in its low-bit form."""
         if self.roles == "all" or (not self.first_last and place.layer in (0, place.layers - 1)):
             return self.roles == "all"
         if self.roles == "mlp":
@@ -219,6 +229,11 @@ class GgufFormat(WeightFormat):
     @property
     def differs_by_layer(self) -> bool:
         """Always: rules name layers."""
+        return True
+
+    @property
+    def has_zeros(self) -> bool:
+        """Always, or minima instead: so are llama.cpp's kernels written."""
         return True
 
     @property
@@ -322,7 +337,7 @@ class CacheFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRecord:
-    """What a public evaluation found of a model in a weight format, against the same model in 16 bits.
+    """A public evaluation of a model in a weight format, relative to the same model in 16 bits.
 
     `kept`: its score over that of 16 bits, or `perplexity_ratio`: its perplexity over that. `trained`: with the
     quantisation in the loop (QAT, distillation), not after training.

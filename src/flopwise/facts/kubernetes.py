@@ -33,7 +33,7 @@ class NodeRecord:
     notes: str = ""
 
     def fits(self, provider: str, devices: tuple[str, ...]) -> bool:
-        """Whether it is of nodes of that provider that are known by one of those names."""
+        """True if the record is of that provider's nodes under one of those names."""
         return self.provider in (ANY, provider) and self.device in (ANY, *devices)
 
 

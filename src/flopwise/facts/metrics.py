@@ -10,7 +10,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRecord:
-    """What an exporter calls a quantity; its value times `scale` is in base units.
+    """The name of a quantity at an exporter; its value times `scale` is in base units.
 
     `buckets`: upper ends of a histogram's, empty where they are not known. `labels`: matchers of the series meant.
     """
@@ -35,7 +35,7 @@ class MetricRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerMetric:
-    """What versions of an exporter before `before_version` called a quantity of `metrics.csv`."""
+    """The name of a quantity of `metrics.csv` in versions of an exporter before `before_version`."""
 
     exporter: str
     meaning: str
@@ -48,7 +48,7 @@ class FormerMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterRecord:
-    """Where an exporter listens; `vendor`, `kind`: of accelerators that it measures, empty of engines and runs."""
+    """The port and path of an exporter; `vendor`, `kind`: of the accelerators it measures, empty for others."""
 
     name: str
     vendor: str

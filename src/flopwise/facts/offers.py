@@ -48,7 +48,7 @@ def retirement_note(retires_on: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedPrice:
-    """The least and the most USD per hour of a price that nobody published; the middle is what counts."""
+    """The lowest and highest USD per hour of an unpublished price; calculations use the middle."""
 
     purchase: str
     usd_per_hour: tuple[float, float]
@@ -57,7 +57,7 @@ class AssumedPrice:
 
     @property
     def kind(self) -> str:
-        """Of what prices it is one: spot, or reserved."""
+        """The kind of price: spot, or reserved."""
         return self.purchase.partition("_")[0]
 
 
@@ -101,7 +101,7 @@ class Offer:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells offers apart: provider, instance, region."""
+        """The identity of an offer: provider, instance, region."""
         return (self.provider, self.instance, self.region)
 
     def price_usd_per_hour(self, purchase: str) -> float | None:
@@ -119,7 +119,7 @@ class Offer:
         return price
 
     def assumed_price(self, purchase: str) -> AssumedPrice | None:
-        """What the price for a purchase may be where it is assumed; else None."""
+        """The range of the price for a purchase where it is assumed; else None."""
         return next((one for one in self.assumed_prices if one.purchase == purchase), None)
 
     def assumed_usd_per_hour(self, purchase: str) -> tuple[float, float] | None:
@@ -136,7 +136,7 @@ class Offer:
         return own or self.price_date
 
     def price_source_of(self, purchase: str) -> str:
-        """Where the price for a purchase is from."""
+        """The source of the price for a purchase."""
         band = self.assumed_price(purchase)
         if band is not None:
             return band.source
@@ -144,7 +144,7 @@ class Offer:
         return own or self.source
 
     def price_note(self, purchase: str) -> str:
-        """What is to be known of the price for a purchase wherever it is printed: no date, derived, assumed; or ""."""
+        """A remark on the price for a purchase wherever it is printed: undated, derived, assumed; or ""."""
         band = self.assumed_price(purchase)
         if band is not None:
             symbol, (low, high) = units.CURRENCY.get().symbol, map(units.in_currency, band.usd_per_hour)
@@ -167,7 +167,7 @@ class Offer:
         return purchase, price
 
     def serves(self, region: str) -> bool:
-        """Whether the offer is known to stand in `region`, a place or a pattern of places such as `us-*`.
+        """True if the offer exists in `region`, a place or a pattern of places such as `us-*`.
 
         A place that is a pattern itself is no promise of one among its places: what is sold somewhere in `us-*` is not
         known to stand in us-east-1. What is sold at `any` place is nowhere in particular: `any` and `*` alone ask for
@@ -187,7 +187,7 @@ AZURE_PREFIX = "standard"
 
 @lru_cache(maxsize=100_000)
 def names_instance(pattern: str, instance: str) -> bool:
-    """Whether `pattern` means the instance type, in whatever case, or is a pattern of it such as `p5*`.
+    """True if `pattern` is the instance type, in any case, or a pattern that matches it such as `p5*`.
 
     Azure's sizes may be without `Standard_`; a host with accelerators may say those in any spelling and without their
     number where it is one: `n1-standard-8 + T4`, `n1-standard-8+1xV100`.
@@ -221,7 +221,7 @@ def region_names(offers: Iterable[Offer]) -> tuple[str, ...]:
 
 
 def known_region(pattern: str, names: Iterable[str]) -> bool:
-    """Whether `pattern` is among `region_names`, or a pattern of some.
+    """True if `pattern` is one of `region_names`, or a pattern that matches some.
 
     A pattern of an offer (`us-*`) vouches for no name: it would for a misspelt one, too.
     """

@@ -43,7 +43,7 @@ def _tiers(cell: str) -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurchaseTerms:
-    """How instances whose names match the pattern `instances` are billed.
+    """The billing terms of instances whose names match the pattern `instances`.
 
     `sustained_tiers`: (share of the month, share of the price paid for hours beyond it); None: no such discount.
     """
@@ -76,7 +76,7 @@ class VolumeTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumePrice:
-    """What a provider takes for a month's bytes of one kind; `tiers`: (from this byte on, USD for a byte)."""
+    """A provider's monthly price of bytes of one kind; `tiers`: (from this byte on, USD for a byte)."""
 
     provider: str
     kind: str

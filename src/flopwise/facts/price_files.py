@@ -28,7 +28,7 @@ def user_folder(variable: str, name: str, environ: Mapping[str, str] | None = No
 
 
 def prices_folder(environ: Mapping[str, str] | None = None) -> str:
-    """Where imported prices live; the folder need not exist."""
+    """The path of the folder of imported prices; it need not exist."""
     return user_folder(PRICES_VARIABLE, "prices", environ)
 
 

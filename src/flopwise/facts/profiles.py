@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def profiles_folder() -> Path:
-    """Where all profiles stand; the folder need not exist."""
+    """The path of the folder of all profiles; it need not exist."""
     return Path(user_folder(PROFILES_VARIABLE, "calibrations"))
 
 

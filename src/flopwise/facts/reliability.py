@@ -65,7 +65,7 @@ class SpotRecord:
 
     @property
     def share(self) -> str:
-        """What is taken for granted."""
+        """The assumed interruptions, as text."""
         low, high = 100 * self.least_frac, 100 * self.most_frac
         return f"{low:.0f} to {high:.0f} % of instances are interrupted per {self.period}"
 
@@ -77,7 +77,7 @@ class SpotRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRecord:
-    """What a run waits for before its first step while its machines are paid, of each run or each layer of its model.
+    """The paid time before the first step of a run, by run or by layer of its model.
 
     `stacks`: the training stacks that it holds for, or `any`.
     """

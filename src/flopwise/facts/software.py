@@ -54,7 +54,7 @@ def platform(accelerator: Accelerator) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """What an optimizer keeps for each trained parameter, and what its step costs."""
+    """The state that an optimizer keeps for each trained parameter, and the cost of its step."""
 
     name: str
     states: float  # states a parameter in the recipe's state type
@@ -73,7 +73,7 @@ def _by_fit(meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What a training stack and an inference engine have in common: a name, sources, and the devices they run on."""
+    """The attributes that training stacks and inference engines share: name, sources, supported devices."""
 
     name: str
     source: str  # of what is documented
@@ -92,7 +92,7 @@ class Software:
         return {f.name: f.metadata["fitted"] for f in fields(cls) if "fitted" in f.metadata}
 
     def runs_on(self, accelerator: Accelerator) -> bool:
-        """Whether it is known to run on a device.
+        """True if the software is known to run on a device.
 
         Assumes: a plugin counts; a device of a vendor that no record knows is never refused, for nobody has said that
         it cannot; one without a compute capability has the least that is needed.
@@ -106,7 +106,7 @@ class Software:
         return built_for != "nvidia" or capability is None or float(capability) >= self.least_compute_capability
 
     def unsupported_note(self, accelerator: Accelerator) -> tuple[str, ...]:
-        """What to say of an estimate on a device that the software is not known to run on; nothing where it does."""
+        """A note for estimates on a device that the software is not known to run on; empty where it does."""
         if self.runs_on(accelerator):
             return ()
         return (
@@ -116,7 +116,7 @@ class Software:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStack(Software):
-    """What a training stack keeps besides the model's states."""
+    """A training stack: the memory it keeps besides the model's states, its kernels and its limits."""
 
     activations: Literal["eager", "sdpa", "fused"]  # what its kernels keep for the backward pass
     fp8_inputs: bool  # under fp8 and below, keeps the inputs of linear layers in 8 bits for the backward pass
@@ -223,18 +223,18 @@ class TrainingStack(Software):
 
     @property
     def usual_attention(self) -> Literal["flash", "eager"]:
-        """The implementation of attention that it runs unless it is told otherwise."""
+        """The default attention implementation."""
         return "flash" if self.flash else "eager"
 
     def missing(self, layout: Mapping[str, Any]) -> tuple[str, ...]:
-        """What a layout, by its degrees, has and the stack has not: `tensor parallelism (tp 2)`."""
+        """The degrees of a layout that the stack does not support: `tensor parallelism (tp 2)`."""
         above = {name: int(layout.get(name, 1)) for name in PARALLELISM if name not in self.degrees}
         return tuple(f"{PARALLELISM[name]} parallelism ({name} {size})" for name, size in above.items() if size > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
-    """What an engine takes on at once on some devices, where nobody says how much."""
+    """The default limits of an engine's step on some devices."""
 
     devices: str  # the beginning of their names, their kind, `from N GiB` of memory, or `others`
     max_batch: int  # sequences that run at once
@@ -242,7 +242,7 @@ class StepLimits:
     offline_tokens: int  # and where it is called for a list of requests
 
     def are_of(self, accelerator: Accelerator) -> bool:
-        """Whether they are those of a device."""
+        """True if the limits are those of a device."""
         if least := _FROM_GIB.fullmatch(self.devices):
             return (accelerator.hbm_bytes or 0.0) >= float(least[1]) * 2**30 and accelerator.kind in {"gpu", "npu"}
         return self.devices in {"others", accelerator.kind} or accelerator.name.startswith(self.devices)
@@ -269,7 +269,7 @@ def _step_limits(cell: str) -> tuple[StepLimits, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine(Software):
-    """What an inference engine runs, how it divides a card's memory, how it starts, and what its steps cost.
+    """An inference engine: formats, division of a card's memory, start-up, and the cost of its steps.
 
     Seconds of the start are those of one with nothing compiled before.
     """
@@ -294,6 +294,7 @@ class Engine(Software):
     gaudi_image: str = ""
     cpu_image: str = ""
     custom_all_reduce: bool  # kernels of its own for small messages
+    pcie_all_reduce: int = 0  # most devices that these join over PCIe; 0: no limit
     dispatch_kernels: bool = (
         False  # that send tokens to their experts' ranks between nodes (DeepEP); else all are gathered
     )
@@ -356,6 +357,10 @@ class Engine(Software):
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
     preempts: bool = False  # starts whatever prompt fits, and takes the cache of the latest where answers outgrow it
     stage_loss: float = _by_fit("Share of a step that each further pipeline stage adds by waiting.")
+    block_port_frac: float = field(
+        default=1.0,
+        metadata={"fitted": "Rate there of experts' products with scales of blocks, over that of other products."},
+    )
     serial: bool  # one batch passes through all pipeline stages before the next starts
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
     local: bool  # for one user on one machine
@@ -406,7 +411,7 @@ class Engine(Software):
         return max(1.0, min(self.max_batch, by_tokens))
 
     def runs(self, form: WeightFormat, accelerator: Accelerator | None = None) -> bool:
-        """Whether it is documented to run weights of that format on a device; None: on some."""
+        """True if the engine is documented to run weights of that format on a device; None: on some device."""
         names = {form.name, form.name.split("-")[0], *(("gguf",) if form.kind == "gguf" else ())}
         return bool(names & self.formats_on(accelerator))
 

@@ -21,7 +21,7 @@ _source = partial(option, section="Where models and facts come from")
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec(Spec):
-    """Where models and facts come from."""
+    """Options of the facts folder and of the source of models."""
 
     assume_family: str | None = _source(
         "--assume-family", options.name("family"), "Read an unknown model_type as this known family.",
@@ -41,7 +41,7 @@ class SourceSpec(Spec):
 
     @property
     def catalog(self) -> Facts:
-        """What is known: the shipped facts with those of the folder."""
+        """The shipped facts together with those of the folder."""
         from flopwise.facts.catalog import load_facts
 
         return load_facts(self.facts, self.calibration)
@@ -75,8 +75,11 @@ class SourceSpec(Spec):
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec(Spec):
-    """Which accelerators of a list."""
+    """Options that select accelerators of a list."""
 
+    vendor: str | None = option(
+        "--vendor", options.name("vendor"), "Only devices of this vendor: NVIDIA, AMD, Intel, Google ...",
+    )
     kind: str | None = option(
         "--kind", options.choice("gpu", "tpu", "npu", "soc", "cpu"),
         "Only this kind of device; `cpu` instances are those without an accelerator.",
@@ -87,7 +90,7 @@ class DeviceSpec(Spec):
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSpec(Spec):
-    """Storage that is read from: its kind, or what it was measured to deliver."""
+    """Options of the storage that is read from: its kind, or its measured bandwidth."""
 
     storage: str | None = option(
         "--storage", options.name("kind"),

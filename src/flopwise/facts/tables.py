@@ -39,14 +39,14 @@ Reader = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table: `values` of the cells that are filled (None: stated to be unknown), and where it stands."""
+    """One row of a table: `values` of its filled cells (None: stated to be unknown), and its file and line."""
 
     values: dict[str, Any]
     file: str
     line: int | str  # of a CSV file its number, of a JSON file the name of the record
 
     def error(self, column: str, given: object, allowed: str) -> SpecError:
-        """Return the error that says where the fault stands, what was given and what is allowed."""
+        """The error that names the place of the fault, the value given and those allowed."""
         return SpecError(f"{self.file}, row {self.line}, column {column}: got {_quoted_text(given)}; {allowed}")
 
 
@@ -93,7 +93,7 @@ def whole(unit: Callable[[object, str], float], allowed: str, *, low: int = 1, h
 
 
 def choice(*allowed: str) -> Reader:
-    """One of the words in `allowed`, whatever its case."""
+    """One of the words in `allowed`, in any case."""
 
     def reader(cell: str) -> str:
         word = cell.lower()
@@ -179,7 +179,7 @@ MAIN_SECTION = "facts"
 
 
 def reader_of(annotation: str) -> Reader:
-    """How a column is read whose field is annotated so."""
+    """The reader of a column whose field has this annotation."""
     if annotation.startswith("Literal["):
         return choice(*re.findall(r"'([^']+)'", annotation))
     return _TYPED[annotation.removesuffix(" | None")]
@@ -187,7 +187,7 @@ def reader_of(annotation: str) -> Reader:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FactTable(Generic[R]):
-    """One table of facts: its file, what its rows become, and what tells them apart.
+    """One table of facts: its file, its record type, and the key of its rows.
 
     `key` and `dated` are the columns that every row fills. Where several rows make one thing (tiers of a price),
     `group` names it: a folder's rows for it replace all of the shipped ones.
@@ -205,7 +205,7 @@ class FactTable(Generic[R]):
 
     @cached_property
     def columns(self) -> dict[str, Reader]:
-        """What each column may hold: a field, or another of `readers`, which `adapt` makes fields of."""
+        """The reader of each column: of a field, or of `readers`, from which `adapt` makes fields."""
         kinds = {f.name: str(f.type) for f in fields(self.row)}  # type: ignore[arg-type]  # rows are dataclasses
         return {name: self.readers.get(name) or reader_of(kinds[name]) for name in self._defaults} | dict(self.readers)
 
@@ -227,7 +227,7 @@ class FactTable(Generic[R]):
         return tuple(n for n in (*self.key, *self.dated) if n not in optional)
 
     def row_of(self, row: Row, known: R | None) -> R:
-        """What `row` says, laid over what is `known`.
+        """The record of `row`, with the cells it omits from `known`.
 
         Raises:
             SpecError: it lacks what every row needs, or says what cannot be.

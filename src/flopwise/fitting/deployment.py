@@ -55,7 +55,7 @@ INSIDE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedLoad:
-    """Requests that a deployment answered: at their times, or by `users` who ask again once they are answered."""
+    """Requests that a deployment answered: at given times, or by `users` who ask again after each answer."""
 
     job: ServeJob
     requests: MeasuredRequests
@@ -64,7 +64,7 @@ class ServedLoad:
 
 
 def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
-    """What is fitted of a deployment: five constants of its engine here, and a rate of its device.
+    """The constants that a deployment is fitted with: five of its engine and a rate of its device.
 
     A priori they are what is known of the engine and the device; a processor has no captured graphs, so that each
     layer costs the host tens of microseconds (25 operations of PyTorch, each dispatched in about 5), and nothing hides
@@ -210,7 +210,7 @@ class DeploymentModel(FitModel):
         return DeploymentModel(self.served, self.constants, self.members[list(members)].tolist())
 
     def trust(self, errors: Array) -> None:
-        """Weigh figures against priors by what a fit leaves of them: exact ones outweigh all that was believed.
+        """Weigh figures against priors by the residuals of a fit: exact figures outweigh the priors.
 
         Of several loads each figure counts the less the more its load has, as all of these came in the same minute.
 
@@ -222,7 +222,7 @@ class DeploymentModel(FitModel):
         self.weights = each * max(PULL / noise**2, ROW_WEIGHT) / len(FIGURES)
 
     def stretches(self) -> list[int]:
-        """What each figure is of, and what is left out together: of several loads a load, of one a stretch of time.
+        """The group of each figure, left out together: a load where there are several, else a stretch of time.
 
         A machine drifts between loads more than within one, so that stretches of a load know too much of each other.
         """
@@ -235,17 +235,17 @@ class DeploymentModel(FitModel):
 
     @property
     def load_names(self) -> list[str]:
-        """What each load is called; one without a name is like no other."""
+        """The name of each load; one without a name is unlike all others."""
         return [load.name or f"load {place}" for place, load in enumerate(self.served)]
 
     def figure_names(self) -> list[str]:
-        """Which of `FIGURES` each figure is."""
+        """The name in `FIGURES` of each figure."""
         return [FIGURES[member % len(FIGURES)] for member in self.members]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentFit:
-    """The constants of a deployment, and what they are worth on traffic that they were not fitted to.
+    """The constants of a deployment, and their errors on traffic that they were not fitted to.
 
     Errors are medians of |predicted / measured - 1| by figure. Those `left_out` are of stretches of the traffic, or of
     whole loads where there are several, under constants that were fitted to the others.
@@ -265,7 +265,7 @@ class DeploymentFit:
     unit: str  # of what was left out in turn
 
     def interval(self, figure: str, seconds: float) -> tuple[float, float]:
-        """What 8 of 10 measurements lie in."""
+        """The 80 % interval of a figure that is estimated as `seconds`."""
         return seconds / self.spread[figure], seconds * self.spread[figure]
 
 

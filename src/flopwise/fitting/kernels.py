@@ -198,7 +198,7 @@ def with_shared_means(values: Values, known: Callable[[str], bool] = lambda _: T
 
 
 def origin(constant: Constant, rows: str) -> str:
-    """What a value was fitted on: `rows`, or the values of the families."""
+    """The rows that a value was fitted on, `rows`, or the values of the families."""
     families_values = FAMILY_VALUES.get(constant, ())
     if constant.scopes != (ALL,) or not families_values:
         return rows

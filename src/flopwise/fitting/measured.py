@@ -45,7 +45,7 @@ ORDER = ("kernels", "training", "serving", "memory", "gpu-hours", "io", "weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """All that was given: rows to predict, and what probes say of devices that no catalog has."""
+    """The measurements given: rows to predict, and probes of devices that no catalog has."""
 
     rows: tuple[MeasuredRow, ...]
     probed: tuple[ProbedFacts, ...]
@@ -93,7 +93,7 @@ def _is_json(file: Path) -> bool:
 
 
 def pooled_probe(probes: Sequence[Probe]) -> Probe:
-    """Probes of one machine, taken at different times, as one: medians of what several of them measured.
+    """Probes of one machine at different times as one: medians of what several of them measured.
 
     Assumes: the machine drifts by minutes, and a median keeps out what disturbed one of them.
     """
@@ -165,7 +165,7 @@ ALIASES = ("here", "this machine")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedFacts:
-    """What a probe says: rows of accelerators.csv, constants of these devices, kernel rows of known ones, and notes."""
+    """The facts of a probe: rows of accelerators.csv, constants of new devices, kernel rows of known ones, notes."""
 
     devices: tuple[dict[str, Any], ...] = ()
     parameters: tuple[Parameter, ...] = ()
@@ -293,7 +293,7 @@ def _threads(device: ProbedDevice) -> int:
 
 
 def device_name(device: ProbedDevice) -> str:
-    """What the device of a profile is called: told from the catalog's row, whose rates are a datasheet's."""
+    """The name of a profile's device, unlike that of the catalog row with datasheet rates."""
     return f"{device.name}{PROBED}"
 
 

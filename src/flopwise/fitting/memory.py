@@ -103,7 +103,7 @@ MOVED_BY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """The rows that depend on a constant: by publisher how many, and by how much their median error changes."""
+    """The rows that depend on a constant: number by publisher, and the change of their median error."""
 
     constant: str
     rows: Mapping[str, int]
@@ -112,12 +112,12 @@ class Dependence:
 
     @property
     def alone(self) -> bool:
-        """Whether one publisher decides it."""
+        """True if a single publisher decides it."""
         return len(self.rows) == 1
 
 
 def dependences(rows: Iterable[Row], facts: Facts) -> list[Dependence]:
-    """What each of `TAKEN_BACK` moves, the constants that most rows depend on first; those that move none are left out.
+    """The effect of each of `TAKEN_BACK` on the constants, those of most rows first; without those that move none.
 
     Source: the same prediction with the column taken back in all stacks. Assumes: what a row leaves open is usual.
     """
@@ -156,7 +156,7 @@ def nearest_stack(name: str, facts: Facts) -> str:
 
 
 def software_left_out(rows: Iterable[Row], facts: Facts) -> dict[str, float]:
-    """By row, the error of a prediction that knows nothing of the row's software: with the nearest of other software.
+    """By row, the error of a prediction with the nearest of other software in place of the row's own.
 
     Source: what a user has whose software no row was measured on.
     Assumes: documented columns of the software itself are not known either.

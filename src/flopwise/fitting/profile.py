@@ -54,7 +54,7 @@ BANDED = ("training", "serving")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedConstant:
-    """One constant of a profile: what held before (None: there was no such device), what holds with it, and why."""
+    """One constant of a profile: its value before (None: a new device), its value now, and the rows behind it."""
 
     name: str
     scope: str
@@ -92,7 +92,7 @@ class KindErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationProfile:
-    """A profile, and what it was made of."""
+    """A profile, with the files it was made of."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -117,7 +117,7 @@ class MadeProfile:
 
     @classmethod
     def of(cls, given: Measurements, facts: Facts, name: str, date: str, advance: Advance | None = None) -> MadeProfile:
-        """Refit what the measurements can decide, from the facts (and the profile in them, if any) on.
+        """Refit the constants that the measurements determine, starting from the facts (and their profile, if any).
 
         Raises:
             SpecError: none of the rows can be predicted, and no probe brings a device.
@@ -152,7 +152,7 @@ class MadeProfile:
 
 
 def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:
-    """The figures that can be predicted, and why others cannot, with how often."""
+    """The figures that can be predicted, and the reasons why others cannot, with their counts."""
     predict = {kind: KINDS[kind].predictor(facts) for kind in {row.kind for row in rows}}
     figures, skipped = list[MeasuredFigure](), Counter[str]()
     for place, row in enumerate(rows):
@@ -231,7 +231,7 @@ def _errors(refit: Refit) -> Iterator[KindErrors]:
 
 
 def own_band(unseen: Array) -> float | None:
-    """Factor either way that 80 % of new figures stay within; None where these are too few to tell.
+    """The factor either way that covers 80 % of new figures; None where these are too few.
 
     The ceil(0.8 (n + 1))-th smallest of the errors left out: it holds a new one of the same kind with 80 % at least.
 
@@ -298,7 +298,7 @@ def profile_files(
     profile: CalibrationProfile, facts: Facts, new: Sequence[Parameter], devices: dict[str, Any], bands: Any,
     engines: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, bytes]:  # fmt: skip
-    """The files of the folder: those of the profile that it is based on, with what is new laid over them.
+    """The files of the folder: those of the profile that it is based on, with new values over them.
 
     `engines`: constants of engines by name, with their source and date.
     """

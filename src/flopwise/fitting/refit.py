@@ -94,7 +94,7 @@ class RowModel(FitModel):
 
     @property
     def kinds(self) -> list[str]:
-        """The class of errors and the family of each figure: what may not come out worse."""
+        """The class of errors and the family of each figure, none of which may get worse."""
         return [f"{figure.band} {figure.family}" for figure in self.figures]
 
     def only(self, members: Sequence[int]) -> RowModel:
@@ -177,7 +177,7 @@ def _chain(chip: Accelerator) -> tuple[str, ...]:
 
 
 def candidates(facts: Facts, figures: Sequence[MeasuredFigure]) -> list[Constant]:
-    """What may move at all: known constants of the measured devices' families that are above 0."""
+    """The constants that may move: known ones of the measured devices' families that are above 0."""
     chips = {f.family: facts.accelerator(f.row.row["gpu"]) for f in figures if f.family}
     subsets = []
     for family, chip in chips.items():
@@ -197,7 +197,7 @@ def candidates(facts: Facts, figures: Sequence[MeasuredFigure]) -> list[Constant
 
 
 def decidable(model: RowModel, start: Array) -> list[Constant]:
-    """Of the candidates those of which the rows say at least as much as is known beforehand."""
+    """The candidates on which the rows carry at least as much information as the prior."""
     slopes = model.slopes(start)
     information = (model.weights[:, None] * slopes**2).sum(axis=0)
     known = PULL / np.array([c.spread for c in model.constants]) ** 2
@@ -206,7 +206,7 @@ def decidable(model: RowModel, start: Array) -> list[Constant]:
 
 @dataclass(frozen=True, slots=True)
 class Refit:
-    """What came of it: values of the constants that moved, and log errors before, after, and of figures left out."""
+    """The result of a refit: values of the moved constants, and log errors before, after, and of figures left out."""
 
     figures: Sequence[MeasuredFigure]
     values: Mapping[Constant, float]
@@ -218,7 +218,7 @@ class Refit:
 
 
 def refits(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | None = None) -> Iterator[Refit]:
-    """Fit what the figures can decide, in groups that share no constant; no kind of measurement comes out worse."""
+    """Fit the constants that the figures determine, in groups that share none; no kind of measurement gets worse."""
     for own in _independent(figures, facts):
         yield _refit(own, facts, advance)
 
@@ -252,7 +252,7 @@ def _refit(figures: Sequence[MeasuredFigure], facts: Facts, advance: Advance | N
 
 
 def no_worse(kinds: Sequence[str], errors: Array, than: Array) -> bool:
-    """Whether no kind of figure has larger errors, by median and by mean."""
+    """True if no kind of figure has larger errors, by median and by mean."""
     names = np.array(kinds)
     return all(
         measure(np.abs(np.expm1(errors[names == kind]))) <= measure(np.abs(np.expm1(than[names == kind])))

@@ -77,7 +77,7 @@ def indicators(groupings: Sequence[Sequence[str]], size: int) -> Array:
 
 
 def loss(constants: Sequence[Constant], errors: Array, weights: Array, point: Array, groups: Array) -> float:
-    """What a fit minimises; `groups`: `indicators` of figures with an error in common, which is taken out of them."""
+    """The loss that a fit minimises; `groups`: `indicators` of figures whose common error is taken out."""
     pull, zero = np.full(groups.shape[1], PULL / SHARED_SPREAD**2), np.zeros(groups.shape[1])
     shared = _least(errors, groups, weights, zero, pull=pull, priors=zero, low=zero - math.inf, high=zero + math.inf)
     drawn = (_pull(constants) * (point - _priors(constants)) ** 2).sum() + (pull * shared**2).sum()
@@ -85,7 +85,7 @@ def loss(constants: Sequence[Constant], errors: Array, weights: Array, point: Ar
 
 
 def robust_losses(errors: Array) -> Array:
-    """What each error counts: its square, and from `ELBOW` on its size (pseudo-Huber)."""
+    """The loss of each error: its square, and from `ELBOW` on its size (pseudo-Huber)."""
     losses: Array = 2 * ELBOW**2 * (np.sqrt(1 + (errors / ELBOW) ** 2) - 1)
     return losses
 
@@ -145,7 +145,7 @@ def _least(
 
 @dataclass(frozen=True)
 class Fit:
-    """Where a fit ended, and the log errors of every figure there."""
+    """The end point of a fit, with the log errors of every figure there."""
 
     model: FitModel
     point: Array
@@ -166,7 +166,7 @@ class Fit:
         return unseen
 
     def points_without(self, groups: Sequence[str]) -> dict[str, Array]:
-        """Where the fit ends without each group: one step from where it ended with it."""
+        """The end point without each group: one step from the end point with it."""
         model, names = self.model, np.array(groups)
         kept, shared = {name: names != name for name in dict.fromkeys(groups)}, model.shared_errors()
         points = {}

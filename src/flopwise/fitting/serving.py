@@ -69,6 +69,7 @@ CONSTANTS = (
     _engine("hidden_frac", GRAPHS, 0.5, 0.01, 1.0),
     _engine("stage_loss", (*GRAPHS, *BATCH, *TRT), 0.1, 0.01, 0.5),
     _engine("port_frac", THEN, 0.7, 0.1, 1.0),
+    _engine("block_port_frac", ("sglang", "sglang-2025"), 0.7, 0.1, 1.0),
     _engine("core_bytes_per_cycle", (*NOW, *THEN), 7.0, 2.0, 40.0),
     _engine("core_flops_per_s", (*NOW, *THEN), 9e11, 2e11, 4e12),
     Constant("cache_convert_flops", ("any",), 40.0, 5.0, 200.0),
@@ -77,12 +78,13 @@ CONSTANTS = (
     Constant("chained_frac", ("blackwell",), 0.2, 0.01, 0.7),
     Constant("chained_frac", ("hopper",), 0.2, 0.01, 0.7),
     Constant("dram_frac", ("ponte-vecchio",), 0.8, 0.05, 0.95),
+    Constant("served_dram_frac", ("tpu", "aws"), 0.8, 0.2, 1.0),
 )
 
 
 @dataclass(frozen=True)
 class PublishedLoad:
-    """One published row: what it measured, and all of its prediction that no constant moves."""
+    """One published row: its measurements, and the part of its prediction that no constant moves."""
 
     id: str
     source: str
@@ -130,7 +132,7 @@ def _waiting(job: ServeJob, memory: ServingMemory, machine: Runner) -> bool:
 
 
 class ServingModel(FitModel):
-    """Log errors of all figures as a function of the constants' logarithms; what no constant moved stays."""
+    """Log errors of all figures as a function of the constants' logarithms; cached where no constant moved."""
 
     constants = CONSTANTS
 

@@ -135,7 +135,7 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
 
 
 def constants(facts: Facts) -> tuple[Constant, ...]:
-    """What is fitted: each constant with what is known of it beforehand, how far it may go, and who shares it."""
+    """The constants to fit, each with its prior, its range and the rows that share it."""
     stacks = facts.stacks
     fused = tuple(n for n, s in stacks.items() if s.activations == "fused" and n not in SINGLE_KERNELS)
     eager = tuple(n for n in stacks if n not in fused)

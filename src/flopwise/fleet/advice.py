@@ -22,7 +22,7 @@ NUMA = "NVIDIA, nvidia-smi topo -m and CUDA C++ Best Practices Guide (pinned mem
 
 
 def advice(fleet: SolvedFleet) -> list[SetupNote]:
-    """For each workload what its formats, devices, machines and data ask of whoever sets it up."""
+    """Advice for setting up each workload, from its formats, devices, machines and data."""
     return [note for chosen in fleet.chosen if chosen.option.purchase != API for note in _notes(chosen, fleet.facts)]
 
 
@@ -116,8 +116,8 @@ def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
     kept = found.ids_bytes + found.text_bytes
     price = volume_usd(provider, "storage", kept, facts)
     text = (
-        f"{format_count(found.tokens)} tokens (each counted once a run) take {format_bytes(found.ids_bytes)} as ids of "
-        f"{found.id_bytes} bytes and about {format_bytes(found.text_bytes)} as text"
+        f"{format_count(found.tokens)} tokens (each counted once per run) take {format_bytes(found.ids_bytes)} as ids "
+        f"of {found.id_bytes} bytes and about {format_bytes(found.text_bytes)} as text"
     )
     source = "arithmetic; four bytes of text a token"
     if price is not None:

@@ -55,7 +55,7 @@ def _fleet_spend(fleet: SolvedFleet) -> Iterator[Alert]:
 
 
 def days_of_week(fleet: SolvedFleet) -> list[tuple[float, float]]:
-    """(planned, upper end of the interval) of what each day of the week may cost, from Monday, USD.
+    """(planned, upper end of the interval) of the cost of each day of the week, from Monday, USD.
 
     Assumes: machines that are paid all month, storage and traffic cost as much each day; a run may begin on any day of
     its schedule, and all of it that fits into a day is paid on that day.

@@ -69,6 +69,10 @@ class UnfinishedSearchError(InfeasibleError):
     """The clock stopped the solver before it found an allocation: another machine may find one."""
 
 
+class BudgetError(InfeasibleError):
+    """The other policies cost more than the budget."""
+
+
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
     """The allocation of a fleet whose workloads all have options."""
     options = with_carbon([option for item in items for option in item.options])
@@ -107,7 +111,7 @@ def _without_waste(problem: AllocationProblem) -> AllocationProblem:
 
 
 def with_carbon(options: Sequence[MonthlyOption]) -> tuple[MonthlyOption, ...]:
-    """The options with what each instance emits; one that is not known counts as its workload's worst.
+    """The options with the emissions of each instance; an unknown one counts as its workload's worst.
 
     Assumes: what nobody measured is no cleaner than the others; where none of a workload's is known, none counts.
     """
@@ -148,8 +152,9 @@ def allocate(
     if solution.columns is None and len(some) < len(problem.options):  # nothing is refused before all are weighed
         made, solution = _lean_solution(ThriftyProgram(problem, without), gap, effort)
         late |= solution.out_of_time
+    tried = True
     if made.rules.has_shares:
-        made, solution = _with_traits_left_out(problem, made, solution, gap, effort)
+        made, solution, tried = _with_traits_left_out(problem, made, solution, gap, effort)
         late |= solution.out_of_time
     if solution.columns is None:
         made, columns = _nearest(made, effort * STEP_FRAC, late=late)
@@ -157,7 +162,7 @@ def allocate(
         late |= solution.out_of_time
     if solution.columns is None:
         raise _unfound_error(late=late)
-    found = replace(_read_solution(made, solution.columns, solution.gap), out_of_time=late)
+    found = replace(_read_solution(made, solution.columns, solution.gap), out_of_time=late, whole_traits=tried)
     if bound and len(made.options) < len(problem.options):
         return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
     return found
@@ -165,17 +170,18 @@ def allocate(
 
 def _with_traits_left_out(
     problem: AllocationProblem, made: ThriftyProgram, solution: Solution, gap: float, effort: float
-) -> tuple[ThriftyProgram, Solution]:
+) -> tuple[ThriftyProgram, Solution, bool]:
     """The program and its solution, or cheaper ones that leave markets, devices or ways to buy out for all workloads.
 
-    So that shares that hold under policies that leave these out hold with them, too.
+    So that shares that hold under policies that leave these out hold with them, too. With whether such were looked for:
+    in large allocations only where there is no solution.
     """
     options = (*problem.options, *problem.dropped)
     if not closable_traits(options):
-        return made, solution
+        return made, solution, True
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
     if solution.columns is not None and len(wider.options) * EFFORT_EACH > effort:
-        return made, solution
+        return made, solution, False
     most, late = np.inf, False
     if solution.columns is not None:
         most = solution.objective * (1.0 - max(gap, CENT_FRAC))
@@ -189,9 +195,9 @@ def _with_traits_left_out(
             break
         more = trial.tightening(other.columns)
         if not any(more):
-            return trial, replace(other, out_of_time=late)
+            return trial, replace(other, out_of_time=late), True
         wider = replace(wider, minimal=wider.minimal | more.minimal, measures=wider.measures | more.measures)
-    return made, replace(solution, out_of_time=late)
+    return made, replace(solution, out_of_time=late), True
 
 
 def _lean_solution(
@@ -407,7 +413,7 @@ class RelaxedProgram:
         return 1.0 if isinstance(policy, SecondProvider) else 1.0 / scale
 
     def gives(self, columns: Array) -> dict[Policy, float]:
-        """By how much each policy gives, weighted; those that do."""
+        """The weighted violation of each policy that a relaxed solution violates."""
         sums = {policy: sum(columns[c] * w for c, w in slack) for policy, slack in self.slack.items()}
         return {policy: value for policy, value in sums.items() if value > NOTHING}
 
@@ -445,7 +451,7 @@ def _check_budget(made: ThriftyProgram, effort: float) -> None:
     free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, effort)
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns) * (1.0 - solution.gap)
     if floor > budget.usd:
-        raise InfeasibleError(
+        raise BudgetError(
             f"a month costs at least {format_usd(floor, 0)} under these policies; "
             f"the budget is {format_usd(budget.usd, 0)}"
         )

@@ -13,10 +13,10 @@ import msgspec
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import UNDATED, days_old, retirement_note
-from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
+from flopwise.facts.price_coverage import OFTEN_UNKNOWN, PriceCoverage, coverage_text, price_coverage
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
-from flopwise.fleet.allocate import allocate, allocation_problem
+from flopwise.fleet.allocate import BudgetError, allocate, allocation_problem
 from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet
@@ -89,9 +89,10 @@ def assess(
     if today is not None:  # days since each date of a price
         day, dates = dt.date.fromisoformat(today), {row.price_date for row in fleet.rows} - {"", UNDATED}
         ages = {date: float(days_old(date, day)) for date in dates}
-    coverage = _spot_known(fleet)
+    coverage = {purchase: rows for purchase in OFTEN_UNKNOWN if (rows := _prices_known(fleet, purchase))}
     notes = dict.fromkeys(_price_notes(fleet, ages))
-    notes |= dict.fromkeys([coverage_text(coverage)] if coverage else [])
+    notes |= dict.fromkeys(coverage_text(rows, purchase) for purchase, rows in coverage.items())
+    spot_known = coverage.pop("spot", ())
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
         workloads=fleet.results, allocation=list(fleet.rows),
@@ -103,7 +104,8 @@ def assess(
         assumptions=list(_assumptions(fleet, drawn is not None, today)),
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
-        spot_coverage=list(coverage), by_provider=provider_choices(fleet), if_you_port=workload_ports(fleet),
+        spot_coverage=list(spot_known), reserved_coverage={term: list(rows) for term, rows in coverage.items()},
+        by_provider=provider_choices(fleet), if_you_port=workload_ports(fleet),
         scaled=scaling(chosen, facts), advice=advice(fleet), baseline=baseline_of(platform),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
@@ -148,16 +150,21 @@ def _less_bound(
 ) -> tuple[Policies, str, Allocation] | None:
     """The policies without the fewest that may be left out, why, and their allocation; None where that is not enough.
 
-    `lost`: whether there are workloads that nothing runs.
+    `lost`: whether there are workloads that nothing runs; then shares go before the budget, as they are of a bill that
+    has these workloads.
     """
-    rules, several = (
+    rules, without_shares = (
         platform.rules,
         f"shares of the bill are ignored, as workloads without machines are not in it: {error}",
     )
-    unbound = replace(rules, budget_per_month=None)
-    ways = [(unbound, str(error))] if rules.budget_per_month is not None else []
+    unbound, ways = replace(rules, budget_per_month=None), list[tuple[Policies, str]]()
     if lost and rules.shares:
-        ways += [(replace(rules, providers=None), several), (replace(unbound, providers=None), several)]
+        ways.append((replace(rules, providers=None), without_shares))
+    if rules.budget_per_month is not None:
+        budget = f"the budget of {format_usd(rules.budget_per_month, 0)} a month is not held"
+        ways.append((unbound, str(error) if isinstance(error, BudgetError) else f"{budget}: {error}"))
+        if lost and rules.shares:
+            ways.append((replace(unbound, providers=None), f"{budget}; {without_shares}"))
     for fewer, warning in ways:
         try:
             trial = allocation_problem(replace(platform, rules=fewer), items, facts)
@@ -180,6 +187,8 @@ def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str
     proven = "proven optimal" if gap < ROUNDED else f"proven within {format_percent(gap, 2)} of the optimum"
     if allocation.out_of_time:
         proven += f" (the solver's time limit of {GUARD_S:g} s was reached: a faster machine may find less)"
+    if not allocation.whole_traits:
+        proven += " (with no region, device or way to buy left out for all workloads so that the shares hold)"
     text = f"{proven} among {options:,} ways to run the workloads"
     few = [item.num_kinds for item in items if item.num_kinds is not None]
     if not few:
@@ -200,7 +209,7 @@ KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3
 
 
 def plans_by_workload(chosen: Sequence[ChosenWorkload]) -> dict[str, Plan]:
-    """The plan of each planned workload by its name: what the fleet takes first, then what else was considered."""
+    """The plan of each planned workload by its name: the allocated machines first, then other candidates."""
     most = min(MOST, max(LEAST, KEPT_IN_ALL // max(1, len(chosen))))
     return {c.name: _short_plan(c, c.planned.plan, most) for c in chosen if c.planned.plan is not None}
 
@@ -264,12 +273,13 @@ def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
         yield from (f"{option.provider} {option.instance}: {note}" for note in option.notes)
 
 
-def _spot_known(fleet: SolvedFleet) -> tuple[SpotCoverage, ...]:
-    """Of how many offers that the policies allow the spot price is known; none where nothing may be bought so."""
-    if not any("spot" in job.purchase and job.interruptible for job in fleet.platform.jobs):
+def _prices_known(fleet: SolvedFleet, purchase: str) -> tuple[PriceCoverage, ...]:
+    """Of how many offers that the policies allow such a price is known; none where nothing may be bought so."""
+    jobs = (job for job in fleet.platform.jobs if purchase != "spot" or job.interruptible)
+    if not any(purchase in job.purchase for job in jobs):
         return ()
     shares, regions, facts = fleet.platform.rules.shares, fleet.platform.rules.regions, fleet.facts
-    return spot_coverage(
+    offers = (
         offer
         for offer in facts.offers
         if not isinstance(offer, OwnOffer)
@@ -278,6 +288,7 @@ def _spot_known(fleet: SolvedFleet) -> tuple[SpotCoverage, ...]:
         and (not shares or offer.provider in shares)
         and (not regions or any(offer.serves(region) for region in regions))
     )
+    return price_coverage(offers, purchase)
 
 
 def _own_notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -350,7 +361,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PortQuestion:
-    """One workload whose port is looked for: the key of its search, the workload as it is, and what it may rent."""
+    """One workload to search a port for: the key of its search, the workload, and the machines that it may rent."""
 
     chosen: ChosenWorkload
     key: bytes

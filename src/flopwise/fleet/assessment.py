@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.facts.price_coverage import PriceCoverage
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result
 from flopwise.search.answer import Port
@@ -23,7 +23,7 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadResult(_Plain, frozen=True):
-    """One workload: what it is, what it takes, and the best machines to run it on."""
+    """One workload: its requirements, and the best machines to run it on."""
 
     name: str
     environment: str
@@ -70,7 +70,7 @@ class ProviderChoice(_Plain, frozen=True):
 
 
 class Allotment(_Plain, frozen=True):
-    """Machines of one kind, bought one way, for one workload; of none where own machines are paid and carry nothing."""
+    """Machines of one kind, bought one way, for one workload; without a workload idle own machines that are paid."""
 
     workload: str
     environment: str
@@ -137,7 +137,7 @@ class MonthlyCost(_Plain, frozen=True):
 
 
 class CostSaving(_Plain, frozen=True):
-    """What the allocation saves a month against the assessment's baseline; below zero: it pays more."""
+    """A monthly saving of the allocation against the assessment's baseline, in USD; below zero it costs more."""
 
     what: str  # spot, reserved, schedule; quantisation, right-sizing ... against a baseline that the fleet names
     workload: str
@@ -149,7 +149,7 @@ class CostSaving(_Plain, frozen=True):
 
 
 class Risk(_Plain, frozen=True, kw_only=True):
-    """What may go wrong, computed from the `evidence`: how likely it is, and how much of what it hits, 0 to 1."""
+    """A risk computed from the `evidence`: probability, and impact as a share of what it affects, both 0 to 1."""
 
     kind: str  # availability, memory, interruption, capacity, degradation, loading, idle, price, budget, latency ...
     workload: str
@@ -177,7 +177,7 @@ class ShareStep(_Plain, frozen=True):
 
 
 class PolicyMove(_Plain, frozen=True):
-    """A workload that would run on cheaper machines without a policy: what it costs a month on both."""
+    """A workload that would run on cheaper machines without a policy: its monthly cost on both."""
 
     workload: str
     usd_per_month: float
@@ -186,7 +186,7 @@ class PolicyMove(_Plain, frozen=True):
 
 
 class Binding(_Plain, frozen=True):
-    """What one constraint costs a month: the bill with it less the bill without it; `steps` of a share of the bill.
+    """The monthly cost of one constraint: the bill with it minus the bill without it; `steps` of a share of the bill.
 
     `moves`: workloads that would cost clearly less without it, the one that saves most first.
     """
@@ -223,7 +223,7 @@ class Scenarios(_Plain, frozen=True):
 
 
 class PhaseTask(_Plain, frozen=True):
-    """A task of a phase: from which of its weeks, for how many, and after which others."""
+    """A task of a phase: first week, number of weeks, and the tasks before it."""
 
     name: str
     week: int
@@ -290,7 +290,7 @@ class Alert(_Plain, frozen=True):
 
 
 class SetupNote(_Plain, frozen=True):
-    """What to mind when a workload is set up, computed from its plan."""
+    """Advice for setting up a workload, computed from its plan."""
 
     kind: str  # quantisation, fp16, placement, corpus
     workload: str
@@ -323,7 +323,8 @@ class Assessment(Result, _Plain, frozen=True):
     price_notes: list[str]
     elapsed_s: float
     fleet: dict[str, Any]  # as written
-    spot_coverage: list[SpotCoverage] = []  # of how many allowed offers the spot price is known, by provider
+    spot_coverage: list[PriceCoverage] = []  # of how many allowed offers the spot price is known, by provider
+    reserved_coverage: dict[str, list[PriceCoverage]] = {}  # the same of each term of a reservation that may be bought
     own_machines: list[dict[str, Any]] = []  # what they cost, how far they are used, and the clouds they stand against
     hosted: list[dict[str, Any]] = []  # APIs that could answer a workload, against machines
     forecast: list[Month] = []  # the bill of the months to come
@@ -340,7 +341,7 @@ class Assessment(Result, _Plain, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The bill in a sentence: whether all workloads run, what a month of them is expected to cost, and where."""
+        """The bill in a sentence: whether all workloads run, the expected monthly cost, and the providers."""
         cost, failed = self.usd_per_month, [w.name for w in self.workloads if not w.feasible]
         count = len(self.workloads)
         runs = "the workload runs" if count == 1 else f"all {count:,} workloads run"

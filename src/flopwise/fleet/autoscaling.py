@@ -98,7 +98,7 @@ def fixed_usd(option: MonthlyOption, job: ResolvedJob) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedDay:
-    """What users see of a stretch of the week, from `first_hour` on, and the machines that it took."""
+    """The latencies of a stretch of the week from `first_hour` on, and the machines used."""
 
     run: AutoscaledRun
     workload: Resolved

@@ -30,7 +30,7 @@ from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_seconds, format_usd
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_chance, format_seconds, format_usd
 from flopwise.values import dataclass
 
 IDLE = "idle"
@@ -39,7 +39,7 @@ IDLE = "idle"
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedFleet:
-    """A fleet with its allocation and its bill: what every part of an assessment reads."""
+    """A fleet with its allocation and its bill, from which every part of an assessment is made."""
 
     platform: Platform
     facts: Facts
@@ -56,7 +56,7 @@ class SolvedFleet:
     def of(
         cls, platform: Platform, facts: Facts, problem: AllocationProblem, allocation: Allocation
     ) -> SolvedFleet:  # fmt: skip
-        """The fleet with the figures of what its workloads run on, and its bill."""
+        """The fleet with the figures of its allocated machines, and its bill."""
         chosen = tuple(chosen_workloads(problem, allocation, facts))
         rows = _rows(problem, allocation, chosen)
         cost, notes = _monthly_cost(problem, allocation, rows)
@@ -94,7 +94,7 @@ class SolvedFleet:
 
     @property
     def results(self) -> list[WorkloadResult]:
-        """The results of all workloads in the order of the fleet file, those that nothing runs among them."""
+        """The results of all workloads in the order of the fleet file, with those without machines."""
         costs = self.cost.by_workload
         results = [_workload_result(one, self.facts, costs.get(one.name, 0.0)) for one in self.chosen]
         for item in sorted(self.lost, key=lambda item: item.index):
@@ -377,7 +377,7 @@ def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
     if not near.meets:
         return "exceeds a limit"
     name = min(near.meets, key=lambda n: near.meets[n])
-    odds = f"{100 * near.meets[name]:.0f} % chance of meeting it, {100 * workload.confidence:.0f} % required"
+    odds = f"{format_chance(near.meets[name])} chance of meeting it, {100 * workload.confidence:.0f} % required"
     limit = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}.get(name)
     if name == "memory":
         return f"needs {format_bytes(near.memory_bytes)} of {format_bytes(near.capacity_bytes)} ({odds})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -53,16 +53,18 @@ class CheckedMachines(_Plain, frozen=True):
 
 
 class ProposedChange(_Plain, frozen=True):
-    """One step from what there is to what is proposed; `saves_usd_per_month` below zero: it costs more."""
+    """One step from the current to the proposed machines; `saves_usd_per_month` below zero: it costs more."""
 
     what: str  # schedule, count, purchase, format, machine, backup, storage and traffic
     saves_usd_per_month: float
-    usd_per_month: float  # after it
+    usd_per_month: float  # of the workload after it
+    fleet_usd_per_month: float  # of all set-ups after it and those before it
+    difference_frac: float | None  # of what all changes save that are proposed; None where they save nothing
     how: str
 
 
 class CheckedWorkload(_Plain, frozen=True):
-    """What one workload has today."""
+    """The check of one workload's current machines."""
 
     name: str
     environment: str
@@ -113,7 +115,7 @@ class Check(Result, _Plain, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def picture(self) -> Picture:
-        """What each workload costs a month today, the dearest first."""
+        """The current monthly cost of each workload, the dearest first, as a picture."""
         rows = sorted(((w.name, w.usd_per_month) for w in self.workloads), key=lambda item: -item[1])
         return BarPicture(title=self.verdict, unit="USD a month", rows=rows)
 
@@ -132,7 +134,7 @@ def check(platform: Platform, facts: Facts, *, today: str = "", advance: Advance
         fleet = recommended_fleet(platform, facts, advance or (lambda *_: None))
     except InfeasibleError as error:
         refusal = str(error)
-    rows = [_checked_workload(setup, fleet, known) for setup in setups.values()]
+    rows = _with_fleet_bills([_checked_workload(setup, fleet, known) for setup in setups.values()])
     reasons = list(_fleet_reasons(named, setups))
     proposed = [row.proposed_usd_per_month for row in rows if row.proposed_usd_per_month is not None]
     return Check(
@@ -163,10 +165,27 @@ def _checked_workload(setup: ExistingSetup, fleet: SolvedFleet | None, facts: Fa
         idle_usd_per_month=sum(c.saved_usd for c in wasted), idle="; ".join(c.how for c in wasted), proposed=machines,
         proposed_usd_per_month=setup.usd - sum(c.saved_usd for c in changes) if chosen is not None else None,
         changes=[
-            ProposedChange(what=c.what, saves_usd_per_month=c.saved_usd, usd_per_month=c.usd_after, how=c.how)
+            ProposedChange(
+                what=c.what, saves_usd_per_month=c.saved_usd, usd_per_month=c.usd_after, how=c.how,
+                fleet_usd_per_month=c.usd_after, difference_frac=None,
+            )
             for c in changes
         ],
     )  # fmt: skip
+
+
+def _with_fleet_bills(rows: Sequence[CheckedWorkload]) -> list[CheckedWorkload]:
+    """The workloads with what all of them cost after each change, one after the other, and its part of all savings."""
+    usd, saved = sum(row.usd_per_month for row in rows), sum(c.saves_usd_per_month for row in rows for c in row.changes)
+    after = list[CheckedWorkload]()
+    for row in rows:
+        changes = list[ProposedChange]()
+        for change in row.changes:
+            usd -= change.saves_usd_per_month
+            part = change.saves_usd_per_month / saved if saved > 0 else None
+            changes.append(msgspec.structs.replace(change, fleet_usd_per_month=usd, difference_frac=part))
+        after.append(msgspec.structs.replace(row, changes=changes))
+    return after
 
 
 def _checked_machines(part: ExistingPart, facts: Facts) -> CheckedMachines:

@@ -17,7 +17,7 @@ from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE, Resolved
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_percent, format_seconds
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_chance, format_percent, format_seconds
 from flopwise.values import dataclass
 
 GIVEN = "the fleet file"
@@ -58,7 +58,7 @@ class ExistingSetup:
 
     @property
     def usd(self) -> float:
-        """A month of it, with what it stores and sends."""
+        """The monthly cost, with storage and traffic, in USD."""
         return sum(part.usd for part in self.parts) + self.volumes_usd
 
     @property
@@ -68,7 +68,7 @@ class ExistingSetup:
 
     @property
     def fits(self) -> bool:
-        """Whether the workload can be run there at all."""
+        """True if the workload can run there at all."""
         return not any(part.reasons for part in self.parts)
 
 
@@ -113,7 +113,7 @@ def _existing_setup(index: int, job: ResolvedJob, platform: Platform, facts: Fac
     reasons = [text for part in parts for text in _shortcomings(part, job)]
     reasons += [text for part in parts for text in _prohibitions(part, job, platform, facts)]
     if job.spec.backup and len({part.offer.provider for part in parts}) == 1:
-        reasons.append("no capacity stands ready in a second provider")
+        reasons.append("no capacity is on standby in a second provider")
     if job.spec.machines is not None and (have := sum(p.count for p in parts)) < job.spec.machines.count:
         reasons.append(f"{have} of the {job.spec.machines.count} machines requested")
     return ExistingSetup(job=job, parts=parts, volumes_usd=0.0, meets=meets, reasons=tuple(dict.fromkeys(reasons)))
@@ -253,7 +253,7 @@ def _shortcomings(part: ExistingPart, job: ResolvedJob) -> Iterator[str]:
         yield f"{part}: can answer {capacity:,.3g} of {part.share * requests_per_s:,.3g} requests/s"
     for name, odds in candidate.meets.items():
         if odds < workload.confidence:
-            likely = f"{format_percent(odds, 0)} chance, {format_percent(workload.confidence, 0)} required"
+            likely = f"{format_chance(odds)} chance, {format_percent(workload.confidence, 0)} required"
             yield f"{part}: {_target_text(name, candidate, workload, part, job)} ({likely})"
 
 

@@ -59,7 +59,7 @@ class ExpectedFigures:
 
 
 def expected_figures(workload: Resolved, candidate: Candidate, offer: Offer, facts: Facts) -> ExpectedFigures:
-    """What a candidate of a workload is expected to do on the machines of an offer, estimated in full."""
+    """The expected figures of a workload's candidate on the machines of an offer, estimated in full."""
     if workload.task in TRAINING:
         return _training_figures(workload, candidate, offer, facts)
     return _serving_figures(workload, candidate, offer, facts)
@@ -70,7 +70,7 @@ def _training_figures(workload: Resolved, candidate: Candidate, offer: Offer, fa
     model = facts.model(workload.model)
     estimate = training_estimate(training_job(workload, model, facts, offer, candidate))
     band, gpus = estimate.band, estimate.num_gpus
-    memory = memory_band(estimate.job.recipe, facts.calibration)
+    memory = memory_band(estimate.job.recipe, facts.calibration, estimate.job.cluster.accelerator)
     batch, seq = int(estimate.job.layout.micro_batch), int(estimate.job.recipe.seq_len)
     flops = float(causal_forward_flops(model, batch, seq)) + float(backward_flops(model, batch, seq))
     figures = {

@@ -25,7 +25,7 @@ class AssessmentFigureTree:
         self.found, self.plans = found, plans
 
     def tree(self) -> Figure:
-        """The root over the bill, what is drawn, savings, what-ifs and risks."""
+        """The root over the bill, scenarios, savings, what-ifs and risks."""
         return _tree(self.found, self.plans)
 
 
@@ -45,7 +45,7 @@ def _tree(found: Assessment, plans: Mapping[str, Plan]) -> Figure:
 
 
 def allotment_name(one: Allotment) -> str:
-    """What a row of the allocation is called in the tree."""
+    """The name of an allocation row in the tree."""
     bought = one.purchase.replace("_", " ")
     return f"{one.workload or 'nothing'}: {one.count} x {one.provider} {one.instance}, {one.region}, {bought}"
 

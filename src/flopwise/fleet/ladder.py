@@ -26,7 +26,7 @@ LEAST_USD = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupChange:
-    """One change: what a month costs less with it (below zero: more), and what it then costs."""
+    """One change: its monthly saving (below zero: it costs more), and the bill after it; USD."""
 
     what: str  # schedule, count, purchase, format, machine, backup, storage and traffic
     saved_usd: float
@@ -35,7 +35,7 @@ class SetupChange:
 
 
 def setup_changes(setup: ExistingSetup, chosen: ChosenWorkload, fleet: SolvedFleet) -> list[SetupChange]:
-    """The changes from a set-up to what the fleet takes for the workload; their sum is the difference of the bills."""
+    """The changes from a set-up to the allocated machines of the workload; their sum is the difference of the bills."""
     changes, usd = list[SetupChange](), setup.usd
     for what, after, how in (*_machine_steps(setup, chosen, fleet), *_steps_beside(setup, chosen, fleet)):
         if abs(usd - after) >= LEAST_USD:

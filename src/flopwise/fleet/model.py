@@ -34,12 +34,12 @@ VOLUMES = "storage and traffic"
 
 
 def is_rented(purchase: str) -> bool:
-    """Whether machines bought so are a cloud's, at a price that it may change."""
+    """True if machines bought so are a cloud's, at a price that it may change."""
     return purchase not in {OWNED, API}
 
 
 def paid_all_month(purchase: str) -> bool:
-    """Whether machines bought so are paid used or not."""
+    """True if machines bought so are paid for whether used or not."""
     return purchase == OWNED or purchase.startswith("reserved")
 
 
@@ -69,7 +69,7 @@ class SpotLimit:
 
 @dataclass(frozen=True, slots=True)
 class SecondProvider:
-    """Capacity in a second provider for the workloads that ask for it."""
+    """Capacity in a second provider for the workloads that require it."""
 
     def __str__(self) -> str:
         return "capacity in a second provider"
@@ -77,7 +77,7 @@ class SecondProvider:
 
 @dataclass(frozen=True, slots=True)
 class OwnMachineCount:
-    """How many own machines of a kind there can be."""
+    """The available number of own machines of a kind."""
 
     instance: str
 
@@ -87,7 +87,7 @@ class OwnMachineCount:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a month may cost at most, USD."""
+    """The maximum bill of a month, in USD."""
 
     usd: float
 
@@ -128,17 +128,17 @@ class ResolvedJob:
 
     @property
     def runs(self) -> float:
-        """Runs a month; 1 of what does not end."""
+        """Runs a month; 1 for a job without an end."""
         return self.runs_per_month or 1.0
 
     @property
     def ends(self) -> bool:
-        """Whether it is a run that ends, rather than machines that stay."""
+        """True if it is a run that ends, rather than machines that stay."""
         return self.spec.task in RUNS
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training run, which needs all of its machines at once."""
+        """True if it is a training run, which needs all of its machines at once."""
         return self.spec.task in {"pretrain", "finetune"}
 
     @property
@@ -148,13 +148,13 @@ class ResolvedJob:
 
     @property
     def splittable(self) -> bool:
-        """Whether its machines may be of several kinds: replicas, and machines to work on."""
+        """True if its machines may be of several kinds: replicas, and machines to work on."""
         return not self.trains
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """Where a fleet was read, for the lines of what is found wrong later."""
+    """The file that a fleet was read from, for line numbers in later messages."""
 
     where: str = ""
     node: Any = None
@@ -193,7 +193,7 @@ Trait = tuple[str, Market] | tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPool:
-    """Own machines of one kind: those that are there, at what using one adds a month, then those to be bought.
+    """Own machines of one kind: the present ones, at the monthly cost of using one, then those to buy.
 
     `off_usd`: a month of one that is there, used or not. `hours`: a month that one can be worked.
     """
@@ -215,7 +215,7 @@ class OwnPool:
         return paid + left * usd
 
     def idle(self, count: int) -> int:
-        """Machines that are there and paid beside `count` used ones."""
+        """Present machines that are paid besides `count` used ones."""
         return max(0, self.tiers[0][0] - count) if self.off_usd else 0
 
 
@@ -254,17 +254,17 @@ class MonthlyOption:
 
     @property
     def region(self) -> str:
-        """Where they stand."""
+        """The region of the machines."""
         return self.offer.region
 
     @property
     def market(self) -> Market:
-        """What policies on regions, hosts, retired machines and vendors tell apart."""
+        """The market that policies on regions, hosts, retired machines and vendors distinguish."""
         return self.region, self.offer.marketplace, self.offer.retires_on is not None, self.software
 
     @property
     def traits(self) -> tuple[Trait, ...]:
-        """What they are compared within where money that buys nothing is left out."""
+        """The traits within which options are compared where money that buys nothing is left out."""
         return (self.provider, self.market), ("device", self.offer.accelerator), ("purchase", self.purchase)
 
     @property
@@ -274,7 +274,7 @@ class MonthlyOption:
 
     @property
     def purchase(self) -> str:
-        """How they are bought."""
+        """The purchase option of the machines."""
         return self.candidate.purchase
 
     @property
@@ -289,7 +289,7 @@ class MonthlyOption:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether its machines are paid all month, used or not."""
+        """True if its machines are paid all month, used or not."""
         return paid_all_month(self.purchase)
 
     @property
@@ -299,12 +299,12 @@ class MonthlyOption:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether its machines may come and go with the traffic: what is paid by the hour."""
+        """True if its machines may follow the traffic: they are paid by the hour."""
         return not self.is_pooled and self.purchase != API
 
     @property
     def usd(self) -> float:
-        """USD a month of all instances, nothing shared."""
+        """USD a month of all instances, without sharing."""
         return self.pool_usd(self.instances) + self.instances * self.usd_running
 
     def pool_usd(self, machines: int) -> float:
@@ -336,7 +336,7 @@ class PlannedWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadDemand:
-    """What a workload allows: may it be split, when is it on, must another provider stand ready.
+    """The constraints of a workload: splitting, schedule, and a standby at another provider.
 
     `volumes_usd`: what its storage and traffic cost a month, by the provider that carries all of it.
     """
@@ -352,7 +352,7 @@ class WorkloadDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """So many instances of an option, and what they cost a month; `role` primary or backup.
+    """Instances of an option with their monthly cost; `role` primary or backup.
 
     Of machines shared with other workloads it costs its part by hours of use. `by_level`: of a service that follows its
     traffic the machines that are on at each level of it, and the `scaled_hours` a month that each is paid on average.
@@ -373,7 +373,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """Machines taken, pools with the instances that are paid, the bill and how far it may be from the least.
+    """The machines, the pools with their paid instances, the bill and its gap to the lower bound.
 
     `usd`: a month, machines and volumes; `objective`: that with the weight on carbon. `volumes`: the share of what a
     workload (its number) stores and sends that is with a provider; `by_provider`: the bill.
@@ -391,13 +391,16 @@ class Allocation:
     left_out: tuple[
         tuple[Trait, float], ...
     ] = ()  # for all workloads, so that shares hold; USD a month cheaper with it
+    whole_traits: bool = (
+        True  # whether leaving others out was tried, too: in large allocations only where nothing holds
+    )
     out_of_time: bool = False  # the clock stopped the solver: another machine may find a cheaper one
     columns: Array | None = field(default=None, repr=False, compare=False)  # of the program, to begin another from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenWorkload:
-    """A workload with the machines that carry it: `parts` of every kind, primary, of which `main` carries most."""
+    """A workload with its machines: `parts` of every kind, primary, of which `main` carries most."""
 
     planned: PlannedWorkload
     main: Taken
@@ -422,7 +425,7 @@ class ChosenWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeBill:
-    """A month of what a workload stores and sends, all of it with one provider; USD, and where the prices are from."""
+    """The monthly bill of a workload's storage and traffic with one provider, in USD, and the sources of the prices."""
 
     storage: float = 0.0
     traffic: float = 0.0

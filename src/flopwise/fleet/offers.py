@@ -53,12 +53,12 @@ class OwnOffer(Offer):
 
     @property
     def tags(self) -> frozenset[str]:
-        """What they have, in small letters."""
+        """The tags of the machines, in lower case."""
         return frozenset(tag.lower() for tag in self.machines.tags)
 
     @property
     def first_usd(self) -> float:
-        """USD a month of the first machine, whatever is done with it."""
+        """USD a month of the first machine, whatever its use."""
         return self.standing + (0.0 if self.machines.count and self.machines.sunk else self.capital)
 
     def price_usd_per_hour(self, purchase: str) -> float | None:
@@ -154,7 +154,7 @@ def providers_with_tags(job: ResolvedJob, facts: Facts) -> frozenset[str] | None
 
 
 def allowed_devices(job: ResolvedJob, platform: Platform, facts: Facts) -> AllowedDevices:
-    """The devices and hosts that the policies leave a workload; what it says of software and hosts goes before."""
+    """The devices and hosts that the policies allow a workload; its own limits on software and hosts go first."""
     own = job.spec.constraints
     return AllowedDevices.of(platform.rules, facts, own.instances, own)
 
@@ -162,7 +162,7 @@ def allowed_devices(job: ResolvedJob, platform: Platform, facts: Facts) -> Allow
 def why_not_allowed(
     offer: Offer, job: ResolvedJob, platform: Platform, devices: AllowedDevices, having: frozenset[str] | None = None
 ) -> str | None:
-    """Why the fleet's policies or the workload's residency forbid an offer; None where it is allowed.
+    """The policy or residency rule that forbids an offer; None where it is allowed.
 
     Policies on providers, regions and devices are of what is rented; its own machines are the fleet's choice.
     """

@@ -25,7 +25,7 @@ JOULES_PER_KWH = 3.6e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What owning machines takes beside buying them; USD, months, shares of the purchase price.
+    """The costs of owning machines besides their purchase; USD, months, shares of the purchase price.
 
     Sources: usd_per_kwh: EIA, Electric Power Monthly table 5.6.A, April 2025, commercial customers, East North Central
     (12.8 cents); pue: Uptime Institute, Global Data Center Survey 2025 (1.54); facility: 11,000 USD a kW of building,
@@ -64,7 +64,7 @@ COLOCATED = Site(colocation_usd_per_kw_month=184.06, pue=1.4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """A month of one accelerator of your own, USD; and what buying it took."""
+    """The monthly cost of one accelerator of your own, in USD, and its purchase."""
 
     accelerator: str
     grade: str
@@ -82,7 +82,7 @@ class Ownership:
 
     @property
     def fixed_usd(self) -> float:
-        """USD a month whatever is done with it."""
+        """USD a month whatever its use."""
         return self.capital + self.support + self.room + self.staff + self.idle_power
 
     @property
@@ -134,7 +134,7 @@ def kwh_on(
 
 
 def ownership(accelerator: Accelerator, price: HardwarePrice, site: Site | None = None) -> Ownership:
-    """What a month of one accelerator of your own costs, in parts.
+    """The monthly cost of one accelerator of your own, in parts.
 
     Capital is depreciated straight over `years` to its residual, with interest on the mean of what is tied up; power is
     drawn by the curve of `flopwise.cost.energy`, hosts and cooling included; the room is paid for the greatest draw.
@@ -248,7 +248,7 @@ class OwnPrice:
 
 
 def hourly_prices(facts: Facts, site: Site, utilisation: float, gpu: str | None = None) -> list[OwnPrice]:
-    """Accelerators whose purchase price is known, or the one asked for, the cheapest hour first.
+    """Accelerators with a known purchase price, or the one named, the cheapest hour first.
 
     Raises:
         SpecError, UnknownNameError: a figure out of range; no such accelerator.

@@ -117,7 +117,7 @@ def metered_kwh(joules: float | None, pue: float | None) -> float | None:
 
 
 def carbon_kg(kwh: float | None, offer: Offer, facts: Facts) -> float | None:
-    """What electricity at the meter emits where an offer stands, in kg of CO2 equivalent; None: unknown.
+    """The emissions of electricity at the meter where an offer stands, in kg of CO2 equivalent; None: unknown.
 
     Source: data/carbon.csv: averages of a year; neither hours nor certificates that a provider buys are counted.
     Assumes: the load is spread over the year; of own machines the fleet's own figure, where it has one.
@@ -131,7 +131,7 @@ def carbon_kg(kwh: float | None, offer: Offer, facts: Facts) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """What a service asks of the machines of one row of the bill: `count`, of which it takes the share `filled`.
+    """The load of a service on the machines of one row of the bill: `count`, of which it takes the share `filled`.
 
     `time_low` and `time_high`: the 10-90 % interval of the time that a request takes of a machine, over what is
     planned. `usd`: a month of the row. `paid`: whether the machines are paid whatever is asked of them; `missing_usd`:
@@ -160,7 +160,7 @@ class ReplicaLoad:
 
 
 def replica_load(taken: Taken, chosen: ChosenWorkload) -> ReplicaLoad | None:
-    """The load on machines that are taken; None where they are no service's. A backup follows what is asked alone."""
+    """The load on allocated machines; None where they serve none. A backup follows the requests alone."""
     figures, option = chosen.figures, taken.option
     if figures is None or chosen.job.ends:
         return None

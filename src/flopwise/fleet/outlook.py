@@ -142,7 +142,7 @@ def _largest_moves(problem: AllocationProblem, current: Allocation, anew: Alloca
     least = MOVED * max(abs(anew.usd - current.usd), TELLING * current.usd)
     moved = [(abs(then - now), f"{name} {text}") for name, now, then, text in _both_ways(problem, current, anew)]
     largest = sorted((row for row in moved if row[0] > least), reverse=True)[:MOST_MOVES]
-    return f"; it changes most: {', and '.join(text for _, text in largest)}" if largest else ""
+    return f"; the largest changes: {', and '.join(text for _, text in largest)}" if largest else ""
 
 
 def _machines_text(taken: Sequence[Taken]) -> str:
@@ -249,7 +249,7 @@ def what_ifs(
     *,
     effort: float = 0.3 * EFFORT,
 ) -> list[WhatIf]:
-    """The usual questions. Budgets are left out of what is allocated anew: the answer is the bill, and what exceeds."""
+    """The standard what-ifs. Allocations ignore budgets: the answer is the bill, and the excess over the budget."""
     rules, bills = problem.rules, allocation.by_provider
     free = replace(problem, rules=replace(rules, budget_per_month=None))
     ask = _Questions(free, allocation, platform.rules.budget_per_month, effort)
@@ -399,7 +399,7 @@ Z90 = 1.2815515655446004
 
 
 def scenarios(fleet: SolvedFleet, runs: int, seed: int) -> Scenarios:
-    """Drawn months of machines that carry workloads; those that carry nothing, and storage, cost the same in each."""
+    """Simulated months of machines that carry workloads; idle machines and storage cost the same in each."""
     sent = {fleet.chosen[number].name: traffic for number, (_, traffic) in fleet.volumes.items()}
     busy = [(row, load) for row, load in zip(fleet.rows, fleet.loads, strict=True) if row.role != IDLE]
     fixed = fleet.cost.storage + sum(row.usd_per_month for row in fleet.rows if row.role == IDLE)

@@ -41,7 +41,7 @@ from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_seconds
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_chance, format_rate, format_seconds
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
@@ -222,7 +222,7 @@ def narrowed_to_offers(workload: Resolved, facts: Facts, *, whole: bool) -> Reso
 
 
 def rented_purchases(job: ResolvedJob) -> list[str]:
-    """Ways to rent: spot only what may be interrupted."""
+    """The purchase options of a workload: spot only where it may be interrupted."""
     return [p for p in job.purchase if is_rented(p) and (p != "spot" or job.interruptible)]
 
 
@@ -327,7 +327,7 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
     if plan.misses:
         near, least = plan.misses[0], workload.confidence
         over = ", ".join(f"{name} {times:.2g} times its limit" for name, times in near.shortfall.items() if times > 1)
-        odds = ", ".join(f"{100 * p:.0f} % chance of meeting {name}" for name, p in near.meets.items() if p < least)
+        odds = ", ".join(f"{format_chance(p)} chance of meeting {name}" for name, p in near.meets.items() if p < least)
         reasons.append(
             f"the nearest is {near.num_instances} x {near.provider} {near.instance} ({near.gpu}), "
             f"{format_seconds(near.seconds)}: {over or odds or 'exceeds a limit'}"
@@ -348,7 +348,7 @@ class Search:
 
     @property
     def likeness(self) -> tuple[str, str, int, int]:
-        """What brings searches together that have most in common."""
+        """The sort key that brings searches with most in common together."""
         workload = self.workload
         return workload.task, workload.model, workload.input_tokens, workload.output_tokens
 

@@ -33,7 +33,7 @@ _SUSTAINED_FROM = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectivePrice:
-    """One instance, bought one way, for so many hours of work a month; USD and hours.
+    """The price of one instance under a purchase option, for the hours of work of a month; USD and hours.
 
     `usd_per_hour_effective` is for each hour of work, `usd_per_month` the bill. `break_even_frac`, of reservations: the
     share of the month from which they are cheaper than on demand; None where that has no price.
@@ -97,7 +97,7 @@ def effective(
     checkpoint_s: float = 0.0, restart_s: float = RESTART_S, interruptions_per_hour: float | None = None,
     saved_every_s: float | None = None, instances: int = 1, starts_per_month: float = 1.0,
 ) -> EffectivePrice | None:  # fmt: skip
-    """What one instance of `offer` costs for `hours_per_month` of work.
+    """The effective price of one instance of `offer` for `hours_per_month` of work.
 
     `instances`: of the job, which stands still when one is taken back. `interruptions_per_hour` of one spot instance,
     None: as `data/spot.csv` has it; pass 0 for hours that have the interruptions in them already, as the runs of
@@ -185,7 +185,7 @@ def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[fl
 
 
 def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:
-    """What `nbytes` a month cost under `tiers` of (from this byte on, USD for a byte), in USD; broadcasts.
+    """The cost of `nbytes` a month under `tiers` of (from this byte on, USD for a byte), in USD; broadcasts.
 
     Source: arithmetic: each byte costs what its tier says. Assumes: one bill for all of a provider's regions.
     """
@@ -210,7 +210,7 @@ def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> 
 def volume_bills(
     jobs: Sequence[ResolvedJob], providers: Sequence[Mapping[str, bool]], facts: Facts
 ) -> dict[tuple[int, str], VolumeBill]:
-    """What each workload's volumes cost with each of its `providers` (each with whether it is a cloud).
+    """The cost of each workload's volumes with each of its `providers` (each with a flag: a cloud).
 
     Source: arithmetic on `data/storage_prices.csv`.
     Assumes: prices in tiers are paid at their average over the volumes of the whole fleet, as if one provider had them
@@ -275,7 +275,7 @@ class BreakEven:
 
 
 def api_usd(price: HostedPrice, input_tokens: Floats, output_tokens: Floats, cached_frac: Floats = 0.0) -> Floats:
-    """What an API takes for so many tokens, in USD; broadcasts.
+    """The cost of so many tokens at an API, in USD; broadcasts.
 
     `cached_frac` of the prompt tokens are priced as the provider prices those that it still holds, else as others.
 

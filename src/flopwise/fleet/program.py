@@ -63,7 +63,7 @@ Share = tuple[dict[int, float], dict[int, float]]
 
 @dataclass(slots=True)
 class ProgramRow:
-    """`low` <= sum of `terms` (column: factor) <= `high`; `policy`: whose it is, None where it is of the machines."""
+    """`low` <= sum of `terms` (column: factor) <= `high`; `policy`: the policy it states, None for machines."""
 
     terms: dict[int, float]
     low: float
@@ -98,7 +98,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The best columns, None where there are none; of a relaxation what each row costs (`duals`).
+    """The best columns, None where there are none; of a relaxation the dual of each row (`duals`).
 
     `out_of_time`: stopped by the clock, so that another machine may find more.
     """
@@ -124,7 +124,7 @@ class EffortLimit:
         self.most, self.each, self.spent = effort, max(1, nonzeros), 0.0
 
     def check(self, event: Any) -> None:
-        """Count one question whether to go on, and interrupt where it is enough."""
+        """Count one check, and interrupt where the limit is reached."""
         found = event.data_out
         self.spent += self.each * (1 if found.mip_node_count > 0 else AT_ROOT)
         most = self.most if np.isfinite(found.mip_primal_bound) else PATIENCE * self.most
@@ -227,7 +227,7 @@ class AllocationProblem:
 
     @property
     def policies(self) -> list[Policy]:
-        """The policies that an allocation has to hold, and the numbers of own machines."""
+        """The policies of an allocation, and the numbers of own machines."""
         rules, shares = self.rules, self.rules.shares
         rows: list[Policy] = [ProviderShare(name, share) for name, share in shares.items()]
         rows += dict.fromkeys(rules.quotas)
@@ -239,7 +239,7 @@ class AllocationProblem:
 
 @dataclass(frozen=True, slots=True)
 class PaidColumn:
-    """A column that costs money: USD a month of one unit of it, to whom and how bought."""
+    """A column with a cost: USD a month of one unit, provider and purchase option."""
 
     column: int
     usd: float
@@ -284,7 +284,7 @@ class AllocationProgram:
         return type(self)(self.problem, self.without | more)
 
     def is_shared(self, option: MonthlyOption) -> bool:
-        """Whether the option's machines may be shared with another workload."""
+        """True if the option's machines may be shared with another workload."""
         return option.workload in self.sharers.get(option.machine, ()) and self._may_share(option)
 
     def _may_share(self, option: MonthlyOption) -> bool:
@@ -541,7 +541,7 @@ class AllocationProgram:
             self.program.at_most(less_share(*most, high), 0.0, policy)
 
     def counted_shares(self, policy: ProviderShare | SpotLimit) -> tuple[Share, Share]:
-        """What a policy's least share and its largest are bounds of."""
+        """The shares that a policy's lower and upper bound apply to."""
         paid = self.share_terms(policy)
         return paid, paid
 
@@ -556,7 +556,7 @@ class AllocationProgram:
         return self.usd_terms(lambda p: p.provider == policy.provider, agreed=True), whole
 
     def quota_terms(self, quota: Quota) -> dict[int, float]:
-        """Instances under a quota: of an option alone, of shared machines once, and those that stand by."""
+        """Instances under a quota: of an option alone, of shared machines once, and standbys."""
         terms: dict[int, float] = {}
         for i, option in enumerate(self.options):
             if not quota.counts(option.provider, option.instance):
@@ -604,7 +604,7 @@ def _busy_frac(option: MonthlyOption) -> float:
 
 
 def backup_usd(option: MonthlyOption, rules: Policies) -> float:
-    """USD a month of one instance that stands by: the hours that it is expected to be used, or all of its schedule."""
+    """USD a month of one standby instance: its expected hours of use, or all of its schedule."""
     if rules.backup.on:
         return option.usd_each
     return option.usd_each * min(1.0, rules.backup.hours / max(option.busy_hours, 1e-9))

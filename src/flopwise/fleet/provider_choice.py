@@ -19,7 +19,7 @@ Refused = dict[tuple[object, ...], str]
 
 
 def provider_choices(fleet: SolvedFleet) -> list[ProviderChoice]:
-    """For each workload the machines of each provider, the plan's first, then by what they cost a month."""
+    """For each workload the machines of each provider, the plan's first, then by monthly cost."""
     refused: Refused = {}
     return [choice for chosen in fleet.chosen for choice in _choices(chosen, fleet, refused)]
 

@@ -127,7 +127,7 @@ def _machine_failure(chosen: ChosenWorkload, backup: bool) -> Iterable[Risk]:
     yield Risk(
         kind="availability", workload=job.name, probability=odds, impact=lacking * (BACKED if backup else 1.0),
         evidence=f"{carries if count <= unit else some}; {100 * odds:.0f} % chance that one fails within a year"
-        + (", a second provider stands ready" if backup else ""),
+        + ("; a second provider is on standby" if backup else ""),
         mitigation="rehearse the move to the backup" if backup else "one more replica, in another zone",
     )  # fmt: skip
 
@@ -206,8 +206,9 @@ def _capacity(fleet: SolvedFleet) -> Iterable[Risk]:
             least, record = min(parts), fleet.facts.spot(provider, gpu)
             gone = -math.expm1(-record.interruptions_per_s * DAY_S)
             odds = 1.0 - (1.0 - gone) ** sum(row.count for row, _ in rows)
-            doubt = " (the record does not cover so many at once)" if many else ""
-            doubt = f"{doubt} (such a low price is often outdated or has little capacity)" if least < THIN else doubt
+            doubts = ["the record does not cover so many at once"] if many else []
+            doubts += ["such a low price is often outdated or has little capacity"] if least < THIN else []
+            doubt = f" ({'; '.join(doubts)})" if doubts else ""
             dearer = sum(r.usd_per_month * (1.0 - part) for (r, _), part in zip(rows, parts, strict=True))
             price = f"{100 * least:.0f} % of on demand" if least else "a price without a known on-demand price"
             yield Risk(

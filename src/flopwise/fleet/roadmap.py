@@ -33,7 +33,7 @@ MONTHS = 12
 
 
 def roadmap(fleet: SolvedFleet, today: str | None) -> list[Phase]:
-    """Phases in order of their months, else in the usual order; the cost of each is of what it adds.
+    """Phases in the order of their months, else in the standard order, each with the cost that it adds.
 
     A phase without a month begins as soon as its tasks allow, after the one before. Where the tasks of one with a month
     had to begin before `today`, it says by how many weeks it is late.
@@ -115,7 +115,7 @@ def _tasks(
     ending, staying = any(c.job.ends for c in models), any(not c.job.ends for c in models)
     wanted: list[tuple[str, int, tuple[str, ...]]] = [
         (f"accounts, network, identity and storage with {', '.join(new)}", ACCOUNT_WEEKS if new else 0, ()),
-        (f"{QUOTAS} asked for and granted", quota, ("accounts",)),
+        (f"{QUOTAS} requested and granted", quota, ("accounts",)),
         ("own machines ordered and running", ORDER_WEEKS if owned and OWNED not in known else 0, ()),
         ("images, weights and data in place", DATA_WEEKS, ("accounts", "own machines")),
         ("one machine measured (flopwise calibrate), plan updated", MEASURE_WEEKS if models else 0,

@@ -51,12 +51,12 @@ class WeeklySchedule:
 
     @property
     def always(self) -> bool:
-        """Whether machines are never turned off."""
+        """True if machines are never turned off."""
         return self.hours_per_day >= 24 and self.days_per_month >= DAYS_PER_MONTH
 
     @property
     def starts_per_month(self) -> float:
-        """How often machines are turned on: once for each of its days, once where they stay on."""
+        """The number of starts a month: one for each of its days, one in all where machines stay on."""
         return 1.0 if self.always else max(1.0, self.days_per_month)
 
     @property
@@ -79,7 +79,7 @@ class WeeklySchedule:
 
     @property
     def times(self) -> tuple[str, str]:
-        """When machines are turned on and off: 08:00, 16:00; 24:00 where a day ends."""
+        """The times at which machines are turned on and off: 08:00, 16:00; 24:00 where a day ends."""
         stop = self.start_min + math.ceil(self.hours_per_day * 60 - 1e-6)
         return _clock_text(self.start_min), _clock_text(stop if stop <= DAY_MIN else stop - DAY_MIN)
 

@@ -90,7 +90,7 @@ _DAYS = ValueKind("days", _as_written, "quantity or list of text", {"type": ["nu
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours(Spec):
-    """When machines are on: from start to stop on days of the week, a number of hours on a number of days, or always.
+    """The hours at which machines are on: from start to stop on days of the week, a number of them, or always.
 
     All times are in one time zone, whichever it is: only durations and overlaps matter.
     """
@@ -123,7 +123,7 @@ class Volumes(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workstations(Spec):
-    """Machines that people work on: nothing is planned for them, only the requirements of each are met."""
+    """Machines for people to work on: they are not planned, only their requirements are met."""
 
     count: int = _key(options.whole(high=MOST_MACHINES), "How many machines.", default=1)
     gpus: tuple[str, ...] = _key(
@@ -231,7 +231,7 @@ class ExistingMachines(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Spec):
-    """How a service follows its traffic profile: machines for each hour, and a policy for load above the profile."""
+    """Machines for each hour of a service's traffic profile, and a policy for load above it."""
 
     fixed: bool = _key(options.FLAG, "Keep all machines of the peak on, whatever the traffic.", default=False)
     headroom: float = _key(
@@ -343,7 +343,7 @@ class Quota(Spec):
         return f"the quota of {self.most} x {' '.join(part for part in (self.provider, self.instance) if part)}"
 
     def counts(self, provider: str, instance: str) -> bool:
-        """Whether it counts machines of this type."""
+        """True if the quota counts machines of this type."""
         if self.provider is not None and not fnmatchcase(provider.lower(), self.provider.lower()):
             return False
         return self.instance is None or names_instance(self.instance, instance)
@@ -351,7 +351,7 @@ class Quota(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup(Spec):
-    """Standby capacity with a second provider for the workloads that ask for it; partial capacity counts."""
+    """Standby capacity with a second provider for the workloads that require it; partial capacity counts."""
 
     share: float = _key(
         options.FRACTION_OR_ZERO,
@@ -383,7 +383,7 @@ class MonthSpreads(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies(Spec):
-    """What holds for the whole fleet."""
+    """Policies that apply to the whole fleet."""
 
     budget_per_month: float | None = _key(
         options.USD, "Monthly budget in US dollars; if no bill is that low, the error states the lowest possible bill.",
@@ -448,7 +448,7 @@ class Policies(Spec):
 
     @property
     def has_shares(self) -> bool:
-        """Whether a policy limits the share of a provider, or of spot, in the bill: money wasted could satisfy it."""
+        """True if a policy limits the share of a provider, or of spot, in the bill: money wasted could satisfy it."""
         return bool(self.shares) or self.max_spot_share < 1
 
 

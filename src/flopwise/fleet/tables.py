@@ -25,7 +25,7 @@ RESERVED = ("reserved_1y", "reserved_3y")
 
 
 def comparison_tables(fleet: SolvedFleet) -> dict[str, list[dict[str, Any]]]:
-    """The tables of an assessment by its fields: what there is to choose from, and what was chosen."""
+    """The tables of an assessment by its fields: candidates, and choices."""
     gpus, table = _gpu_rows(fleet), memory_by_size(fleet.facts)
     classes = [{"size": size_of(int(n)), "parameters": n, "memory_bytes": dict(row)} for n, row in table.items()]
     devices = [a for row in gpus if (a := fleet.facts.accelerators[row["gpu"]]).kind != "cpu"]

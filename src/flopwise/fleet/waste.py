@@ -52,7 +52,7 @@ Scarce = frozenset[Policy]
 
 
 class Waste:
-    """What each of some options costs and needs, and which of them could take the place of which.
+    """The cost and needs of some options, and the options that could replace each.
 
     Assumes: an option costs what its machines cost alone; with other workloads on them it would cost less.
     """
@@ -91,7 +91,7 @@ class Waste:
             yield sorted(numbers, key=lambda n: (self.usd[n] * self.options[n].instances, self.options[n].instances, n))
 
     def replaces(self, cheaper: int, dearer: int, *, discount: float = 1.0) -> bool:
-        """Whether one option carries any part that another can, for no more money and, under a quota, machines.
+        """True if one option carries any part that another can, for no more money and, under a quota, machines.
 
         `discount`: on what the dearer costs. Of a workload with a backup on-demand machines stand by one by one, too,
         for those with the same software. Where the load has levels, what is paid all month carries its base and what
@@ -119,7 +119,7 @@ class Waste:
 
     @property
     def worthwhile_options(self) -> tuple[MonthlyOption, ...]:
-        """The options in their order without those that only waste money; what is left has an allocation as cheap.
+        """The options in order without those that only waste money; the others still have a cheapest allocation.
 
         Reserved machines that several workloads may share are kept where sharing them could pay for any of these, each
         at its part by hours.
@@ -199,7 +199,7 @@ class Tightening(NamedTuple):
 
 
 class ThriftyProgram(AllocationProgram):
-    """The program of a problem in which no money beyond what work costs at least counts towards a share of the bill.
+    """The program of a problem in which only the least cost of the work counts towards a share of the bill.
 
     The work that a provider has of a workload is worth its part of the cheapest way to do all of it there, whichever
     machines are taken and whatever the other workloads run on. What is paid beyond that neither raises the provider's
@@ -231,7 +231,7 @@ class ThriftyProgram(AllocationProgram):
             self._forbid_redundant(number, self.problem.minimal.intersection(mine))
 
     def tightening(self, columns: Array) -> Tightening:
-        """What the program lacks so that a solution of it would not hold; nothing where it holds."""
+        """The constraints that the program lacks for a solution to be valid; empty where it is."""
         return Tightening(self._redundant(columns), self._missing_measures(columns))
 
     def _redundant(self, columns: Array) -> frozenset[int]:
@@ -354,10 +354,10 @@ class ThriftyProgram(AllocationProgram):
                 if less > CENT:
                     for trait in self._closable(cheapest) - used:
                         saved[trait] += less
-        return tuple(sorted(saved.items(), key=lambda item: -item[1]))
+        return tuple(sorted(((trait, float(usd)) for trait, usd in saved.items()), key=lambda item: -item[1]))
 
     def counted_shares(self, policy: ProviderShare | SpotLimit) -> tuple[Share, Share]:
-        """The shares of the plain program, with what work is worth for what is paid where more of that would help."""
+        """The shares of the plain program, with the value of the work in place of the price where more would help."""
         part, whole = self.share_terms(policy)
         own, others = dict[int, float](), dict[int, float]()
         for (provider, kind), terms in self.worth.items():

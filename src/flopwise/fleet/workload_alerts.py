@@ -99,7 +99,7 @@ def _rates(name: str, workload: Resolved, candidate: Candidate, figures: Mapping
     if ends or "requests_per_s" not in figures:
         return
     capacity = figures["requests_per_s"]["value"]
-    more = f"scale up: {replica_machines(candidate):,} x {candidate.instance} more"
+    more = f"scale up: add {replica_machines(candidate):,} x {candidate.instance}"
     yield alert(
         metric="requests", threshold=capacity * PREFILL_BUSY, unit="1/s", key="requests_per_s", for_s=10 * MINUTE_S,
         why=f"{100 * PREFILL_BUSY:.0f} % of the capacity of the replicas: add one before", action=more,

@@ -53,7 +53,7 @@ def distinct(*columns: Ints) -> tuple[list[Array], Array]:
 
 
 def runs(*columns: Array) -> tuple[Array, Array]:
-    """Where runs of neighbouring rows that are alike begin, and the run of each row; columns of shape (n,).
+    """The first rows of runs of equal neighbouring rows, and the run of each row; columns of shape (n,).
 
     Source: comparing neighbours. Assumes: nothing; rows that are alike but apart make two runs.
     """

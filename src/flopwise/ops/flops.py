@@ -35,7 +35,7 @@ WHOLE = Split(sequence_parallel=False)
 
 
 def encoder_tokens(model: Model, seq: Ints) -> Ints:
-    """Tokens that cross-attention sees: what the encoder makes of one sample, or as many as the text has.
+    """Tokens that cross-attention sees: the encoder's output for one sample, or as many as the text has.
 
     Source: the towers' tables of tensors. Assumes: one sample (image, sound) for each sequence.
     """
@@ -58,7 +58,7 @@ def stack_shape(model: Model, stack: Stack, batch: Ints, seq: Ints, *, encoder: 
 
 
 def runs(model: Model, stack: Stack) -> bool:
-    """Whether a pass over text runs this stack: a multimodal model's towers run only on images or sound.
+    """True if a pass over text runs this stack: a multimodal model's towers run only on images or sound.
 
     Source: transformers, forward passes without pixels or sound. Assumes: an encoder-decoder always encodes.
     """

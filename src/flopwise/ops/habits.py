@@ -11,7 +11,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """What an implementation does beside the mathematics. The defaults are those of Llama's modules."""
+    """The operations of an implementation besides the mathematics. The defaults are those of Llama's modules."""
 
     norm_weight_fp32: bool = False  # RMSNorm multiplies by its weight before the cast back: keeps an fp32 copy
     softmax_fp32: bool = True  # eager attention: probabilities in fp32 beside the cast ones

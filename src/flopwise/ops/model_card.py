@@ -26,7 +26,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What is known of one model; None where it is not."""
+    """Facts about one model; None where unknown."""
 
     model: Model
     parameters: int | None

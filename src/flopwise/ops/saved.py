@@ -38,7 +38,7 @@ Implementation = Literal["eager", "sdpa", "fused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything beside the items that decides what is kept.
+    """The settings, besides the items, that decide which tensors are kept.
 
     `implementation`: "eager" and "sdpa" are what autograd keeps in the modules of transformers (SDPA with a fused
     kernel), "fused" what the kernels of Megatron-LM and Transformer Engine keep (`flash` False: with a score matrix).
@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def wide(self) -> bool:
-        """Whether a cast to fp32 makes a new tensor."""
+        """True if a cast to fp32 makes a new tensor."""
         return self.elem_bytes < 4
 
 
@@ -103,7 +103,7 @@ class Trace:
             self.scores.add(key)
 
     def source(self, reads: str) -> Tensor:
-        """What an item reads: the output of the item named, the layer's own input, or what came last."""
+        """The tensor that an item reads: the output of the item named, the layer's own input, or the last output."""
         if not reads:
             return self.last
         return self.made.get(reads, self.made["input"])
@@ -114,11 +114,11 @@ class Trace:
 
     @property
     def trains_weights(self) -> bool:
-        """Whether the items' own weights get gradients."""
+        """True if the items' own weights get gradients."""
         return self.setting.trainable == "all"
 
     def has_adapter(self, name: str) -> bool:
-        """Whether an adapter sits on the item."""
+        """True if an adapter sits on the item."""
         chosen = self.setting.trainable
         return isinstance(chosen, frozenset) and (name in chosen or name.rsplit("/", 1)[-1] in chosen)
 

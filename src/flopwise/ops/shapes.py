@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How ranks share one layer: `Shape` is what one data-parallel rank is given, `Work` what is left for one rank."""
+    """The split of one layer over ranks: `Shape` is the part of a data-parallel rank, `Work` that of one rank."""
 
     tp: Ints = 1  # heads, hidden columns, vocabulary
     ep: Ints = 1  # experts
@@ -85,7 +85,7 @@ class Work:
 
 
 def local_units(whole: Ints, parts: Ints, unit: Ints = 1) -> Ints:
-    """What the fullest of `parts` ranks holds of `whole`, cut in multiples of `unit`.
+    """The part of `whole` on the fullest of `parts` ranks, cut in multiples of `unit`.
 
     Source: Megatron-LM, which cuts whole units. Assumes: ranks are filled evenly, the last may hold less.
     """

@@ -74,7 +74,7 @@ def _formats(model: Model, fmt: WeightFormat) -> Iterable[tuple[Stack, WeightFor
 
 @lru_cache(maxsize=256)
 def weight_bytes(model: Model, fmt: WeightFormat) -> int:
-    """Bytes of all of a model's weights in `fmt`, scales included: what a checkpoint's tensors take.
+    """Bytes of all of a model's weights in `fmt`, scales included: those of a checkpoint's tensors.
 
     Source: the formats' rows; checked against published file sizes.
     Assumes: a GGUF file's few megabytes of metadata are left out; its vision tower is a file of its own.
@@ -176,7 +176,7 @@ def frozen_bytes(
 
 
 def end_bytes(model: Model, fmt: WeightFormat, tp: Array, ep: Array) -> tuple[Floats, Floats, Floats]:
-    """Bytes on one rank of what stands before the layers, after them, and of the other stacks.
+    """Bytes on one rank of the parts before and after the layers, and of the other stacks.
 
     Source: as `weight_bytes`.
     Assumes: towers beside the first stack run on the first pipeline stage.

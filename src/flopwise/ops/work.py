@@ -84,7 +84,7 @@ def inner_tp(split: Split) -> Ints:
 
 
 def of_experts(item: Item) -> bool:
-    """Whether an item is part of a layer of experts: its router, the experts, those that all tokens share.
+    """True if an item is part of a layer of experts: its router, the experts, those that all tokens share.
 
     Source: names of the items (`flopwise.facts.models.blocks`). Assumes: nothing further.
     """
@@ -92,7 +92,7 @@ def of_experts(item: Item) -> bool:
 
 
 def is_activation(item: Item) -> bool:
-    """Whether an item is the activation function of a feed-forward part or of a recurrent block.
+    """True if an item is the activation function of a feed-forward part or of a recurrent block.
 
     Source: names of the items (`flopwise.facts.models.blocks`). Assumes: nothing further.
     """
@@ -294,7 +294,7 @@ def recurrence_flops(item: Recurrence, query: Ints) -> tuple[Floats, Floats]:
 
 
 def attended_pairs(item: Attend, query: Ints, context: Ints) -> Floats:
-    """(query, key) pairs that the mask lets through in one sequence: the last `query` of `context` positions ask.
+    """(query, key) pairs that the mask admits in one sequence, for the last `query` of `context` positions.
 
     Causal: the query at position p sees p + 1 keys; a window caps that at w, a chunk restarts it every c positions, a
     selection caps it at the number of keys chosen. With compression it sees, besides its window (if any), the keys of
@@ -340,7 +340,7 @@ def _grouped_sum(n: Ints, size: int, cap: int | None) -> Floats:
 
 
 def present_keys(item: Attend, context: Ints) -> Ints:
-    """Keys that stand beside one another while `context` tokens are attended to, hidden ones included.
+    """Keys that exist while `context` tokens are attended to, masked ones included.
 
     A key a token; with compression one for each finished group, after those of the tokens themselves where the item
     has a window.
@@ -355,7 +355,7 @@ def present_keys(item: Attend, context: Ints) -> Ints:
 
 
 def seen_tokens(item: Attend, context: Ints, query: Ints = 1) -> Ints:
-    """Cached keys that the last `query` queries of a sequence read together: all, or what their windows reach.
+    """Cached keys that the last `query` queries of a sequence read together: all, or those in their windows.
 
     Source: counting. Assumes: chunks are reached as windows are; selections of different queries do not overlap.
     """

@@ -57,7 +57,7 @@ def _age_of(whose: str, dates: list[str], today: dt.date, most_days: float = MOS
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PriceAges(Result):
-    """How old prices are on the day `today`: of machines by provider, of other things (`book`), of imported files."""
+    """The ages of prices on the day `today`: of machines by provider, of other things (`book`), of imported files."""
 
     today: str
     most_days: float
@@ -69,7 +69,7 @@ class PriceAges(Result):
 
     @property
     def verdict(self) -> str:
-        """How many prices there are, and how many of them are old."""
+        """The number of prices and of old ones, in a sentence."""
         offers, stale = sum(a.offers for a in self.providers), sum(a.stale for a in self.providers)
         undated, days = sum(a.undated for a in self.providers), f"{self.most_days:g} days"
         sellers = "1 provider" if len(self.providers) == 1 else f"{len(self.providers):,} providers"

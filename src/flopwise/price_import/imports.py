@@ -39,7 +39,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceImport:
-    """What an import did: offers `new` to the catalog and those whose prices it `changed`; rows left out, and why.
+    """The result of an import: offers `new` to the catalog, those whose prices it `changed`, rows left out and why.
 
     `notes`: providers that are new, and prices far from those that are known.
     """
@@ -69,7 +69,7 @@ class ImportedFile:
 
 
 def price_file(name: str) -> Path:
-    """Where the prices called `name` stand, or would.
+    """The path of the prices called `name`, whether they exist or not.
 
     Raises:
         SpecError: the name could lead out of the folder, or is not a name for a file.
@@ -215,7 +215,7 @@ def own_rows(path: Path, facts: Facts, latest: str) -> PriceRows:
 
 @dataclass(frozen=True, slots=True)
 class PriceLayout:
-    """How somebody writes prices: what it is called, the columns that every such file has, and its prices.
+    """A file layout of prices: its name, the columns that every such file has, and the reader of its prices.
 
     `quotes(path, provider, facts, skipped)` yields them and counts the lines that it leaves out; None: our own table.
     """
@@ -389,7 +389,7 @@ def remove_prices(name: str) -> Path:
 
 
 def imported_files() -> list[ImportedFile]:
-    """What was imported, oldest first; files that cannot be read say why.
+    """The imported files, oldest first; files that cannot be read say why.
 
     Raises:
         SpecError: the folder cannot be read.

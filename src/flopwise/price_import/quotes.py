@@ -76,7 +76,7 @@ class Line:
 
 
 def provider_of(path: Path, given: str | None, known: Collection[str]) -> str:
-    """Whose prices a file has: as given, else its own name, else its folder's (SkyPilot's aws/vms.csv).
+    """The provider of a file's prices: as given, else its own name, else its folder's (SkyPilot's aws/vms.csv).
 
     A provider that is `given`, by a column of the file or the user, may be a new one; a file's name must be known.
 
@@ -103,6 +103,6 @@ def region_of(provider: str, place: str) -> str:
 
 
 def form_of(text: str) -> str:
-    """How a card is built, where a name says so."""
+    """The form factor of a card, where a name states it."""
     match = _FORM.search(text)
     return match[0].lower() if match else ""

@@ -27,7 +27,7 @@ class Contrast:
 
     @property
     def better(self) -> tuple[bool | None, ...]:
-        """Whether each run is better than the first; None where the difference does not exceed noise."""
+        """For each run true if it is better than the first; None where the difference does not exceed noise."""
         more = self.metric in HIGHER_IS_BETTER
         pairs = zip(self.against, self.sure, strict=True)
         return tuple(None if d is None or not sure else (d > 0) == more for d, sure in pairs)

@@ -61,7 +61,7 @@ class MetricOutcome:
 
     @property
     def place(self) -> str:
-        """Whether the measured figure is inside the interval, better or worse; empty if either is missing."""
+        """The position of the measured figure: inside the interval, better or worse; empty if either is missing."""
         if self.measured is None or self.expected is None:
             return ""
         value, more_is_better = self.measured.value, self.metric in HIGHER_IS_BETTER

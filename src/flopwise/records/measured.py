@@ -46,7 +46,7 @@ class Measured:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training run."""
+        """True if it is a training run."""
         return self.run.task != "serve"
 
     def statistic(self, metric: str) -> Statistic | None:

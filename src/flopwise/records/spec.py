@@ -37,7 +37,7 @@ def _day(text: str) -> float | None:
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec(Spec):
-    """Where recorded runs are kept."""
+    """Options of the store of recorded runs."""
 
     store: str | None = option(
         "--store", options.name("url|path", 4096),

@@ -198,7 +198,7 @@ def _commitment_savings(assessment: Assessment, purchase: str) -> str:
 
 
 def hosted_apis(assessment: Assessment) -> Iterator[Block]:
-    """What APIs would take for the same requests, and the volume from which machines cost no more."""
+    """Blocks: the cost of APIs for the same requests, and the volume from which machines cost no more."""
     if not assessment.hosted:
         return
     yield Table(

@@ -107,8 +107,8 @@ def _unit_costs(assessment: Assessment) -> Iterator[Block]:
         yield Table(
             ["workload", *(f">{UNITS[unit]}" for unit in some)],
             [(w.name, *(_small_usd(w.unit_usd.get(unit)) for unit in some)) for w in assessment.workloads],
-            "Each figure is the workload's whole month divided by what it does: views of one bill, not parts of it. "
-            "Services count their stated mean traffic, hours those in which machines are on or runs take.",
+            "Each figure is the workload's monthly bill over its work: the columns are views of one bill, not parts of "
+            "it. Work of a service is its stated mean traffic; hours are those of machines that are on, or of runs.",
         )  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def _saving_rows(rows: Sequence[CostSaving], bill: float) -> Iterator[tuple[str,
 
 
 def policies(assessment: Assessment) -> Iterator[Block]:
-    """What each policy costs."""
+    """Blocks: the cost of each policy."""
     if assessment.binding:
         rows = [
             (re.split(r" costs? (?=\S*\d)", b.text, maxsplit=1)[0], usd(b.usd_per_month),

@@ -214,7 +214,7 @@ AGAINST = 12
 
 
 def own_machines(assessment: Assessment) -> Iterator[Block]:
-    """What own machines cost and how far they are used, then the use from which they are cheaper than each cloud."""
+    """Blocks: cost and use of own machines, and the use from which they are cheaper than each cloud."""
     if not assessment.own_machines:
         return
     yield Table(

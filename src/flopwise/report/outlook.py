@@ -96,11 +96,16 @@ def _phases(assessment: Assessment) -> Iterator[Block]:
     yield from _preparation(phases, [span.name for span in spans])
 
 
+def _weeks(count: int) -> str:
+    """`1 week`, `2 weeks`."""
+    return f"{count} week{'s'[: count != 1]}"
+
+
 def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Block]:
     """Tasks by weeks, and the quotas to ask for with their last days."""
     tasks, quotas = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for phase, name in zip(phases, names, strict=True):
-        begins, late = phase.begins or "-", f", {phase.weeks_late} weeks ago" if phase.weeks_late else ""
+        begins, late = phase.begins or "-", f", {_weeks(phase.weeks_late)} ago" if phase.weeks_late else ""
         for n, task in enumerate(phase.tasks):
             span = f"{task.week + 1}" if task.weeks == 1 else f"{task.week + 1}-{task.week + task.weeks}"
             waits = ", ".join(f"{m}." for m, other in enumerate(phase.tasks, 1) if other.name in task.after) or "-"
@@ -124,8 +129,8 @@ def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Bloc
         )  # fmt: skip
     if quotas:
         yield Table(
-            ["ask by", "provider", "region", "instance", "bought", ">machines", ">in a year", "accelerators", ">weeks",
-             "for"],
+            ["request by", "provider", "region", "instance", "bought", ">machines", ">in a year", "accelerators",
+             ">weeks", "for"],
             sorted(quotas),
             "All workloads of a phase are assumed to run at once. In a year: at the stated growth.",
         )  # fmt: skip
@@ -148,7 +153,7 @@ KINDS = {
 
 
 def advice(assessment: Assessment) -> Iterator[Block]:
-    """What to mind when workloads are set up, by its kind; the same text once, with all workloads that it is of."""
+    """Blocks: advice for setting up workloads, by kind; each text once, with all its workloads."""
     for kind, title in KINDS.items():
         texts: dict[tuple[str, str], list[str]] = {}
         for note in assessment.advice:
@@ -179,7 +184,7 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
         "on its most expensive day of the week. This month: the budget less one such day. Memory: the upper end of "
         "its interval, or 5 points above the engine's share. Latency: the target. Throughput: the lower end of its "
         "interval. Requests and load: the planned utilisation of the replicas. Waiting: the requests that they can "
-        "work off within the target. Interruptions: more than 19 months in 20 would have by chance. The JSON gives "
+        "work off within the target. Interruptions: more than chance explains in 19 of 20 months. The JSON gives "
         "the reason for each.",
     )
     kinds = {(a.metric.split()[-1] if a.unit == "s" else a.metric, a.for_s, a.severity, a.action): a for a in
@@ -190,12 +195,12 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
 
 
 def lasts(seconds: float) -> str:
-    """How long a threshold has to be passed."""
+    """The time for which a threshold has to be passed, as text."""
     return f"{seconds / 60:.0f} min" if seconds else "at once"
 
 
 def threshold(alert: Alert) -> str:
-    """When an alert is due, in the unit that suits it."""
+    """The condition of an alert, in the unit that suits it."""
     value, unit = alert.threshold, alert.unit
     if alert.metric.startswith("throughput"):
         return f"below {digits(value)} {unit}"

@@ -9,7 +9,7 @@ from flopwise.report.blocks import Bar, Bars, Block, Bullets, Document, Points, 
 from flopwise.report.words import between, dash, digits, hourly, purchase_text, sentence, usd
 from flopwise.report.workloads import layout
 from flopwise.search.answer import LATENCIES, RUNS, Candidate, Plan
-from flopwise.units import format_bytes, format_joules, format_percent, format_seconds
+from flopwise.units import format_bytes, format_chance, format_change, format_joules, format_percent, format_seconds
 
 DRAWN = 10
 """Plans whose costs are drawn."""
@@ -57,7 +57,7 @@ def _choice(plan: Plan, best: Candidate) -> Iterator[Block]:
         yield Text(sentence(f"Cost is of {plan.cost_scope}"))
     yield Points(list(_facts(best)))
     rows = [(FIGURES[name], _figure(name, best.figures[name])) for name in FIGURES if best.figures.get(name)]
-    rows += [(f"chance to meet {LATENCIES.get(name, name)}", format_percent(p, 0)) for name, p in best.meets.items()]
+    rows += [(f"chance to meet {LATENCIES.get(name, name)}", format_chance(p)) for name, p in best.meets.items()]
     yield Table(["figure", ">"], rows, best.note)
 
 
@@ -116,7 +116,7 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
 
 def _changes(plan: Plan) -> Iterator[Block]:
     def ratio(value: float | None) -> str:
-        return "-" if value is None else f"{100 * (value - 1):+.0f} %"
+        return "-" if value is None else format_change(value)
 
     if plan.levers:
         rows = [

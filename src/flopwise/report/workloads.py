@@ -7,8 +7,8 @@ from typing import Any
 
 from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
-from flopwise.report.words import dash, digits, enumeration, figure, hours, purchase_text, runs_on, share
-from flopwise.units import format_bytes, format_count, format_rate, format_seconds
+from flopwise.report.words import dash, digits, enumeration, figure, hours, purchase_text, runs_on
+from flopwise.units import format_bytes, format_chance, format_count, format_rate, format_seconds
 
 FIGURES = {
     "run_s": "one run", "start_s": "start of a run", "ttft_s": "first token", "tpot_s": "each further token",
@@ -116,7 +116,7 @@ def plan_page(plan_file: str) -> str:
 
 
 def layout(plan: Mapping[str, Any]) -> str:
-    """How the model lies on the devices, in a few words; what does not matter is left out."""
+    """The layout of the model on the devices, in a few words, without degrees of 1."""
     if not plan:
         return "-"
     split = " · ".join(
@@ -207,7 +207,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
     if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
         yield Text(
             "Intervals come from the errors of our predictions of published runs. The interval of a whole answer is "
-            "computed from those of TTFT and TPOT, whose errors are taken to add up; it is held against the published "
+            "computed from those of TTFT and TPOT, whose errors are assumed to add up; it was checked on the published "
             "runs that report whole answers (latency_s of `flopwise backtest serving`)."
         )
     bare = [w for w in shown if str(w.best.get("evidence")).startswith("no measured run")]
@@ -246,7 +246,7 @@ def _odds(w: WorkloadResult, name: str) -> str:
     odds = (w.best.get("meets") or {}).get(key)
     if odds is None or name not in w.targets:
         return "-"
-    return "> 99 %" if odds > 0.99 else share(odds, 1.0)
+    return format_chance(odds)
 
 
 def _target_bars(w: WorkloadResult) -> Iterator[Bar]:

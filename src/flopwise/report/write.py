@@ -123,7 +123,7 @@ def write_check(answer: Check, folder: Path | str) -> list[Path]:
 
 
 def check_document(answer: Check) -> Document:
-    """What there is, what does not hold, and the way to what an assessment would take."""
+    """The check as a document: current machines, misses, and the command of an assessment."""
     holding = sum(w.holds for w in answer.workloads)
     wrong = [*answer.reasons, *(f"{w.name}: {text}" for w in answer.workloads for text in w.reasons)]
     retired = [f"{w.name}: {text}" for w in answer.workloads for text in w.notes]
@@ -187,10 +187,17 @@ def _rows(w: CheckedWorkload) -> Iterator[tuple[str, ...]]:
 
 def _changes(answer: Check) -> Iterator[Block]:
     rows = [
-        (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
+        (
+            w.name, c.what, change_text(-c.saves_usd_per_month),
+            dash(c.difference_frac, lambda part: format_percent(part, 0)), usd(c.usd_per_month),
+            usd(c.fleet_usd_per_month), c.how,
+        )
         for w in answer.workloads
         for c in w.changes
-    ]
+    ]  # fmt: skip
     if rows:
-        note = "The easiest change first; each builds on those before it."
-        yield Table(["workload", "change", ">a month", ">then", "how"], rows, note)
+        note = (
+            "The easiest change of each workload first; each builds on those before it. Of all: its part of the "
+            "difference to the proposal. Then: what the workload, and all of them, cost after it."
+        )
+        yield Table(["workload", "change", ">a month", ">of all", ">workload then", ">all then", "how"], rows, note)

@@ -50,17 +50,17 @@ class DeviceLimits(Protocol):
 
     @property
     def software(self) -> tuple[str, ...]:
-        """What the project is written for; the usual where nothing is named."""
+        """The software that the project is written for; the default where none is named."""
         ...
 
     @property
     def marketplace(self) -> bool:
-        """Whether hosts of third parties will do."""
+        """True if hosts of third parties are allowed."""
         ...
 
     @property
     def include_retired(self) -> bool:
-        """Whether machines that their provider retires will do."""
+        """True if machines that their provider retires are allowed."""
         ...
 
 
@@ -137,7 +137,7 @@ class AllowedDevices:
     def of(
         limits: DeviceLimits, facts: Facts, instances: Iterable[str] = (), own: DeviceLimits | None = None
     ) -> AllowedDevices:
-        """What `limits` allow, where these `instances` are named besides.
+        """The devices that `limits` allow, with the devices of these `instances`.
 
         Devices that are named need no word on their software. `own`: limits of one of those for whom `limits` hold:
         what they say of software and hosts goes before, and the devices that they name are asked for; what they forbid

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from flopwise.errors import SpecError
-from flopwise.facts.spot_prices import SpotCoverage
+from flopwise.facts.price_coverage import PriceCoverage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
-from flopwise.units import HOUR_S, format_interval, format_seconds, format_usd
+from flopwise.units import HOUR_S, format_chance, format_change, format_interval, format_seconds, format_usd
 from flopwise.values import dataclass
 
 OTHER_GPUS = 3
@@ -33,7 +33,7 @@ class SimulatedSessions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of the simulator gave: seconds by percentile (and their mean), None where there are none.
+    """The figures of a simulator run: seconds by percentile (and their mean); None where there are none.
 
     `replicas` were run, with their share of the traffic; of `requests` the percentiles are taken. `goodput_frac` is the
     share of them that held every latency target.
@@ -114,7 +114,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def likely(self) -> str | None:
         """The probability of the target least likely to be met, as text."""
-        return f"{100 * min(self.meets.values()):.0f} %" if self.meets else None
+        return format_chance(min(self.meets.values())) if self.meets else None
 
     @property
     def paid_s(self) -> float:
@@ -123,7 +123,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start_usd(self) -> float:
-        """What the start costs, in `cost_usd`."""
+        """The part of `cost_usd` that the start costs."""
         return self.start_s / HOUR_S * self.usd_per_hour
 
     def cost_frac(self, longer: float) -> float:
@@ -161,7 +161,7 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def forbids(self) -> bool:
-        """Whether the target cannot be met by anything that the constraints allow."""
+        """True if nothing within the constraints can meet the target."""
         return self.seconds > self.limit_s
 
 
@@ -187,7 +187,7 @@ class ComparedFigures(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, plan: Candidate) -> ComparedFigures:
-        """Those of a ranked plan."""
+        """The compared figures of a ranked plan."""
         return cls(plan.memory_bytes, plan.seconds, plan.cost_usd)
 
     def lever(self, change: str, before: ComparedFigures, *, fits: bool = True, note: str = "") -> Lever:
@@ -197,7 +197,7 @@ class ComparedFigures(msgspec.Struct, frozen=True):
 
 
 def device_change(plan: Candidate) -> str:
-    """How the change to the machines of another plan is called."""
+    """The name of the change to the machines of another plan."""
     return f"on {plan.num_gpus} x {plan.gpu} ({plan.provider} {plan.instance})"
 
 
@@ -211,7 +211,7 @@ def device_levers(plans: Sequence[Candidate]) -> list[Lever]:
 
 
 class TargetCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the best plan costs, as estimated, with one target moved a step; `to_s` None: without that target.
+    """The estimated cost of the best plan with one target moved a step; `to_s` None: without that target.
 
     `cost_usd` None: nothing meets them. `saves_usd` is against the best plan with the targets as they are, None where
     there is none.
@@ -268,10 +268,11 @@ class OpenInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What it widens, in words."""
+        """The effect of the input on the intervals, in words."""
         ends = (self.speed_low, self.speed_high, self.memory_low, self.memory_high)
-        slower, faster, less, more = (f"{100 * (end - 1):+.0f} %" for end in ends)
-        return f"{self.name} not stated: {slower} to {faster} in speed, {less} to {more} in memory of the first plan"
+        slower, faster, less, more = map(format_change, ends)
+        speed, memory = f"its speed by {slower} to {faster}", f"its memory by {less} to {more}"
+        return f"{self.name} not stated: other common values change the first plan, {speed} and {memory}"
 
 
 class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
@@ -290,7 +291,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     timed: int = 0
     """Layouts whose step was timed: of the others memory or a lower bound of the step says that they cannot win."""
-    spot_coverage: tuple[SpotCoverage, ...] = ()
+    spot_coverage: tuple[PriceCoverage, ...] = ()
     """Of how many allowed offers the spot price is known, by provider; empty where spot is not asked for."""
     fronts: dict[str, list[Candidate]] = {}
     """Services: cost against `ttft` and against `tpot`, each among what holds the other targets, as estimated."""
@@ -409,7 +410,7 @@ class RejectionLog:
             self._rows[reason, unit] = (before + int(count), kept or example)
 
     def has(self, reason: str, unit: str = "layouts") -> bool:
-        """Whether anything was counted for `reason`: its example stays."""
+        """True if anything was counted for `reason`: its example stays."""
         return (reason, unit) in self._rows
 
     def rows(self) -> list[Rejection]:

@@ -245,7 +245,7 @@ def _least(sized: SizedReplicas, question: ReplicaQuestion) -> float | Floats:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaQuestion:
-    """What `sized_replicas` is asked; questions with the same key have the same answer."""
+    """The arguments of `sized_replicas`; questions with the same key have the same answer."""
 
     key: tuple[object, ...]
     start: tuple[float, Storage]
@@ -276,13 +276,13 @@ class ReplicaQuestion:
 
     @property
     def is_kept(self) -> bool:
-        """Whether other workloads may have the same answer: not where users are shared among the replicas."""
+        """True if other workloads may have the same answer: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
         return not users and not self.workload.techniques.any and self.workload.sessions is None
 
     @property
     def devices(self) -> tuple[object, ...]:
-        """What is the same in questions that are answered together: all but the links and the devices of a node."""
+        """The key of questions that are answered together: all but the links and the devices of a node."""
         model, cluster, _, _, *others = self.key
         assert isinstance(cluster, Cluster)
         return model, cluster.rates.key, *others
@@ -356,7 +356,7 @@ SIZED = KeptAnswers(KEPT_SIZED)
 
 
 def sized_replicas(question: ReplicaQuestion) -> Answer:
-    """What fits, and how fast it is in a closed loop at every batch; deployments without rows where nothing fits.
+    """Deployments that fit, and their speed in a closed loop at every batch; without rows where none fits.
 
     The same for services that differ in their rate, their targets or their budget alone.
     """

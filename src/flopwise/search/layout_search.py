@@ -62,7 +62,7 @@ from flopwise.training.memory import (
 from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
-from flopwise.units import format_percent
+from flopwise.units import format_chance, format_percent
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -113,13 +113,13 @@ class LayoutSearch:
     )
 
     def least_bytes(self, number: int) -> Floats:
-        """What tensors of a family take at least on each of its meshes, whatever is chosen there."""
+        """The lower bound of the tensors' bytes of a family on each of its meshes, over all other choices."""
         if number not in self._least_bytes:
             self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
         return self._least_bytes[number]
 
     def possible_meshes(self, number: int, node: NodeKind | AnyNodes) -> PossibleMeshes:
-        """Which meshes of a family are whole nodes whose tensor ranks share the fast link.
+        """The meshes of a family that are whole nodes whose tensor ranks share the fast link.
 
         One node where the network is not known.
         """
@@ -134,7 +134,7 @@ class LayoutSearch:
         return self._possible[key]
 
     def partial_bytes(self, rows: Index, layout: Layout) -> Floats:
-        """What tensors of `rows`, laid out as `layout`, take with full recompute of each of `EVERY` only.
+        """Bytes of the tensors of `rows`, laid out as `layout`, with full recompute of each of `EVERY` only.
 
         Kinds of node ask for many of the same rows: each is evaluated once.
         """
@@ -200,7 +200,7 @@ def _of_device(kernels: Kernels, row: int) -> Kernels:
 
 @dataclass(slots=True)
 class StepTables:
-    """What step tables of one search share: of nodes with the same device their kernels, of all what no link changes.
+    """The data that step tables of one search share: kernels by device, and all that no link changes.
 
     `clusters`: those whose devices are evaluated together as soon as one of them is asked for.
     """
@@ -593,8 +593,8 @@ def best_layout(
     needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
     if needs > capacity:
         return layout, f"least memory of {tried:,} layouts; none fits"
-    odds = float(memory_band(recipe, device.calibration).probability_at_most(needs, float(capacity)))
-    return layout, f"most likely to fit of {tried:,} layouts ({format_percent(odds, 0)} chance); none fits {sure}"
+    odds = float(memory_band(recipe, device.calibration, device).probability_at_most(needs, float(capacity)))
+    return layout, f"most likely to fit of {tried:,} layouts ({format_chance(odds)} chance); none fits {sure}"
 
 
 def fastest_layout(

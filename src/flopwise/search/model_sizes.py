@@ -42,7 +42,7 @@ SIZES = (
 """Parameters of the models whose memory is computed; between two of them it is taken as a power of the size."""
 CONDITIONS = (
     f"a typical Llama-like decoder; one sequence of {TOKENS:,} tokens; training with full recompute, serving by vLLM "
-    "with the share of the device that it takes"
+    "with its default share of the device"
 )
 
 

@@ -66,7 +66,7 @@ class OptionTable:
 
     @property
     def decodes(self) -> bool:
-        """Whether answers are made token by token."""
+        """True if answers are generated token by token."""
         return any(option.decodes for option in self.options)
 
     @cached_property
@@ -88,7 +88,7 @@ class OptionTable:
 
     @cached_property
     def least_s(self) -> dict[str, Floats]:
-        """What datasheet rates allow each latency at least."""
+        """The lower bound of each latency at datasheet rates, in s."""
         ttft, tpot = (
             self._column(lambda one: one.deployments.least_ttft_s),
             self._column(lambda one: one.deployments.least_tpot_s),
@@ -134,7 +134,7 @@ class OptionTable:
 
     @cached_property
     def score(self) -> Floats:
-        """What the objective minimises."""
+        """The value that the objective minimises."""
         return self._column(lambda one: one.score)
 
     @cached_property
@@ -182,7 +182,7 @@ class OptionTable:
         return self.options[number], row - int(self.ends[number] - self.sizes[number])
 
     def front(self, latency: str, rows: Mask) -> list[Place]:
-        """Those of `rows` that no other beats in both cost and a latency, the cheapest first; of equals the first.
+        """The Pareto front of `rows` in cost and each latency, the cheapest first; of equals the first.
 
         `latency`: one of the targets' names, else the time of a request, or of the job.
         """

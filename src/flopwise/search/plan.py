@@ -14,8 +14,8 @@ from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.price_coverage import OFTEN_UNKNOWN, PriceCoverage, coverage_text, price_coverage
 from flopwise.facts.spec import SourceSpec
-from flopwise.facts.spot_prices import SpotCoverage, coverage_text, spot_coverage
 from flopwise.options import changed_options
 from flopwise.provenance import Figure, implied_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
@@ -137,8 +137,8 @@ def plan(
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
     unstated = _open_inputs(draft.plans[0], workload, model, facts) if alone and draft.plans else []
-    known = _spot_known(workload, facts)
-    coverage = [coverage_text(known)] if known else []
+    known = {purchase: _prices_known(workload, purchase, facts) for purchase in OFTEN_UNKNOWN}
+    coverage = [coverage_text(rows, purchase) for purchase, rows in known.items() if rows]
     month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
     parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {
@@ -146,7 +146,7 @@ def plan(
         "assumptions": [*model.notes, *draft.assumptions, *remarks, *coverage, *(one.text for one in unstated)],
     }  # fmt: skip
     return Plan(
-        spot_coverage=known, workload=dict(workload.document), task=workload.task, objective=workload.objective,
+        spot_coverage=known["spot"], workload=dict(workload.document), task=workload.task, objective=workload.objective,
         elapsed_s=time.perf_counter() - started, **parts,
     )  # fmt: skip
 
@@ -187,7 +187,7 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
     from flopwise.training.memory import step_memory  # noqa: PLC0415 - half is enough
     from flopwise.training.memory_answer import unstated_memory  # noqa: PLC0415 - half is enough
-    from flopwise.training.unstated import other_jobs, unstated_inputs  # noqa: PLC0415 - half is enough
+    from flopwise.training.unstated import open_inputs, other_jobs  # noqa: PLC0415 - half is enough
 
     place = first.provider, first.instance, first.region
     job = candidate_job(workload, model, facts, next(o for o in facts.offers if o.key == place), first)
@@ -198,22 +198,23 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     memory, _ = unstated_memory(model, total, settings, device.kind)
     return [
         OpenInput(name=one.name, speed_low=one.low, speed_high=one.high, memory_low=other.low, memory_high=other.high)
-        for one, other in zip(unstated_inputs(estimate(job), others), memory, strict=True)
+        for one, other in zip(open_inputs(estimate(job), open_settings, facts), memory, strict=True)
         if one.matters or other.matters
     ]
 
 
-def _spot_known(workload: Resolved, facts: Facts) -> tuple[SpotCoverage, ...]:
-    """Of how many offers with accelerators that the constraints allow the spot price is known; none if unasked."""
-    if "spot" not in workload.purchase:
+def _prices_known(workload: Resolved, purchase: str, facts: Facts) -> tuple[PriceCoverage, ...]:
+    """Of how many offers with accelerators that the constraints allow such a price is known; none if unasked."""
+    if purchase not in workload.purchase:
         return ()
     devices = AllowedDevices.of(workload.limits, facts, workload.limits.instances)
-    return spot_coverage(
+    offers = (
         offer
         for offer in facts.offers
         if facts.accelerators[offer.accelerator].kind != "cpu"
         and forbidding_constraint(offer, workload.limits, devices, workload.max_gpus) is None
     )
+    return price_coverage(offers, purchase)
 
 
 def _with_unit_costs(candidate: Candidate, workload: Resolved) -> Candidate:

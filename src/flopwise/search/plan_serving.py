@@ -202,7 +202,7 @@ def _best(
 
 
 def floor_usd(workload: Resolved, model: Model, node: NodeKind) -> float:
-    """What a service in 16 bits costs an hour at least on a kind of node, or a prompt of a batch; inf: not known.
+    """Least cost of an hour of a service in 16 bits on a kind of node, or of a prompt of a batch; inf: not known.
 
     A service pays for machines that hold the narrowest weights and compute the prompts, a batch for its prompts' time.
 

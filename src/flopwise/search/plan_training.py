@@ -53,7 +53,7 @@ from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
-from flopwise.units import format_bytes, format_seconds, format_usd
+from flopwise.units import format_bytes, format_chance, format_seconds, format_usd
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
@@ -182,7 +182,7 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts, *, by_re
             kept.setdefault(pick.kind(by_region=by_region), one)
     return [
         msgspec.structs.replace(
-            one, rank=rank, note=f"only {100 * one.meets['memory']:.0f} % chance of fitting in memory"
+            one, rank=rank, note=f"only {format_chance(one.meets['memory'])} chance of fitting in memory"
         )
         for rank, one in enumerate(kept.values(), start=1)
     ]
@@ -211,7 +211,7 @@ class TrainingOption(PlanOption):
 
     @property
     def objectives(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """What the front weighs: cost, time, devices and energy (the largest number where it is not known)."""
+        """The axes of the front: cost, time, devices and energy (the largest number where unknown)."""
         known = np.minimum(self.energy_joules, np.finfo(float).max)
         return self.cost_usd, self.seconds, self.num_gpus.astype(float), known
 
@@ -240,7 +240,7 @@ class TrainingOption(PlanOption):
         return np.where(self.num_gpus > LARGE_GPUS, many, few)
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
-        """Those of the throughput."""
+        """The error ends of the throughput."""
         band = self.bands[int(self.num_gpus[row] > LARGE_GPUS)]
         return ErrorEnds.of_run(candidate, band, float(self.start_joules[row]))
 
@@ -294,7 +294,7 @@ def training_options(
     )  # fmt: skip
     bands = training_band(first, num_gpus=1), training_band(first, num_gpus=LARGE_GPUS + 1)
     memory_odds = np.asarray(
-        memory_band(recipe, chip.calibration).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
+        memory_band(recipe, chip.calibration, chip).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
     )
     for priced in node.priced:
         offer = priced.offer
@@ -387,7 +387,6 @@ def _options(
             draft.ruled_out.add(reason, count)
         away = Offloads(job)
         kept.tables.clusters = [node.cluster for node in nodes]
-        margin = memory_band(recipe, facts.calibration).quantile(workload.confidence)
         known, is_usual = len(kept.known), len(nodes) == most_nodes
         for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
             report(before + done, steps)
@@ -398,6 +397,8 @@ def _options(
                 reason = f"costs over {dearest:g} times the best even at its peak rate"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
+            band = memory_band(recipe, facts.calibration, node.cluster.accelerator)
+            margin = band.quantile(workload.confidence)
             for place, (chosen, of_step) in enumerate(kept.times(away, node, margin)):
                 times = replace(of_step, run_s=tokens / recipe.useful_tokens * of_step.run_s)
                 draft.evaluated += times.considered
@@ -532,7 +533,7 @@ def _spot_assumptions(plans: Iterable[Candidate], facts: Facts) -> list[str]:
 
 
 def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[Lever]:
-    """What single changes would do to the best plan; each is a whole estimate of its own."""
+    """The effects of single changes on the best plan; each is a whole estimate of its own."""
     chosen, base = draft.plans[0], best.option.job(best.row)
     before = _outcome(base, chosen)
     rows: list[Lever] = []
@@ -624,7 +625,7 @@ class Offloads:
     def worth_trying(
         self, node: NodeKind, result: TimedLayouts, clock: Callable[..., TimedLayouts]
     ) -> Iterator[tuple[LayoutSearch, TimedLayouts]]:
-        """What `clock` finds for the searches with something in host memory that may be worth it on `node`.
+        """Timed layouts, by `clock`, of searches whose offload to host memory may pay on `node`.
 
         `result`: without anything there. Where something fits, activations are copied if that takes less time than to
         compute them again, as the best do for room; where nothing fits, whatever lets something fit.
@@ -648,7 +649,7 @@ class Offloads:
 
 
 def copying_is_quicker(search: LayoutSearch, away: LayoutSearch, result: TimedLayouts) -> bool:
-    """Whether any run of `result` that computes activations again would copy them in less time than that takes.
+    """True if any run of `result` with recompute would copy activations to the host in less time.
 
     Source: `passes_transfer_s` against the recompute line of the step. Assumes: runs that recompute nothing have room.
     """

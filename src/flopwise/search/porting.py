@@ -54,7 +54,7 @@ def cheapest_by_software(candidates: Iterable[Candidate], facts: Facts) -> list[
 def port(
     software: str, chosen: Candidate, workload: Resolved, facts: Facts, cost_usd: float, now_usd: float, name: str = ""
 ) -> Port:  # fmt: skip
-    """What a candidate with other software costs, against `now_usd`, and what has to be ported for it."""
+    """The cost of a candidate with other software, against `now_usd`, and the parts to port."""
     trains = workload.task in TRAINING
     return Port(
         software=software, gpu=chosen.gpu, provider=chosen.provider, instance=chosen.instance, region=chosen.region,
@@ -70,4 +70,8 @@ def _work(software: str, chosen: Candidate, facts: Facts, *, trains: bool) -> li
         return [*work, f"training software: {chosen.layout['stack']}, in {chosen.layout['precision']}"]
     engine = facts.engine(str(chosen.layout.get("engine", defaults.ENGINE)))
     formats = ", ".join(sorted(engine.formats_on(facts.accelerators[chosen.gpu])))
-    return [*work, f"engine: {engine.name} for {software}", f"formats: {chosen.layout['weights']} of {formats}"]
+    return [
+        *work,
+        f"engine: {engine.name} for {software}",
+        f"formats: {chosen.layout['weights']} (available: {formats})",
+    ]

@@ -41,7 +41,7 @@ class ErrorEnds(NamedTuple):
 
     @classmethod
     def of_run(cls, candidate: Candidate, band: ErrorBand, start_joules: float) -> ErrorEnds:
-        """Those of a run that takes, and is paid, as long as its throughput (`band`) lets it, after its start."""
+        """The error ends of a run whose time and cost follow its throughput (`band`), after its start."""
         longer = 1 / band.high, 1 / band.low
         idle = start_joules / candidate.energy_joules if candidate.energy_joules else 0.0
         energy = idle + (1.0 - idle) * longer[0], idle + (1.0 - idle) * longer[1]
@@ -64,7 +64,7 @@ class ErrorEnds(NamedTuple):
 
 
 def within_limits(workload: Resolved, num_gpus: Floats, cost_usd: Floats, usd_per_hour: Floats) -> Mask:
-    """Which rows keep to the limits of a workload, whatever the odds."""
+    """A mask of the rows that keep to the limits of a workload, whatever their probability."""
     keep = (num_gpus <= workload.max_gpus) & (num_gpus >= workload.min_gpus) & np.isfinite(cost_usd)
     if workload.max_usd_per_hour is not None:
         keep &= usd_per_hour <= workload.max_usd_per_hour
@@ -72,7 +72,7 @@ def within_limits(workload: Resolved, num_gpus: Floats, cost_usd: Floats, usd_pe
 
 
 def meeting(rows: Mask, odds: ByTarget, confidence: float) -> Mask:
-    """Which of `rows` meet every target with the confidence asked for."""
+    """A mask of `rows` that meet every target with the required confidence."""
     for probability in odds.values():
         rows = rows & (probability >= confidence)
     return rows
@@ -109,7 +109,7 @@ class PlanOption(ABC):
 
     @abstractmethod
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
-        """How far the figures of a row's candidate may be off."""
+        """The relative errors of a row's figures, as ends of intervals."""
 
     def service_shortfalls(self) -> ByTarget:
         """As `shortfalls`, of what services alone have: latencies, and more devices than are allowed."""
@@ -140,7 +140,7 @@ class PlanOption(ABC):
 
     @cached_property
     def start_usd(self) -> Floats:
-        """What the start of each row costs."""
+        """The cost of the start of each row, in USD."""
         return self.start_s / HOUR_S * self.usd_per_hour
 
     @cached_property
@@ -150,13 +150,13 @@ class PlanOption(ABC):
 
     @property
     def score(self) -> Floats:
-        """What the objective minimises."""
+        """The value that the objective minimises."""
         columns = {"cost": self.cost_usd, "time": self.seconds, "energy": self.energy_joules}
         return columns[self.workload.objective]
 
     @cached_property
     def shortfalls(self) -> ByTarget:
-        """How many times its limit the figure of each target is: above 1 it misses."""
+        """The figure of each target over its limit: above 1 it misses."""
         workload, by_target = self.workload, self.service_shortfalls()
         for name, value, limit in (
             ("deadline", self.start_s + self.seconds, workload.deadline_s),
@@ -209,7 +209,7 @@ class PlanOption(ABC):
 
 
 def price_facts(offer: Offer, purchase: str, instances: int) -> dict[str, Any]:
-    """What a candidate says of the price of its machines, by field."""
+    """The fields of a candidate on the price of its machines."""
     band = offer.assumed_usd_per_hour(purchase)
     return {
         "price_date": offer.price_date_of(purchase),
@@ -232,11 +232,11 @@ class Pick(NamedTuple, Generic[O]):
 
     @property
     def score(self) -> float:
-        """What plans are ranked by."""
+        """The value that plans are ranked by."""
         return float(self.option.score[self.row])
 
     def kind(self, *, by_region: bool = False) -> tuple[str, ...]:
-        """What the ranking has one plan of: an instance of a provider, bought one way; `by_region`: in one region."""
+        """The key of which the ranking has one plan: instance, provider and purchase; `by_region`: and region."""
         offer = self.option.priced.offer
         return offer.provider, offer.instance, self.option.priced.purchase, *([offer.region] if by_region else ())
 

@@ -84,7 +84,7 @@ def replica_job(
 
 
 def answers_in_one_pass(model: Model, workload: Resolved) -> bool:
-    """Whether a request is one pass over its input: encoders, and any model that is asked for embeddings."""
+    """True if a request is one pass over its input: encoders, and any model that computes embeddings."""
     return workload.task == "encode" or not generates(model)
 
 

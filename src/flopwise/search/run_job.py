@@ -75,7 +75,7 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
 
 
 def stated_conditions(workload: Resolved) -> Conditions:
-    """How often a run is saved and how fast, and how ranks vary, as the workload says; else the default."""
+    """The interval and speed of checkpoints and the spread of ranks, as the workload states them, else the default."""
     spec = workload.conditions
     if not changed_options(spec):
         return DEFAULT_CONDITIONS

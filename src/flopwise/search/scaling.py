@@ -70,7 +70,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bend:
-    """Where a way of spreading leaves the straight line, and why; None: it does not, up to the GPUs asked."""
+    """The point where a scheme of parallelism leaves the straight line, and why; None: not up to the GPUs given."""
 
     strategy: str
     num_gpus: int | None

@@ -249,7 +249,7 @@ WITHOUT = {
 
 
 def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -> list[Lever]:
-    """What single changes would do to the best plan as it was estimated (`chosen`), and the best on other devices."""
+    """The effects of single changes on the best plan as estimated (`chosen`), and the best plan on other devices."""
     every = (*_other_fields(best, chosen), *_other_loads(best.workload))
     changes = [_Change(best, chosen, *change) for change in every]
     sized = {one.key: answer for one in changes if (answer := one.sized_question()) is not None}

@@ -44,7 +44,7 @@ LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 
 @dataclass
 class SharedEstimates:
-    """What does not depend on how machines are bought: one for all ways to buy the same deployments."""
+    """Estimates that do not depend on the purchase: one for all purchase options of the same deployments."""
 
     odds: dict[Hashable, ByTarget] = field(default_factory=dict)  # by targets
     machines: tuple[Floats, Floats] | None = None  # `ServingOption.machines_frac`
@@ -59,7 +59,7 @@ class Estimates(Protocol):
 
     @property
     def least_s(self) -> dict[str, Floats]:
-        """What datasheet rates allow each latency at least."""
+        """The lower bound of each latency at datasheet rates, in s."""
 
     @property
     def bands(self) -> Mapping[str, Lognormal]:
@@ -67,7 +67,7 @@ class Estimates(Protocol):
 
     @property
     def decodes(self) -> bool:
-        """Whether answers are made token by token."""
+        """True if answers are generated token by token."""
 
     @property
     def tokens_per_s(self) -> Floats:
@@ -104,7 +104,7 @@ def limits_key(workload: Resolved) -> Hashable:
 
 
 def least_latencies_s(workload: Resolved, ttft_s: Floats, tpot_s: Floats, *, decodes: bool) -> dict[str, Floats]:
-    """What datasheet rates allow each latency at least, from what they allow the first token and each further one."""
+    """The lower bound of each latency at datasheet rates, from those of the first and of each further token, in s."""
     whole = ttft_s + max(workload.output_tokens - 1, 0) * tpot_s if decodes else ttft_s
     return {"ttft": ttft_s, "tpot": tpot_s, "latency": whole}
 
@@ -142,7 +142,7 @@ class Loads(Protocol):
 
     @property
     def replicas(self) -> Floats:
-        """How many carry the workload."""
+        """The number of replicas that carry the workload."""
 
     @property
     def busy_frac(self) -> Floats:
@@ -184,7 +184,7 @@ class ServingOption(PlanOption):
 
     @property
     def decodes(self) -> bool:
-        """Whether answers are made token by token."""
+        """True if answers are generated token by token."""
         return not answers_in_one_pass(self.model, self.workload)
 
     @property
@@ -231,7 +231,7 @@ class ServingOption(PlanOption):
 
     @cached_property
     def least_s(self) -> dict[str, Floats]:
-        """What datasheet rates allow each latency at least."""
+        """The lower bound of each latency at datasheet rates, in s."""
         return least_latencies_s(
             self.workload, self.deployments.least_ttft_s, self.deployments.least_tpot_s, decodes=self.decodes
         )
@@ -271,7 +271,7 @@ class ServingOption(PlanOption):
         return ErrorEnds(seconds, (less, more), times, through.evidence)
 
     def service_shortfalls(self) -> ByTarget:
-        """How many times its limit each latency is, and how many times more devices than allowed there are."""
+        """Each latency over its limit, and the number of devices over the allowed one."""
         shortfalls: ByTarget = {
             name: np.minimum(getattr(self.deployments, LATENCIES[name]), 1e9) / target.seconds
             for name, target in latency_targets(self.workload).items()
@@ -439,7 +439,7 @@ def latency_targets(workload: Resolved) -> dict[str, Latency | None]:
 def link_needs(
     workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate
 ) -> tuple[RequestLinkNeed, ...]:
-    """What the links of one replica of a candidate carry: at the rate that it is planned for, and at its full rate."""
+    """The traffic on the links of one replica of a candidate: at its planned rate, and at its full rate."""
     job, replicas = candidate_job(workload, model, facts, offer, chosen), int(chosen.layout["replicas"])
     planned = None if workload.requests_per_s is None else workload.requests_per_s / replicas
     full = (chosen.figures["requests_per_s_capacity"] or 0.0) / replicas
@@ -448,7 +448,7 @@ def link_needs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLinkNeed:
-    """What one kind of link carries: bytes that a GPU sends for a request by what for, and bytes/s, one direction.
+    """The traffic on one kind of link: bytes that a GPU sends for a request by purpose, and bytes/s, one direction.
 
     `average`: at the planned rate; `full`: where the replica answers as much as it can. `link_bytes_per_s`: of the
     datasheet, for one GPU; None where that is not known.

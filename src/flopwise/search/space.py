@@ -51,7 +51,7 @@ MAX_CONTEXT_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutLimits:
-    """What the model and the job allow."""
+    """The limits of the layout by model and job."""
 
     heads: int
     layers: int
@@ -73,7 +73,7 @@ class LayoutLimits:
 
 
 class Turns(NamedTuple):
-    """How micro-batches go through a pipeline: virtual stages a rank, and the schedule's code."""
+    """The schedule of micro-batches in a pipeline: virtual stages a rank, and the schedule's code."""
 
     interleave: int = 1
     schedule: int = 0

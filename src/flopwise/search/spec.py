@@ -69,7 +69,7 @@ LATENCY = ValueKind(
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec(Spec):
-    """What is planned."""
+    """Options of a workload."""
 
     model: str = option(
         "", options.name("model", 4096), "A catalog name, a hub id, a folder, a config.json, or a size such as 7B.",
@@ -88,7 +88,7 @@ class WorkloadSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingSpec(Spec):
-    """How ways of running a workload are ranked, and which precisions are looked at."""
+    """Options of the ranking, and the precisions to search."""
 
     objective: str = option(
         "--objective", options.choice("cost", "time", "energy"), "What to rank by.", default="cost", key=FIELD,
@@ -124,7 +124,7 @@ class AdaptersSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficSpec(Spec):
-    """What a service receives, or what a batch job holds."""
+    """Options of the traffic of a service, or of the requests of a batch job."""
 
     rate: float | None = same(RequestSpec, "rate", key="traffic.requests_per_s")
     concurrency: int | None = same(RequestSpec, "concurrency", key="traffic.")
@@ -144,7 +144,7 @@ class TrafficSpec(Spec):
 
     @property
     def sessions(self) -> SessionsSpec:
-        """What is said of sessions."""
+        """The options of sessions."""
         names = ("turns", "think_s", "tool_share", "tool_pause", "kv_stores")
         return SessionsSpec(**{name: getattr(self, name) for name in names})
 
@@ -154,7 +154,7 @@ _target = partial(option, section="Targets", key="targets.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetsSpec(Spec):
-    """What the answer has to hold."""
+    """Options of targets."""
 
     ttft: Latency | None = _target(
         "--ttft", LATENCY, "Time to the first token: 500ms, or at a percentile: p95=1s.",
@@ -181,7 +181,7 @@ _training = partial(same, TrainingSpec, key="constraints.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintsSpec(Spec):
-    """Where and with what a workload may run; any where none is named."""
+    """Options of the allowed regions, machines and software; any where none is named."""
 
     providers: tuple[str, ...] = _machines("provider")
     regions: tuple[str, ...] = _machines("region")
@@ -286,13 +286,13 @@ def assumed_kinds(**choices: str) -> frozenset[str]:
 
 
 def keys_of(name: str) -> list[str]:
-    """Where a file says what an option of this name says: one key, or several of which each task has its own."""
+    """The file keys of the option of this name: one, or several of which each task has its own."""
     specs = (ConstraintsSpec, *WORKLOAD_FILE.specs)
     keys = [options.options_of(spec)[name].key for spec in specs if name in options.options_of(spec)]
     return [key for key in dict.fromkeys(keys) if key]
 
 
 def means_something(key: str, task: str) -> bool:
-    """Whether a key of a workload means something for a task."""
+    """True if a key of a workload applies to a task."""
     section = key.partition(".")[0]
     return all(task in MEANING.get(part, (*TRAINING, *SERVING)) for part in (section, key))

@@ -93,7 +93,7 @@ class Sweep(Result, msgspec.Struct, frozen=True, kw_only=True):
         }  # fmt: skip
 
     def picture(self) -> Picture:
-        """What the first plan of each workload costs. SpecError where no workload has one."""
+        """The cost of the first plan of each workload, as a picture. SpecError where no workload has one."""
         rows = [(p.name, p.plan.plans[0].cost_usd) for p in self.planned if p.plan is not None and p.plan.plans]
         if not rows:
             raise SpecError("there is no plan to plot")

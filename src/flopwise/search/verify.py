@@ -31,7 +31,7 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS, RequestTrace, read_trace_columns, trace
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import mean_tokens
-from flopwise.units import format_seconds
+from flopwise.units import format_chance, format_seconds
 from flopwise.values import dataclass
 
 MOST_REPLICAS = 8
@@ -109,7 +109,7 @@ def _busiest_stretch(path: str, flow: WorkloadTraffic, rate: float, seed: int) -
 
 
 def machine_key(option: ServingOption, row: int) -> Hashable:
-    """What a replica's speed depends on; offers with the same key are run once."""
+    """The key of a replica's speed; offers with the same key are simulated once."""
     job, fabric, chip = option.job(row), option.node.cluster.fabric, option.node.cluster.accelerator
     inside = int(job.layout.num_gpus) <= option.node.count
     degrees = (int(getattr(job.layout, name)) for name in DEGREES)
@@ -502,5 +502,5 @@ def _miss_text(trial: Trial, target: str) -> str:
     shown = "-" if value is None else format_seconds(value)
     return (
         f"{int(option.instances[row])} x {option.priced.offer.instance} {option.deployments.weights.name}: {target} "
-        f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {100 * trial.odds[target]:.0f} % chance"
+        f"{limit.percentile} {shown} of {format_seconds(limit.seconds)}, {format_chance(trial.odds[target])} chance"
     )

@@ -115,7 +115,7 @@ class Resolved(WorkloadTraffic):
         return replace(self, limits=changed, purchase=purchase or self.purchase, document=document)
 
     def amounts(self, hours: float) -> dict[str, float | None]:
-        """What a run, or a service in so many `hours` at its mean rate, does: requests, millions of tokens, epochs.
+        """The amounts of a run, or of a service in `hours` at its mean rate: requests, millions of tokens, epochs.
 
         Source: arithmetic. Assumes: lengths are their means; tokens trained are those without padding.
         """

@@ -73,7 +73,7 @@ class Adapters(NamedTuple):
     rank: int
 
     def step(self, runner: Runner, load: StepLoad, split: ServingLayout) -> StepTime:
-        """What adapters add to a step: two kernels for each projection, or group of them that reads the same tensor.
+        """The time that adapters add to a step: two kernels for each projection, or group that reads the same tensor.
 
         The first reads activations and the first matrices of all adapters that the step's sequences use, and writes
         `rank` numbers a token; the second reads these and the second matrices, and adds to the projection's results. A

@@ -53,7 +53,7 @@ SIMULATED_FROM = 0.45
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderLoad:
-    """What requests see when they arrive at `rate` a second as they please; infinite where it cannot keep up."""
+    """Latencies of requests that arrive at random at `rate` a second; infinite where the replicas cannot keep up."""
 
     requests_per_s: float
     utilisation_frac: float  # of the rate that all replicas sustain
@@ -72,7 +72,7 @@ class UnderLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftGain:
-    """What speculative decoding does at this load, and how far it pays."""
+    """The gain of speculative decoding at this load, and the load up to which it pays."""
 
     draft: str
     tokens_per_step: float
@@ -189,7 +189,7 @@ class ServeAnswer(Result):
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the replicas sustain the rate that was asked for."""
+        """True if the replicas sustain the rate given."""
         return self.under_load is None or self.under_load.utilisation_frac < 1
 
     @property

@@ -86,7 +86,7 @@ def on_its_engine(
 
 
 def usual_engine(engines: Mapping[str, Engine], model: Model, accelerator: Accelerator | None) -> Engine:
-    """What people run a model on: one engine where it generates, else by what it reads and by the device.
+    """The engine that is common for a model: one where it generates, else by its input and the device.
 
     Source: `flopwise.facts.defaults`. Assumes: where the device is not known, the first.
     """

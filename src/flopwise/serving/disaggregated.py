@@ -68,7 +68,7 @@ def moved_s(job: ServeJob, tokens: int) -> float:
 
 
 def prefill_layout(job: ServeJob) -> ServingLayout:
-    """How one prefill instance is spread: as the others, without attention replicas.
+    """The layout of one prefill instance: that of the others, without attention replicas.
 
     Source: `ServingLayout`. Assumes: experts are spread over its own ranks only.
     """
@@ -95,7 +95,7 @@ def prompts_alone(machine: Runner, layout: ServingLayout, input_tokens: Floats) 
 
 
 def pools(job: ServeJob, machine: Runner) -> Pools:
-    """What stands before decoding.
+    """The prefill pools before decoding.
 
     Source: Zhong et al. 2024 (arXiv:2401.09670) section 4.3 for the placement; Patel et al. 2023 (arXiv:2311.18677)
     section 4.2 for the transfer.

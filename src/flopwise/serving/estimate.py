@@ -141,7 +141,7 @@ def default_lengths(
 
 
 class RunMeans(NamedTuple):
-    """What the requests of a run with an end saw on average, and how many of them a replica answered a second."""
+    """Mean latencies of the requests of a run with an end, and the requests that a replica answered a second."""
 
     ttft_s: float
     tpot_s: float  # of answers that are a token long: anything
@@ -207,7 +207,7 @@ def burst_rate(job: ServeJob, machine: Runner, memory: ServingMemory, requests: 
 
 
 def outgrows_cache(job: ServeJob) -> bool:
-    """Whether users are more than the cache has room for, of an engine that starts them all the same.
+    """True if there are more users than the cache has room for, and the engine starts them all the same.
 
     Their answers outgrow it, and those who came last give their blocks back and are read again: no mean describes how
     often. Where the engine's own limit is less than the cache, the others wait for a place.
@@ -493,7 +493,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
 
 
 def step_lines(step: StepTime) -> tuple[tuple[str, float], ...]:
-    """What the time of a step goes to, in seconds.
+    """The parts of the time of a step, in seconds.
 
     Source: `StepTime`. Assumes: it is the step of one job, not a column.
     """

@@ -20,7 +20,7 @@ from flopwise.cost.collectives import (
     chain_s,
     reduce_scatter_s,
 )
-from flopwise.cost.kernels import KEYS, PACKED_16, PACKING, UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
+from flopwise.cost.kernels import KEYS, PACKED_16, PACKING, PORTED, UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import is_zero, precision
 from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Recurrence, Stack
@@ -56,7 +56,7 @@ DISPATCH_CORES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What one step carries; each a number or a column."""
+    """The tokens and sequences of one step; each a number or a column."""
 
     decode_batch: Ints = 0  # sequences that get one token
     decode_context: Floats = 0  # mean tokens each of them has cached
@@ -78,12 +78,12 @@ class Prompt(NamedTuple):
 
     @property
     def tokens(self) -> Floats:
-        """All that a prompt asks an engine to work through."""
+        """All tokens of a prompt that an engine has to process."""
         return self.own + self.encoder
 
 
 def prompt(model: Model, input_tokens: Floats) -> Prompt:
-    """What `input_tokens` mean to a model.
+    """The prompt that `input_tokens` make for a model.
 
     A text encoder reads them and the decoder starts with one token; an encoder of sound or pixels has its own number,
     and they are the decoder's prompt; a vision model has its own number whatever is said.
@@ -165,6 +165,7 @@ class Runner:
     kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
+    chains: bool = True  # kernels of the products may start before the one ahead has ended
     direct: bool = True  # custom all-reduce kernels for small messages
     expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
     redundant_experts: int = 0  # copies of popular experts in each layer
@@ -174,7 +175,9 @@ class Runner:
 
     def __post_init__(self) -> None:
         """Lay what the engine's kernels reach over what the device's best ones do."""
-        object.__setattr__(self, "own_rates", _own_rates(self.rates, self.engine))
+        object.__setattr__(
+            self, "own_rates", _own_rates(self.rates, self.engine, chains=self.chains, generating=generates(self.model))
+        )
 
     @property
     def kv_bytes(self) -> float:
@@ -217,7 +220,7 @@ class Runner:
         )
 
     def launches_prompts(self, split: ServingLayout) -> NDArray[np.bool_]:
-        """Whether the host launches steps with prompts operation by operation.
+        """True where the host launches steps with prompts operation by operation.
 
         Source: `graphs`, `prompt_graphs` and `eager_prompts` of data/engines.json. Assumes: of the last, only what
         belongs to the layout is not decided yet.
@@ -227,7 +230,7 @@ class Runner:
         return eager | (pp & ("pp" in engine.eager_prompts)) | (dp & ("dp" in engine.eager_prompts))
 
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
-        """What a technique adds to the layers' kernels, launched and read with them; None where nothing.
+        """The kernels that a technique adds to the layers, launched and read with them; None without one.
 
         Source: the technique's own. Assumes: nothing further.
         """
@@ -481,7 +484,7 @@ class Runner:
         return fuller
 
     def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
-        """What stages of a pipeline hand on from one to the next in a step."""
+        """The time of messages between pipeline stages in a step, in s."""
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
         return chain_s(self.fabric, nbytes, split.pp, split.tp)
 
@@ -498,7 +501,7 @@ NATIVE = ("NVIDIA", "Apple")
 
 
 def native(rates: Rates, engine: Engine) -> bool:
-    """Whether the engine's kernels were as good on this device as on those they were written for.
+    """True if the engine's kernels are as good on this device as on those they were written for.
 
     Source: `port_frac` of data/engines.json. Assumes: one share for all ports of a generation.
     """
@@ -506,7 +509,7 @@ def native(rates: Rates, engine: Engine) -> bool:
 
 
 def cold_host(rates: Rates, nbytes: Floats) -> Floats:
-    """How much longer the host's own work takes on a processor that has read `nbytes` since it last did the same.
+    """The slowdown of the host's own work on a processor that has read `nbytes` since it last did the same.
 
     What is read displaces the host's code and objects from the caches that both share: 1 where nothing was read, 2
     where all comes from memory again.
@@ -521,26 +524,39 @@ def cold_host(rates: Rates, nbytes: Floats) -> Floats:
     return 1.0 + nbytes / (nbytes + rates.l2_bytes)
 
 
-def _own_rates(rates: Rates, engine: Engine) -> Rates:
+def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 
-    Where devices start a kernel before the one ahead of it has ended, and the engine captures its steps in graphs, part
-    of each start is hidden, and cores that a narrow product leaves idle fetch what the next kernel reads.
+    Where devices start a kernel before the one ahead of it has ended, the engine captures its steps in graphs, and its
+    kernels wait for nothing but their inputs (`chains`), part of each start is hidden, and cores that a narrow product
+    leaves idle fetch what the next kernel reads. Engines that generate text draw part of the bandwidth where their
+    kernels are not the device's best.
 
     Source: columns of data/engines.json; CUDA C++ programming guide, programmatic dependent launch (its graph edges
     are captured), which FlashInfer and TensorRT-LLM use from compute capability 9.0 on; the share is calibrated.
     Assumes: all its matrix kernels are written alike; idle cores win back as large a share as starts.
     """
     value = dict(rates.value)
+    if generating:
+        value["dram_frac"] *= value["served_dram_frac"]
     if rates.is_host and engine.cpu_packs_once:
         value |= dict.fromkeys((*PACKING.values(), PACKED_16), 0.0)
     if rates.is_host and engine.cpu_attention_keys:
         value[KEYS] = float(engine.cpu_attention_keys)
     if not native(rates, engine):
         value |= {k: v * engine.port_frac for k, v in value.items() if k == "dram_frac" or k.startswith("matmul_frac.")}
-    if engine.graphs:
+    if rates.vendor not in ("", *NATIVE):
+        value[PORTED + "fp8_block"] = engine.block_port_frac
+    if engine.graphs and chains:
         kept = 1.0 - value["chained_frac"]
         value |= {name: value[name] * kept for name in STARTS} | {"core_bytes_per_s": value["core_bytes_per_s"] / kept}
+    value = _core_limited(value, rates, engine)
+    return rates if value == rates.value else replace(rates, value=value)
+
+
+def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict[str, float]:
+    """The parameters `value` of a device, no higher than what each of its cores reaches in the engine's own kernels."""
+    value = dict(value)
     if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:
         most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)
@@ -550,7 +566,7 @@ def _own_rates(rates: Rates, engine: Engine) -> Rates:
             name = f"matmul_frac.{p.rate}"
             if p.peak in rates.peak and name in value:
                 value[name] = min(value[name], most / rates.peak[p.peak])
-    return rates if value == rates.value else replace(rates, value=value)
+    return value
 
 
 def _works(

@@ -70,7 +70,7 @@ PLAIN = Techniques()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeJob:
-    """What is estimated: one replica's layout, its load, and how it is served. `concurrency` None: as many as fit."""
+    """The input of an estimate: one replica's layout, its load and its software. `concurrency` None: as many as fit."""
 
     model: Model
     cluster: Cluster
@@ -137,7 +137,7 @@ class ServeJob:
 
     @property
     def decodes(self) -> bool:
-        """Whether answers are made token by token; without any, a request is one pass over its input."""
+        """True if answers are generated token by token; without output, a request is one pass over its input."""
         return self.output_tokens > 0 and generates(self.model)
 
     @property
@@ -165,7 +165,7 @@ class Ranged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeEstimate:
-    """What one replica delivers. Seconds, tokens per second; tokens of all its GPUs unless said otherwise."""
+    """The estimate of one replica. Seconds, tokens per second; tokens of all its GPUs unless stated otherwise."""
 
     job: ServeJob
     ttft_s: Ranged
@@ -215,7 +215,7 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
 
 
 def is_far(job: ServeJob) -> bool:
-    """Whether a job is far from what was measured in detail.
+    """True if a job is far from the measurements that were made in detail.
 
     For servers: kernels were never timed on the device's family, its steps are not captured in graphs, or ranks talk
     through the host's memory. For engines of one user: neither NVIDIA nor Apple made the device.

@@ -80,7 +80,7 @@ class ServeSweep(Result):
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
-        """What all points have in common."""
+        """The settings that all points share."""
         return tuple(row for row in self.first.settings if row[0] != "requests" or self.axis == "tp")
 
     @property
@@ -90,7 +90,7 @@ class ServeSweep(Result):
 
     @property
     def verdict(self) -> str:
-        """What the curve comes to, in a sentence."""
+        """The best points of the curve, in a sentence."""
         at = self.saturation
         if at is None:
             return "Nothing along this axis fits the memory."
@@ -118,7 +118,7 @@ class ServeSweep(Result):
         }
 
     def curve(self) -> tuple[str, tuple[tuple[float, float], ...]]:
-        """What users see, and (it, tokens/s per accelerator) of the points that fit.
+        """The name of the users' metric, and (metric, tokens/s per accelerator) of the points that fit.
 
         Tokens/s of a user, or the latency in seconds where there are none.
         """

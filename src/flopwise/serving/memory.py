@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
@@ -23,7 +24,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLayout:
-    """How one replica is spread over tp x dp x pp GPUs.
+    """The layout of one replica over tp x dp x pp GPUs.
 
     `dp` attention replicas, each on tp ranks with its own sequences, share the experts: these are spread over `ep` of
     the tp x dp ranks, and what is left of the ranks cuts each expert.
@@ -65,6 +66,7 @@ class ServingMemory:
     fits: Array | bool
     max_states: Floats = np.inf  # sequences whose recurrent states have a place in a pool of their own
     doubtful_bytes: Floats = 0.0  # by which the weights may differ: see `WeightFormat.size_error`
+    own_bytes_elsewhere: Floats = 0.0  # what the engine takes of its own on a GPU, where its device is of another kind
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -76,11 +78,13 @@ class ServingMemory:
     def difference_ends(self) -> tuple[float, float]:
         """By how many bytes a single deployment takes less and more than estimated.
 
-        Source: `OWN_ENDS`, and the size error of the format. Assumes: the ends are percentiles 10 and 90.
+        Source: `OWN_ENDS`, and the size error of the format. Assumes: the ends are percentiles 10 and 90; an engine on
+        software that nobody measured may take what it takes on a GPU.
         """
         doubtful = float(np.ravel(self.doubtful_bytes)[0])
         own = float(np.ravel(self.total_bytes)[0]) - self.exact_bytes - doubtful
-        return (OWN_ENDS[0] - 1.0) * own - doubtful, (OWN_ENDS[1] - 1.0) * own + doubtful
+        most = max(own, float(np.ravel(self.own_bytes_elsewhere)[0]))
+        return (OWN_ENDS[0] - 1.0) * own - doubtful, OWN_ENDS[1] * most - own + doubtful
 
     def capacity_ends(self) -> tuple[float, float]:
         """The least and the most that a single deployment's cache holds, over the estimate: what the engine leaves.
@@ -112,7 +116,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What techniques change in memory; the defaults change nothing."""
+    """The changes of techniques in memory; the defaults change nothing."""
 
     shared_tokens: int = 0  # of every context, cached once for all sequences
     kept_frac: float = 1.0  # of the tokens of a sequence, those that stay cached
@@ -178,7 +182,7 @@ def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: I
 
 @lru_cache(maxsize=512)
 def generates(model: Model) -> bool:
-    """Whether the model keeps a cache between steps."""
+    """True if the model keeps a cache between steps."""
     items = [i for k in model.stacks[0].kinds for i in k.items]
     return any(isinstance(i, Recurrence) or (isinstance(i, Attend) and i.cached) for i in items)
 
@@ -259,6 +263,10 @@ def serving_memory(
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
     working = partial(_working_bytes, model, row, chunk, context, layout.tp)
     used, workspace = one * batch, working(batch)
+    elsewhere: Floats = 0.0
+    if device_kind in OTHER_SOFTWARE:
+        largest = max([chunk, *(limits.prefill_tokens for limits in row.step_limits)]) if row.prefill_tokens else chunk
+        elsewhere = row.graph_bytes + row.context_bytes + _working_bytes(model, row, largest, context, layout.tp, batch)
     budget = _kv_budget(row, share, card, standing + working(np.maximum(complete, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
@@ -276,6 +284,7 @@ def serving_memory(
         fits=bool(fits) if np.ndim(fits) == 0 else fits,
         max_states=_plain(states),
         doubtful_bytes=_plain(weights.size_error * loaded),
+        own_bytes_elsewhere=_plain(elsewhere),
         assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
     )
 

@@ -60,7 +60,7 @@ class ServingMemoryAnswer(MemoryAnswer):
 
     @property
     def room(self) -> str:
-        """How many sequences fit, as a further sentence."""
+        """The number of sequences that fit, as a sentence."""
         most = self.max_concurrency
         return f" At most {most:,.0f} sequences of {self.context:,} tokens at once." if most else ""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ComputePath(NamedTuple):
-    """How a format runs: precision of the products, bits of a weight in the layers, and what was assumed."""
+    """The execution of a format: precision of the products, bits of a weight in the layers, and assumptions."""
 
     dtype: str
     weight_bits: float
@@ -99,7 +99,7 @@ def substitute(dtype: str, rates: Rates) -> str | None:
 
 
 def conversion_note(cache: CacheFormat, rates: Rates) -> str | None:
-    """What is assumed where a device reads a cache format that it has no units for; None where it has, or needs none.
+    """The assumption on a cache format that the device has no units for; None where it has them, or needs none.
 
     Source: emulated conversions of CUDA's fp8 types. Assumes: vector units do it, if their rate is known.
     """

@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
     @property
     def whole_frac(self) -> Floats:
-        """All that is not computed again."""
+        """The share of the histories that is not computed again."""
         return self.device_frac + sum(self.store_fracs)
 
     @classmethod
@@ -96,7 +96,7 @@ class Found(NamedTuple):
         cls, sessions: SessionTraffic, turns_per_s: Floats, service_s: Floats, capacities: Sequence[Floats],
         block_tokens: int = 1,
     ) -> Self:  # fmt: skip
-        """What one cache still holds of the histories of turns that come `turns_per_s`; shape of the broadcast.
+        """The shares of histories that one cache still holds of turns that come `turns_per_s`; shape of the broadcast.
 
         `capacities`: tokens of the device's cache and of each store below it, which has what the one above evicts.
         `service_s`: from a turn's arrival to the end of its answer, while its tokens cannot be evicted.

@@ -83,7 +83,7 @@ class ServingSoftware(TypedDict):
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSpec(Spec):
-    """How a model is served: format, engine, and how a replica is spread."""
+    """Options of a deployment: weight format, engine, and the layout of a replica."""
 
     weights: str | None = _format("--weights", options.name("format"),
         "bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).")
@@ -111,7 +111,7 @@ class ServingSpec(Spec):
     dp: int = same(SharedSpec, "dp", default=1)
 
     def layout(self) -> ServingLayout:
-        """How a replica is spread."""
+        """The layout of a replica."""
         from flopwise.serving.memory import ServingLayout
 
         return ServingLayout(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
@@ -136,7 +136,7 @@ class ServingSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSpec(Spec):
-    """What a replica is started from; None: the usual."""
+    """Options of a replica's start: the storage and the speed of loading. None: the default."""
 
     storage: str | None = same(StorageSpec, "storage", section="Cold start")
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Cold start")
@@ -161,9 +161,10 @@ class RequestSpec(Spec):
     """One request, and how many of them there are at once; None: the usual."""
 
     input_tokens: int | str | None = _traffic(
-        "--input", LENGTH, f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2.")
+        "--input", LENGTH,
+        f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.")
     output_tokens: int | str | None = _traffic(
-        "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}).")
+        "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}); sharegpt-answers:200.")
     rate: float | None = _traffic("--rate", options.RATE, "Requests per second, on average: 20, 500/min.")
     concurrency: int | None = _traffic("--concurrency", options.BATCH,
         "Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).")
@@ -253,7 +254,7 @@ class TechniqueRequest(Spec):
 
     @property
     def any(self) -> bool:
-        """Whether a technique is asked for."""
+        """True if a technique is named."""
         return self != NO_TECHNIQUES
 
     @property
@@ -289,7 +290,7 @@ NO_TECHNIQUES = TechniqueRequest()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling(Spec):
-    """How replicas work and where requests go. None: as the engine's row has it."""
+    """Options of batching in replicas and of balancing between them. None: those of the engine's row."""
 
     policy: str = _scheduling("--policy", options.name("policy"),
         "Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.", default="fcfs")

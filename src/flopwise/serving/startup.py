@@ -42,7 +42,7 @@ class ColdStart:
 def cold_start(
     job: ServeJob, storage: Storage, *, image_bytes: float = 0.0, image_bytes_per_s: float = 0.0
 ) -> ColdStart:
-    """How long one replica takes to start where nothing of it runs or is compiled yet.
+    """The start-up time of one replica where nothing of it runs or is compiled yet.
 
     Ranks of a node share what is read: the page cache holds it for the others. Reading and copying to the device
     overlap, so that the slowest of storage, loader and link decides. Compiling and capturing go by the layers of the

@@ -112,7 +112,7 @@ def _with_prompts(
 
 
 def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:
-    """What stands before a first token at least: one whole prompt at datasheet rates, and nothing else.
+    """The lower bound of a first token: one whole prompt at datasheet rates, in s.
 
     Source: `Runner.step`, its floor.
     Assumes: pieces of a prompt may follow one another through the stages of a pipeline, so that all work at once.
@@ -270,7 +270,7 @@ def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0) -> Floats:
 
 
 def front_end_s(engine: Engine, prompt_tokens: Floats, requests_per_s: Floats, batch: Floats) -> Floats:
-    """What a first token waits in an engine's front end, beyond `request_s`; shape of the broadcast.
+    """The wait of a first token in an engine's front end, beyond `request_s`, in s; shape of the broadcast.
 
     Its own prompt's tokens, the requests before it, and the tokens that `batch` others get in the same step.
 
@@ -374,7 +374,7 @@ def one_pass_latency_s(
 
 
 class Percentile(NamedTuple):
-    """What the given percentile of requests sees."""
+    """The latencies of a percentile of requests."""
 
     ttft_s: Floats
     tpot_s: Floats

@@ -175,7 +175,7 @@ def _request_settings(how: Techniques) -> Iterator[tuple[str, str]]:
 
 
 def technique_assumptions(job: ServeJob) -> Iterator[str]:
-    """What is assumed of each technique that is used."""
+    """The assumptions of each technique in use."""
     how, row = job.techniques, job.engine
     if how != PLAIN:
         yield "intervals are those of plain serving; the additional error of these techniques is not measured"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.fabric import Fabric, pcie_bytes_per_s
 from flopwise.cost.kernels import pointwise_s
 from flopwise.cost.rates import rates as rates_of
 from flopwise.cost.sustained import limited_rates
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Item
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.software import Engine
 
 STREAM_TOKENS = 32
 """Tokens in a step from which llama.cpp copies weights to the device instead of computing on the host (GGML_CUDA,
@@ -428,13 +429,21 @@ class TechniqueRunner(Runner):
         return step
 
 
+def _engine_fabric(links: Fabric, engine: Engine) -> Fabric:
+    """The links with what the engine's own all-reduce kernels reach over them."""
+    if not engine.pcie_all_reduce:
+        return links
+    limited = (replace(at, direct_devices=engine.pcie_all_reduce) if at.kind == "pcie" else at for at in links.levels)
+    return replace(links, levels=tuple(limited))
+
+
 def runner(job: ServeJob) -> Runner:
     """The job's model, format, engine and device, with its techniques: gives the times of steps."""
     how, rates = job.techniques, limited_rates(job.cluster.rates)
     plain = Runner(
         model=job.model,
         rates=rates,
-        fabric=job.cluster.fabric,
+        fabric=_engine_fabric(job.cluster.fabric, job.engine),
         engine=job.software,
         **_formats(job.model, job.weights, rates),
         kv_dtype=job.kv_dtype,
@@ -481,14 +490,21 @@ def runner(job: ServeJob) -> Runner:
 
 
 def _formats(model: Model, form: WeightFormat, rates: Rates) -> dict[str, Any]:
-    """Keywords of `Runner`: how products of the model's weights run on a device; where in fp32, all else does, too."""
+    """Keywords of `Runner`: how products of the model's weights run on a device; where in fp32, all else does, too.
+
+    Source: vLLM, csrc/quantization (marlin, gguf), and llama.cpp, ggml-cuda: kernels that unpack integers are launched
+    without programmatic dependence on the one ahead.
+    """
     path = product_path(model, form, rates)
     other = "fp32" if path.dtype in ("fp32", "tf32") else "bf16"
-    return {"dtype": path.dtype, "weight_bits": path.weight_bits, "head_bits": path.head_bits, "other_dtype": other}
+    return {
+        "dtype": path.dtype, "weight_bits": path.weight_bits, "head_bits": path.head_bits, "other_dtype": other,
+        "chains": not form.has_zeros,
+    }  # fmt: skip
 
 
 def memory_changes(job: ServeJob) -> Changes:
-    """What the techniques of a job change in memory."""
+    """The changes in memory by the techniques of a job."""
     how, block, draft = job.techniques, job.engine.block_tokens, None
     away, drafts = how.offload, how.speculation
     if drafts is not None and drafts.draft is not None:

@@ -101,7 +101,7 @@ class ShapeAnswer(Result):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was assumed of the model and the machine."""
+        """The assumptions on the model and the machine."""
         return tuple(dict.fromkeys((*self.clock.model.notes, *self.clock.cluster.assumptions)))
 
 

@@ -83,7 +83,7 @@ class DecodeClock:
         return product_path(self.model, self.weights, self.cluster.rates).dtype
 
     def runner(self, model: Model | None = None) -> Runner:
-        """What times the steps of a model in this format."""
+        """The runner that times the steps of a model in this format."""
         path = product_path(self.model, self.weights, self.cluster.rates)
         return Runner(
             model=model or self.model, rates=self.cluster.rates, fabric=self.cluster.fabric, engine=self.engine,
@@ -169,7 +169,7 @@ class TrainingClock:
 
     @property
     def flash(self) -> bool:
-        """Whether attention runs in flash kernels."""
+        """True if attention runs in flash kernels."""
         return self.recipe.attention != "eager"
 
     @property
@@ -218,7 +218,7 @@ class TrainingClock:
         return sum(scalar(parts.get(name, 0.0)) for name in MESSAGES)
 
     def context(self, tokens: int, batch: Array, tp: Array) -> BlockContext:
-        """What all blocks of a micro-batch over sequences of `tokens` share."""
+        """The data that all blocks of a micro-batch over sequences of `tokens` share."""
         one = np.ones(len(batch), dtype=np.int64)
         return BlockContext(
             replace(self.recipe, seq_len=tokens, global_batch=batch),

@@ -21,7 +21,7 @@ PRODUCTS = frozenset({"matmul", "grouped"})
 
 
 class Tiling(NamedTuple):
-    """How one operation is cut: the tile, how many there are, and the rounds that the cores take for them."""
+    """The tiling of one operation: the tile, their number, and the rounds of the cores over them."""
 
     rows: int
     columns: int

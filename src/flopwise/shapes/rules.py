@@ -92,7 +92,7 @@ class Case:
         return f"{share:.2f} %" if share >= 0.005 else "nothing"
 
     def worth(self, gain_s: float) -> bool:
-        """Whether a gain is worth a line."""
+        """True if a gain is large enough for a line."""
         return gain_s >= WORTH * self.now_s
 
 

@@ -32,7 +32,7 @@ from flopwise.training.samples import (
     workload_of_sample,
 )
 from flopwise.training.spec import DataSpec
-from flopwise.units import format_rate
+from flopwise.units import format_interval, format_rate
 from flopwise.values import dataclass
 
 GIVEN = "given"
@@ -91,6 +91,9 @@ class StorageAnswer(Result):
     def verdict(self) -> str:
         """The answer in a sentence: what a node has to read, and which storage keeps up."""
         text = f"Reads {format_rate(self.read_bytes_per_s_per_node)} a node"
+        if self.low is not None and self.high is not None:
+            nodes = self.cluster.gpus_per_node
+            text += f" {format_interval(self.low * nodes, self.high * nodes, format_rate)}"
         if self.num_nodes > 1:
             text += f", {format_rate(self.read_bytes_per_s_total)} over {self.num_nodes:,} nodes"
         enough = [d for d in self.deliveries if d.first_epoch_frac >= 1]
@@ -103,14 +106,14 @@ class StorageAnswer(Result):
         return f"{text}: {count}, the slowest of them {least.name} ({format_rate(least.read_bytes_per_s)})."
 
     def picture(self) -> Picture:
-        """What kinds of storage deliver to a node, and what it needs."""
+        """The bandwidth of each kind of storage to a node, and the need, as a picture."""
         rows = [(delivery.name, delivery.read_bytes_per_s / 1e9) for delivery in self.deliveries]
         need = ("needed", self.read_bytes_per_s_per_node / 1e9)
         return BarPicture(title=self.verdict, unit="GB/s", rows=rows, limit=need)
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
-        """What the answer holds for."""
+        """The settings of the answer."""
         nodes = f"{self.num_nodes:,} node{'s' * (self.num_nodes > 1)} of {self.cluster.gpus_per_node}"
         return (
             ("accelerators", f"{self.num_gpus:,} x {self.cluster.accelerator.name}, {nodes}"),
@@ -187,7 +190,7 @@ class StorageAnswer(Result):
 
     @property
     def later_read_bytes_per_s_per_node(self) -> float:
-        """What storage has to deliver to a node once caches are warm."""
+        """The bandwidth that storage has to deliver to a node with warm caches, in bytes/s."""
         return self.read_bytes_per_s_per_node * (1.0 - self.hit_frac)
 
     @property

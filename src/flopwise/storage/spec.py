@@ -23,7 +23,7 @@ _storage, _same_storage = partial(option, section=STORAGE), partial(same, sectio
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSpec(Spec):
-    """What is read at a time, and how fast a device works on it; None: as known, or estimated."""
+    """Options of a sample and of a device's speed on it. None: as known, or estimated."""
 
     seq: int | None = _same_sample(DataSpec, "seq")
     batch: int | None = _sample("--batch", options.BATCH, "Samples per accelerator and step.")
@@ -44,7 +44,7 @@ class SampleSpec(Spec):
 
     @property
     def rate_given(self) -> bool:
-        """Whether the achieved rate of a device is said, not estimated."""
+        """True if the achieved rate of a device is given, not estimated."""
         return self.achieved_flops_per_s is not None or self.efficiency is not None
 
     def check(self) -> None:
@@ -60,7 +60,7 @@ class SampleSpec(Spec):
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRequest(Spec):
-    """How data are stored and read; bytes on each node, seconds, shares to 1."""
+    """The storage and reading of data; bytes on each node, seconds, shares to 1."""
 
     records: str = _storage(
         "--records", options.choice("raw", "compressed"),

@@ -49,7 +49,7 @@ class Condition:
         return reader(window) if reader else window.value(self.measure)
 
     def holds(self, value: float) -> bool:
-        """Whether a value fulfils the condition."""
+        """True if a value fulfils the condition."""
         return value >= self.threshold if self.sign == ">=" else value < self.threshold
 
 

@@ -78,7 +78,7 @@ class Expected:
         return None
 
     def at_plan(self, rates: Mapping[str, float | None], latencies: Mapping[str, float | None]) -> bool | None:
-        """Whether a run's throughput, or a service's latencies, are within the plan's interval; None: not known.
+        """True if a run's throughput, or a service's latencies, are within the plan's interval; None: unknown.
 
         The throughput of a service depends on its requests, so only its latencies are compared.
         """

@@ -8,7 +8,8 @@ from pathlib import Path
 from flopwise import options
 from flopwise.errors import SpecError
 from flopwise.facts.device_limits import BUSY, BUSY_FOR_S, MEMORY, MEMORY_FOR_S
-from flopwise.options import Spec, ValueKind, option
+from flopwise.options import Spec, ValueKind, option, same
+from flopwise.records.spec import StoreSpec
 from flopwise.units import parse_seconds
 from flopwise.values import dataclass
 
@@ -43,8 +44,7 @@ class WatchSpec(Spec):
         "--match", options.name("label=value"), "Only series with this label: workload=chat.", repeated=True)
     run: str | None = _source(
         "--run", options.name("run"), "Read a recorded run, by id or name: live while it is running, else replayed.")
-    store: str | None = _source(
-        "--store", options.name("store", 2000), "The store of runs: a file, or postgresql://... (or FLOPWISE_RUNS).")
+    store: str | None = same(StoreSpec, "store", section="Source")
     interval: float = _source("--interval", options.quantity("time", parse_seconds, low=0.05, high=3600.0),
         "Time between two readings.", default=5.0)
     window: float = _source("--window", options.quantity("time", parse_seconds, low=1.0, high=86_400.0),

@@ -64,7 +64,7 @@ class ReadingSource(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether more readings follow."""
+        """True if more readings follow."""
 
     def readings(self) -> list[WatchReading]:
         """Readings since the last call, in order. Raises SourceLostError: the source does not answer."""
@@ -197,7 +197,7 @@ class Watcher:
 
     @property
     def live(self) -> bool:
-        """Whether more comes."""
+        """True if more readings follow."""
         return self._source.live
 
     @property

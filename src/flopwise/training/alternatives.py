@@ -12,7 +12,7 @@ from flopwise.facts import defaults
 from flopwise.facts.software import PARALLELISM
 from flopwise.training.layout import TARGET_SETS, Layout, Recipe
 from flopwise.training.stages import cuts_alike
-from flopwise.units import format_percent
+from flopwise.units import format_change
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -37,14 +37,18 @@ class UnstatedInput:
     high: float  # at least 1
 
     def text(self, quantity: str) -> str:
-        """What it widens the interval of the quantity by, in words."""
-        ends = f"-{format_percent(1.0 - self.low)} to +{format_percent(self.high - 1.0)}"
-        return f"{self.name} not stated: {ends} in {quantity}"
+        """The effect of the input on the interval of the quantity, in words."""
+        ends = f"{format_change(self.low, 1)} to {format_change(self.high, 1)}"
+        return f"{self.name} not stated: other common values change the {quantity} by {ends}"
 
     @property
     def matters(self) -> bool:
-        """Whether it moves the estimate by as much as is worth a word."""
+        """True if the input moves the estimate enough for a note."""
         return self.low < SEEN_BELOW or self.high > 1.0 / SEEN_BELOW
+
+    def no_surer_than(self, other: UnstatedInput) -> UnstatedInput:
+        """The input, moving the estimate by no less than `other` does."""
+        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
 
 Setting = tuple[Layout, Recipe]
@@ -94,6 +98,25 @@ def other_settings(
     return others
 
 
+BEST_MEASURED = "H100-SXM-80"
+"""The device of the family with the most measured runs of training (data/coverage.json)."""
+
+
+def measured_recipe(recipe: Recipe, device: Accelerator | None, facts: Facts) -> Recipe | None:
+    """The recipe on software that is measured, where the device has software of its own; None for other devices.
+
+    What nobody stated moves an estimate on other software by no less than it does on this.
+    """
+    if device is None or device.kind not in OTHER_SOFTWARE:
+        return None
+    return replace(recipe, stack=facts.stack(_first_stack(recipe)))
+
+
+def _first_stack(recipe: Recipe) -> str:
+    """The default stack for such a recipe."""
+    return (defaults.STACKS if recipe.lora is None else defaults.ADAPTER_STACKS)[0]
+
+
 def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, facts: Facts) -> list[TrainingStack]:
     """The stacks that people use for such a recipe, of those that run on the device and have the layout's degrees.
 
@@ -103,7 +126,7 @@ def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, fac
     usual = defaults.USUAL_STACKS if recipe.lora is None else defaults.USUAL_ADAPTER_STACKS
     degrees = {name: int(getattr(layout, name)) for name in PARALLELISM}
     if device is not None and device.kind in OTHER_SOFTWARE:
-        usual = ((defaults.STACKS if recipe.lora is None else defaults.ADAPTER_STACKS)[0], *usual)
+        usual = (_first_stack(recipe), *usual)
         device = None
     stacks = [stack for stack in map(facts.stack, usual) if device is None or stack.runs_on(device)]
     return [stack for stack in stacks if not stack.missing(degrees)]

@@ -13,7 +13,6 @@ from flopwise.ops.tensors import active_parameters
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
-from flopwise.training.alternatives import usual_stacks
 from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
@@ -21,7 +20,7 @@ from flopwise.training.memory_answer import TrainingMemoryAnswer, layout_text, m
 from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules
 from flopwise.training.schedules import NAMES
-from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
+from flopwise.training.unstated import open_inputs, with_unstated_inputs
 from flopwise.units import format_count, format_interval, format_percent, format_price
 from flopwise.values import dataclass
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StepAnswer(Result):
-    """What all answers of training have: a step, the run of such steps, and whether it fits."""
+    """The parts that all answers of training share: a step, the run of such steps, and the fit in memory."""
 
     table = "breakdown"
     estimate: TrainEstimate | SampledEstimate
@@ -142,8 +141,7 @@ def train_answer(
     """
     result = estimate(job)
     if open_settings:
-        stacks = usual_stacks(job.layout, job.recipe, job.cluster.accelerator, facts)
-        result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, open_settings, stacks)))
+        result = with_unstated_inputs(result, open_inputs(result, open_settings, facts))
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
     memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings)
     node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"

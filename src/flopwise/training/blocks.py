@@ -52,7 +52,7 @@ RAISED = ("q_b_proj", "kv_b_proj")
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What one block computes for one micro-batch on one rank; every field has the shape of the inner columns."""
+    """The kernels of one block for one micro-batch on one rank; every field has the shape of the inner columns."""
 
     forward_s: Floats
     backward_s: Floats
@@ -73,7 +73,7 @@ class Kernels:
     clock_frac: Floats = 1.0  # of the boost clock, at which this is
 
     def recomputed_part(self, unit: str, selective: str) -> Floats:
-        """What selective recompute runs again of the forward pass: seconds (`unit` s) or operations (flops).
+        """The part of the forward pass that selective recompute repeats: seconds (`unit` s) or operations (flops).
 
         Attention alone; or all but every other product and attention, whose results are kept ("operations"); or every
         other layer ("alternate"); or norms, elementwise operations and up-projections of latent attention ("fine"); or
@@ -171,7 +171,7 @@ def work_dtype(work: Work, precision: str, *, in_layers: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BlockContext:
-    """What all blocks share: recipe, rates, links and the inner columns."""
+    """The data that all blocks share: recipe, rates, links and the inner columns."""
 
     recipe: Recipe
     rates: Rates
@@ -187,7 +187,7 @@ class BlockContext:
 
     @property
     def fuses(self) -> bool:
-        """Whether neighbouring elementwise operations are one kernel: by the software, or the device's compiler."""
+        """True where neighbouring elementwise operations are one kernel: by the software, or the device's compiler."""
         return self.software.activations == "fused" or self.rates.compiles
 
     @property
@@ -365,7 +365,7 @@ EXPERT_TRAFFIC = {"bias": ((7.0, 7.0), (12.0, 8.0)), "clamp": ((4.0, 4.0), (9.0,
 
 
 def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]:
-    """What a stack runs beside experts' products and activation, where these have biases or a limited activation.
+    """The kernels of a stack besides experts' products and activation, where these have biases or a limited activation.
 
     The bias of an expert, times the token's routing weight in fp32, is added to its part of the result; the parts are
     joined in fp32 and cast. Forward: write 4 bytes an element (bias x weight); read 2 + 4, write 4 (sum); read and

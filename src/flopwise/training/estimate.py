@@ -48,7 +48,7 @@ KEPT_TABLES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainEstimate:
-    """What a training job takes; seconds of one optimizer step, tokens of all GPUs per second, fractions to 1."""
+    """The estimate of a training job; seconds of one optimizer step, tokens of all GPUs per second, fractions to 1."""
 
     job: TrainJob
     step_s: float
@@ -244,7 +244,7 @@ def timed_step(job: TrainJob) -> TimedStep:
 
 
 def job_memory(job: TrainJob) -> Memory:
-    """What a job takes on the fullest device."""
+    """The memory of a job on the fullest device."""
     table, kind = memory_table(job.model, job.recipe), job.cluster.accelerator.kind
     return step_memory(job.model, job.recipe, job.layout, table=table, device_kind=kind)
 
@@ -436,7 +436,7 @@ def again_frac(table: StepTable, layout: Layout) -> float:
 
 
 def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:
-    """What most of the step's time goes to: compute, memory bandwidth, communication, pipeline bubble, host, transfers.
+    """The largest part of the step's time: compute, memory bandwidth, communication, pipeline bubble, host, transfers.
 
     Transfers are those between devices and their hosts. Storage, whenever the rest waits for it.
     """

@@ -22,7 +22,7 @@ _NAMES: dict[State, str] = {"trained": "", "passed": " (frozen)", "idle": " (fro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """What is not trained: embedding, head, towers beside the layers, and layers from the bottom."""
+    """The parts that are not trained: embedding, head, towers beside the layers, and layers from the bottom."""
 
     embedding: bool = False
     head: bool = False
@@ -39,7 +39,7 @@ class Frozen:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """What `embedding,head,towers,first:N,all-but-last:N` names.
+        """The parts that `embedding,head,towers,first:N,all-but-last:N` names.
 
         Raises:
             SpecError: a part that does not exist; says which do.
@@ -65,13 +65,13 @@ class Frozen:
 
 
 class Block(NamedTuple):
-    """What of a block is trained, and whether its backward pass runs."""
+    """The trained part of a block, and a flag for its backward pass."""
 
     frozen: frozenset[str] = frozenset()  # names of its items whose weights are not trained
     backward: bool = True
 
     def trains(self, item: Item) -> bool:
-        """Whether an item's weights have gradients."""
+        """True if an item's weights have gradients."""
         return item.name not in self.frozen
 
 

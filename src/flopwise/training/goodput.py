@@ -23,7 +23,7 @@ _LARGEST_EXPONENT = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """How often a job is interrupted and what an interruption costs; s, bytes/s.
+    """The rate of interruptions of a job and their cost; s, bytes/s.
 
     Sources: mtbf_gpu_s: Llama 3 (arXiv:2407.21783) section 3.3.4, 419 unexpected interruptions in 54 days on 16,384
     GPUs (data/failures.csv); detection, rescheduling and warm-up: ten minutes together, the order that leaves that run

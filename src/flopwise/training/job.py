@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What surrounds the steps of a run; `origins` says by field where a value of `reliability` comes from."""
+    """The conditions of a run besides its steps; `origins` gives by field the origin of a value of `reliability`."""
 
     reliability: Reliability = DEFAULT_RELIABILITY
     jitter_frac: float = JITTER_FRAC  # standard deviation of step times between ranks, over their mean
@@ -46,7 +46,7 @@ DEFAULT_CONDITIONS = Conditions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """What is estimated: one layout of a recipe on a cluster; `tokens` for the run, None for a step alone."""
+    """The input of an estimate: one layout of a recipe on a cluster; `tokens` of the run, None for a step alone."""
 
     model: Model
     recipe: Recipe

@@ -306,7 +306,7 @@ class MemoryTable:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted about the software, for provenance."""
+        """The assumptions on the software, for provenance."""
         idle = [stack.name for stack in self.model.stacks[1:] if not runs(self.model, stack)]
         text = (
             f"sequences are text only: the weights of {', '.join(idle)} are counted, but not their time and activations"

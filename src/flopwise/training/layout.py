@@ -92,12 +92,12 @@ class Layout:
 
     @property
     def offloads(self) -> bool:
-        """Whether anything lives in host memory."""
+        """True if anything lives in host memory."""
         return self.offload_optimizer or self.offload_parameters or self.offload_activations
 
     @property
     def recomputes_some(self) -> bool:
-        """Whether only some blocks of a single layout are computed again."""
+        """True if only some blocks of a single layout are computed again."""
         return int(self.recompute_every) > 1 or self.recompute_first > 0
 
     @property
@@ -150,7 +150,7 @@ class Lora:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is trained and how, whatever the layout. None means: as the stack has it."""
+    """The training recipe, whatever the layout. None: the stack's own."""
 
     seq_len: Ints
     global_batch: Ints = 1  # sequences a step, over all replicas
@@ -209,13 +209,13 @@ class Recipe:
         return ep * self.expert_tp(tp, ep)
 
     def grad_sync_of(self, pp: Ints) -> NDArray[np.str_]:
-        """When a step reduces sharded gradients, as asked or as the stack does; shape of `pp`."""
+        """The time at which a step reduces sharded gradients, as given or the stack's own; shape of `pp`."""
         of = self.stack.grad_sync, self.stack.pipeline_grad_sync
         single, piped = (self.grad_sync or each for each in of)
         return np.where(np.asarray(pp) > 1, piped, "last" if single == "round" else single)
 
     def reductions(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
-        """How often a step of `num_micro` micro-batches reduces gradients: once where they are not sharded; broadcasts.
+        """Gradient reductions of a step of `num_micro` micro-batches: one where gradients are not sharded; broadcasts.
 
         Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2: a stage runs as many micro-batches of a chunk, one
         after the other, as there are stages. Assumes: no further ones.
@@ -226,7 +226,7 @@ class Recipe:
         return np.where(np.asarray(zero) > 1, sharded, 1.0)
 
     def gathers(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
-        """How often a step of `num_micro` micro-batches gathers weights for a forward pass; broadcasts.
+        """Weight gathers for forward passes of a step of `num_micro` micro-batches; broadcasts.
 
         Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 7: once after the update where whole ones are kept.
         Assumes: nothing further.
@@ -235,7 +235,7 @@ class Recipe:
         return np.where(each, num_micro, 1.0)
 
     def gathers_once(self, pp: Ints) -> NDArray[np.bool_]:
-        """Where sharded weights, once gathered, stay so through all micro-batches of a step; shape of `pp`."""
+        """True where sharded weights, once gathered, stay so through all micro-batches of a step; shape of `pp`."""
         return (np.asarray(pp) > 1) & self.stack.pipeline_gathered
 
     @property
@@ -245,7 +245,7 @@ class Recipe:
 
     @property
     def uneven(self) -> bool:
-        """Whether experts compute anything but their even share."""
+        """True if experts compute anything but their even share."""
         return self.expert_skew > 1 or self.capacity_factor is not None
 
     @property

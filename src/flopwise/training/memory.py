@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from flopwise.cost.intervals import ErrorBand, error_band
+from flopwise.cost.intervals import OTHER_SOFTWARE, ErrorBand, error_band
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
@@ -41,7 +41,7 @@ class Memory:
 
     @property
     def floor_bytes(self) -> float:
-        """What a single layout takes at least: weights and states, whose bytes are counted exactly."""
+        """The lower bound of a single layout: weights and states, whose bytes are counted exactly."""
         return float(sum(np.ravel(self.items[name])[0] for name in STATES if name in self.items))
 
     @property
@@ -101,13 +101,13 @@ def overheads(software: TrainingStack, device_kind: str) -> tuple[float, float]:
 
 
 def reported_bytes(allocated: Floats, software: TrainingStack, device_kind: str) -> Floats:
-    """What the driver reports where tensors take `allocated` bytes. Source and assumptions: `overheads`."""
+    """The memory that the driver reports where tensors take `allocated` bytes. Source and assumptions: `overheads`."""
     spare, context = overheads(software, device_kind)
     return allocated * (1.0 + spare) + context
 
 
 def tensor_bytes(reported: float, software: TrainingStack, device_kind: str) -> float:
-    """What is left for tensors of `reported` bytes: the reverse of `reported_bytes`. Source and assumptions: there."""
+    """Memory for tensors within `reported` bytes: the inverse of `reported_bytes`. Source and assumptions: there."""
     spare, context = overheads(software, device_kind)
     return (reported - context) / (1.0 + spare)
 
@@ -161,7 +161,7 @@ FITS_WITH = 0.9
 
 
 def memory_method(recipe: Recipe) -> str:
-    """What is trained, as classes of errors tell it apart: all weights, adapters, or adapters on quantised weights."""
+    """The training method by the classes of errors: all weights, adapters, or adapters on quantised weights."""
     if recipe.lora is None:
         return "full"
     return "quantised" if recipe.lora.base.weight_bits < PLAIN_BITS else "adapters"
@@ -180,14 +180,20 @@ def memory_class(stack: TrainingStack, method: str, measured: Mapping[str, int])
     return f"memory.{method}.{modules}.{'seen' if measured.get(f'{stack.name} {method}') else 'unseen'}"
 
 
-def memory_band(recipe: Recipe, calibration: Calibration) -> ErrorBand:
+def memory_band(recipe: Recipe, calibration: Calibration, device: Accelerator | None = None) -> ErrorBand:
     """The measured error band of a training step's memory: that of its class.
 
-    Source: data/intervals.json; data/coverage.json for what was measured. Assumes: as `ErrorBand`.
+    On devices with software of their own no memory is measured: the widest of the classes that train the same weights.
+
+    Source: data/intervals.json; data/coverage.json for what was measured. Assumes: as `ErrorBand`; None: a GPU.
     """
-    coverage = calibration.measured.get("memory")
+    coverage, method = calibration.measured.get("memory"), memory_method(recipe)
     measured = {} if coverage is None else coverage.stacks
-    return error_band(memory_class(recipe.stack, memory_method(recipe), measured), calibration)
+    band = error_band(memory_class(recipe.stack, method, measured), calibration)
+    if device is None or device.kind not in OTHER_SOFTWARE:
+        return band
+    classes = [errors for name, errors in calibration.errors.items() if f"{name}.".startswith(f"memory.{method}.")]
+    return band.no_surer_than(classes, device.architecture)
 
 
 def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
@@ -195,7 +201,7 @@ def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
 
     Source: the quantile of `memory_band`. Assumes: as `ErrorBand`.
     """
-    return device.hbm_bytes / memory_band(recipe, device.calibration).quantile(FITS_WITH)
+    return device.hbm_bytes / memory_band(recipe, device.calibration, device).quantile(FITS_WITH)
 
 
 def step_memory(

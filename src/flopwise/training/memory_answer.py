@@ -17,7 +17,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
-from flopwise.training.alternatives import Setting, UnstatedInput, other_settings, usual_stacks
+from flopwise.training.alternatives import Setting, UnstatedInput, measured_recipe, other_settings, usual_stacks
 from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
@@ -59,12 +59,17 @@ def memory_answer(
     memory = step_memory(model, recipe, layout, table=memory_table(model, recipe), device_kind=kind)
     total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
     stacks = usual_stacks(layout, recipe, device, facts) if "stack" in open_settings else []
-    layers = model.stacks[0].num_layers
-    others = other_settings(layout, recipe, layers, open_settings, stacks, (NO_RECOMPUTE, FULL))
+    layers, recomputes = model.stacks[0].num_layers, (NO_RECOMPUTE, FULL)
+    others = other_settings(layout, recipe, layers, open_settings, stacks, recomputes)
     unstated, least = unstated_memory(model, total, others, kind)
+    if (measured := measured_recipe(recipe, device, facts)) is not None:
+        stacks = usual_stacks(layout, measured, None, facts) if "stack" in open_settings else []
+        others = other_settings(layout, measured, layers, open_settings, stacks, recomputes)
+        on_gpus, _ = unstated_memory(model, float(step_memory(model, measured, layout).total_bytes), others, "gpu")
+        unstated = tuple(one.no_surer_than(other) for one, other in zip(unstated, on_gpus, strict=True))
     shifts = [(math.log(one.low), math.log(one.high)) for one in unstated]
     floor = min(memory.floor_bytes, least)
-    band = memory_band(recipe, facts.calibration).between(*ends_of([stale_shifts(memory, total), *shifts]))
+    band = memory_band(recipe, facts.calibration, device).between(*ends_of([stale_shifts(memory, total), *shifts]))
     default = "" if seq_given else " (the default; --seq sets it)"
     assumed = tuple(one.text("memory") for one in unstated if one.matters)
     notes = (*model.notes, *check_length(model, int(recipe.seq_len)), *memory.assumptions, *assumed)

@@ -29,7 +29,7 @@ NEWTON_SCHULZ = "newton_schulz"
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """What the heaviest stage trains on one rank, by the rule that updates it, before replicas share it.
+    """Trained matrices of the heaviest stage on one rank, by the rule that updates them, before replicas share them.
 
     The rows of `counts`: elements of hidden matrices (cut by tp), of experts' matrices (by tp and ep), of everything
     else; operations that orthogonalise the hidden matrices, and the experts of a rank, each matrix whole.

@@ -32,7 +32,7 @@ IN_COMPUTE = ("forward", "backward", "recompute", "optimizer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkNeed:
-    """What one kind of link carries: bytes that a GPU sends in a step by what for, and bytes/s, one direction.
+    """The traffic on one kind of link: bytes that a GPU sends in a step by purpose, and bytes/s, one direction.
 
     `average`: over the step. `needed`: so that messages take no longer than the work that could hide them.
     `link_bytes_per_s`: of the datasheet, for one GPU; None where that is not known.

@@ -77,7 +77,7 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
 def stack_notes(
     layout: Layout, stack: TrainingStack, stacks: Iterable[TrainingStack], accelerator: Accelerator | None
 ) -> tuple[str, ...]:
-    """What is assumed of a stack that does not have the ZeRO stage or the degrees of a layout; who has them.
+    """Assumptions on a stack without the ZeRO stage or the degrees of a layout, and the stacks that have them.
 
     `stacks`: all that are known; the first that has them, and runs on the device, is named.
     """

@@ -18,7 +18,7 @@ CHINCHILLA_TOKENS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What rules say of a pre-training run; in tokens. `notes` in sentences, warnings first."""
+    """The rules of thumb of a pre-training run; in tokens. `notes` in sentences, warnings first."""
 
     compute_optimal_tokens: float
     critical_batch_tokens: float  # the larger of the two rules

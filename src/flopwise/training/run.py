@@ -118,7 +118,7 @@ class StepRun:
         return found
 
     def sentence(self, what: str, band: ErrorBand) -> str:
-        """How long `what` takes and what it costs, each with its interval."""
+        """Time and cost of `what`, each with its interval, as a sentence."""
         ends, taken = self.ends(band), list[str]()
         for name, show in (("seconds", format_seconds), ("cost_usd", format_usd)):
             value, least, most = getattr(self, name), ends[f"{name}_low"], ends[f"{name}_high"]
@@ -127,7 +127,7 @@ class StepRun:
         return f"{what} take {' and '.join(taken)}."
 
     def unit_usd(self, epochs: float, **amounts: float) -> dict[str, float]:
-        """What an hour, each of `amounts`, an epoch and a step cost; nothing where no price is known."""
+        """The cost of an hour, of each of `amounts`, of an epoch and of a step, in USD; empty without a price."""
         hours = (self.start_s + self.seconds) / HOUR_S
         return unit_usd(self.cost_usd, {"hour": hours, **amounts, "epoch": epochs, "step": self.steps})
 
@@ -183,12 +183,12 @@ def validation_batch_s(parts: Mapping[str, float]) -> float:
 
 
 def step_in_run(job: TrainJob, parts: Mapping[str, float]) -> StepInRun:
-    """What the run adds to the step whose lines are `parts`."""
+    """The overhead of the run for the step whose lines are `parts`."""
     return step_in_run_of(parts, float(job.recipe.global_batch) / int(job.layout.num_gpus), job.conditions)
 
 
 def step_in_run_of(parts: Mapping[str, float], samples_per_gpu: float, conditions: Conditions) -> StepInRun:
-    """What a run under `conditions` adds to a step of so many samples on each device."""
+    """The overhead of a run under `conditions` for a step of so many samples on each device."""
     rate, every = conditions.loader_samples_per_s, conditions.validate_every
     forward_s = validation_batch_s(parts)
     return StepInRun(
@@ -208,7 +208,7 @@ def job_goodput(job: TrainJob) -> tuple[float, Goodput]:
 
 
 def run_lines(one: StepInRun, steps: float, good: Goodput, seconds: float) -> tuple[tuple[str, float], ...]:
-    """Where the time of a run goes, in s; the lines add up to `seconds`.
+    """The parts of the time of a run, in s; the lines add up to `seconds`.
 
     Checkpoints: those of the work that lasts. Restarts: an interruption costs one, cut short by the next with
     probability 1 - e^(-R/M). Lost work: what remains, done again after interruptions.

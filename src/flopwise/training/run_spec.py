@@ -25,7 +25,7 @@ _run = partial(option, section="The whole run")
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConditionsSpec(Spec):
-    """What a run meets; s, bytes/s, fractions. None: not said, so the default of `training.goodput` holds."""
+    """Options of the conditions of a run; s, bytes/s, fractions. None: the default of `training.goodput`."""
 
     mtbf: float | None = _run("--mtbf", options.SECONDS, "Time between failures of one GPU with its share of the node.")
     node_mtbf: float | None = _run("--node-mtbf", options.SECONDS, "Time between failures of one node.")
@@ -99,7 +99,7 @@ class RunConditionsSpec(Spec):
 
     @property
     def write_assumptions(self) -> tuple[str, ...]:
-        """What is assumed of the storage that checkpoints go to; nothing where it is given."""
+        """The assumptions on the storage of checkpoints; empty where it is given."""
         from flopwise.training.goodput import DEFAULT_RELIABILITY
         from flopwise.units import format_rate
 

@@ -37,7 +37,7 @@ SHARE = "published share"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRate:
-    """How fast one device trains: samples/s and the FLOP/s that makes, of a peak in FLOP/s."""
+    """The training speed of one device: samples/s and the FLOP/s that makes, of a peak in FLOP/s."""
 
     samples_per_s: float
     peak_flops_per_s: float
@@ -51,7 +51,7 @@ class DeviceRate:
 def device_rate(
     work: SampledWorkload, cluster: Cluster, facts: Facts, *, batch: int | None = None, precision: str | None = None
 ) -> DeviceRate:
-    """How fast one device trains on `work` when nothing keeps it waiting, `batch` samples a step.
+    """The training speed of one device on `work` when nothing keeps it waiting, `batch` samples a step.
 
     Raises:
         MissingFactError: the device lacks a rate.

@@ -48,7 +48,7 @@ BUCKET_BYTES = 25 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledJob:
-    """What is estimated: data-parallel steps, each of `micro_steps` passes on every device."""
+    """The input of an estimate: data-parallel steps, each of `micro_steps` passes on every device."""
 
     recipe: SampledRecipe
     cluster: Cluster
@@ -96,7 +96,7 @@ class SampledJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledEstimate:
-    """What a job takes; seconds of one step, samples of all devices per second, fractions to 1. None: not known."""
+    """The estimate of a job; seconds of one step, samples of all devices per second, fractions to 1. None: unknown."""
 
     job: SampledJob
     rate: DeviceRate  # of one device by itself
@@ -241,7 +241,7 @@ def check_sampled_options(work: SampledWorkload, *specs: Spec) -> None:
 def sampled_recipe(
     work: SampledWorkload, spec: TrainingSpec, facts: Facts, rates: Rates | None
 ) -> tuple[SampledRecipe, tuple[str, ...]]:
-    """What a device does with one sample, and what was assumed; `rates`: of the device, None where none is named.
+    """The recipe of a device for one sample, and its assumptions; `rates`: of the device, None where none is named.
 
     Raises:
         SpecError: options that mean nothing to such networks, or a choice that does not exist.

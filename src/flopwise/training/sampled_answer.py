@@ -117,7 +117,7 @@ def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -
 
 
 def recipe_settings(recipe: SampledRecipe, micro_steps: int = 1) -> tuple[tuple[str, str], ...]:
-    """What one device does, as answers show it."""
+    """The recipe of one device, as answers show it."""
     added = f", gradients of {micro_steps} passes added up" if micro_steps > 1 else ""
     return (
         ("sample", recipe.work.sample),
@@ -127,7 +127,7 @@ def recipe_settings(recipe: SampledRecipe, micro_steps: int = 1) -> tuple[tuple[
 
 
 def job_settings(job: SampledJob) -> tuple[tuple[str, str], ...]:
-    """What an answer holds for."""
+    """The settings of an answer."""
     cluster = job.cluster
     node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
     return (

@@ -25,7 +25,7 @@ GRADIENTS, WEIGHTS, STATES = "gradients", "weights", "optimizer states"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledRecipe:
-    """What one device does in a pass: `batch` samples of `work` in a precision, its weights updated by an optimizer."""
+    """The recipe of one device in a pass: `batch` samples of `work` in a precision, weights updated by an optimizer."""
 
     work: SampledWorkload
     batch: int
@@ -46,7 +46,7 @@ class SampledMemory:
 
 
 class KeptSample(NamedTuple):
-    """What is kept of one sample: elements in the format of the products, and bytes that are in formats of their own.
+    """The activations kept of one sample: elements in the format of the products, and bytes in formats of their own.
 
     Source and assumptions: as `kept_sample`.
     """
@@ -62,7 +62,7 @@ class KeptSample(NamedTuple):
 
 
 def kept_sample(layers: Sequence[ConvolutionLayer]) -> KeptSample:
-    """What PyTorch's autograd keeps of one sample in a training step.
+    """The activations that PyTorch's autograd keeps of one sample in a training step.
 
     A convolution keeps its input, which is the result of what comes before it; a norm its input; a ReLU its result; max
     pooling the places of its results; dropout a mask. A sum keeps nothing, and so does what only feeds one.

@@ -66,7 +66,7 @@ def workload_of_sample(row: TrainingSample, model: Model, facts: Facts, *, seq: 
 def workload_of_model(
     model: Model, facts: Facts, *, seq: int | None = None, token_bytes: float | None = None
 ) -> SampledWorkload:
-    """What training `model` reads and does for each sample: a sequence of `seq` tokens, an image, or as published.
+    """The work and reads of training `model` for each sample: a sequence of `seq` tokens, an image, or as published.
 
     Raises:
         MissingFactError: the size of a sample or its FLOP are not known.
@@ -99,7 +99,7 @@ def benchmark_and_model(name: Model | str, source: SourceSpec) -> tuple[Training
 
 
 def network_of_samples(name: Model | str, source: SourceSpec) -> SampledWorkload | None:
-    """What training a model does for each sample, where that is known and token layers are not; else None.
+    """The work of a training sample of a model without token layers, where it is known; else None.
 
     Raises:
         SpecError: as `SourceSpec.model`.

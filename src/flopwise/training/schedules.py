@@ -262,7 +262,7 @@ def paired_frac(code: Ints, pipe: Pipe) -> Floats:
 
 
 def runs(code: int, pipe: Pipe, layers: int) -> NDArray[np.bool_]:
-    """Which pipelines a schedule can run, of those with one chunk a rank; shape of the columns.
+    """True for pipelines that a schedule can run, of those with one chunk a rank; shape of the columns.
 
     Source: DeepSeek, github.com/deepseek-ai/DualPipe (micro-batches), of which ZB-V needs as many to fill. Assumes:
     nothing further.
@@ -299,7 +299,7 @@ def in_flight(code: Ints, behind: Floats, pipe: Pipe) -> Floats:
 
 
 def any_of(code: Ints, trait: Callable[[PipelineSchedule], bool]) -> bool:
-    """Whether any candidate's schedule has a trait."""
+    """True if any candidate's schedule has a trait."""
     return any(trait(SCHEDULES[NAMES[c]]) for c in _codes(code))
 
 

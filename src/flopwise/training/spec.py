@@ -34,7 +34,7 @@ _layout = partial(option, section="Layout")
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec(Spec):
-    """What training reads: how much, in which sequences and batches. None: not said."""
+    """Options of the training data: amount, sequences and batches. None: not stated."""
 
     tokens: float | None = _data("--tokens", options.COUNT, "Tokens of the whole run: 2T.", key="data.tokens")
     samples: float | None = _data(
@@ -134,7 +134,7 @@ class DataSpec(Spec):
         return sequences, () if exact else (f"a global batch of {sequences:,} sequences, nearest to the given tokens",)
 
     def length_note(self, seq_len: int) -> tuple[str, ...]:
-        """What was assumed of the length of sequences."""
+        """The assumption on the length of sequences."""
         return () if self.seq else (f"sequences of {seq_len:,} tokens by default ({_spelling('seq')} sets it)",)
 
     def run_tokens(self, sample_tokens: float | None) -> float | None:
@@ -292,19 +292,19 @@ class TrainingSpec(Spec):
 
     @property
     def recomputes_some(self) -> bool:
-        """Whether some blocks only are computed again."""
+        """True if only some blocks are computed again."""
         return (self.recompute_every or 1) > 1 or bool(self.recompute_first)
 
     @property
     def says_layout(self) -> bool:
-        """Whether the question says how the model is spread; else the best layout is looked for."""
+        """True if the layout is given; else the best layout is searched."""
         degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.shard, self.interleave, self.schedule)
         other = self.fsdp or self.offload or self.stage_layers or self.recomputes_some
         return bool(other) or any(d is not None for d in degrees)
 
     @property
     def open_settings(self) -> frozenset[str]:
-        """What people do differently and the question leaves open, as `alternatives.other_settings` names it."""
+        """The settings that people vary and the options leave open, by the names of `alternatives.other_settings`."""
         recompute = self.recompute or self.recomputes_some or self.recompute_modules
         fields = {
             "stack": self.stack, "micro-batch": self.micro_batch, "recompute": recompute,
@@ -314,12 +314,12 @@ class TrainingSpec(Spec):
 
     @property
     def adapts(self) -> bool:
-        """Whether adapters are trained, and not the model."""
+        """True if adapters are trained, and not the model."""
         return self.qlora or self.lora is not None
 
     @property
     def tunes(self) -> bool:
-        """Whether a pretrained model is trained on, by adapters or as a whole."""
+        """True if a pretrained model is trained on, by adapters or as a whole."""
         return self.finetune or self.adapts
 
     @property
@@ -502,7 +502,7 @@ class TrainingSpec(Spec):
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadsSpec(Spec):
-    """Where training reads from. None: not said, so the data are there when they are needed."""
+    """Options of the storage that training reads from. None: not stated, so data never keep a step waiting."""
 
     storage: str | None = same(StorageSpec, "storage", section="Data and batches")
     storage_bandwidth: float | None = same(StorageSpec, "storage_bandwidth", section="Data and batches")
@@ -511,7 +511,7 @@ class ReadsSpec(Spec):
     # fmt: on
 
     def reads(self, model: Model, facts: Facts) -> Reads | None:
-        """What storage delivers to training `model`; None where nothing is said of it.
+        """The bandwidth of storage for training `model`; None where no storage is given.
 
         Raises:
             UnknownNameError: there is no such kind of storage.

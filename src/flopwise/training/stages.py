@@ -42,7 +42,7 @@ def even_layers(layers: int, stages: int) -> NDArray[np.int64]:
 
 
 def cuts_alike(layers: int, stages: Ints, chunks: Ints) -> NDArray[np.bool_]:
-    """Whether the layers of the fullest of `stages` make so many `chunks` of one size; broadcasts.
+    """True where the layers of the fullest of `stages` make so many `chunks` of one size; broadcasts.
 
     Source: as `even_layers`: 126 layers on 16 stages are 7, 8 ... 8, 7 and so make 8 chunks, of which the first has the
     embedding alone and the last the head. Assumes: a chunk has a layer, embedding or head.
@@ -65,7 +65,7 @@ def uneven_layers(layout: Layout) -> tuple[int, ...]:
 
 
 def recomputed_layers(edges: NDArray[np.int64], some: Partial) -> NDArray[np.bool_]:
-    """Which layers are computed again; `edges`: where stages begin, and the last ends.
+    """True for layers that are computed again; `edges`: the first layers of the stages, and the end.
 
     Source: torchtitan, activation checkpointing of every n-th layer; Megatron-LM, `recompute_method=block`.
     Assumes: every n-th counts from the model's first layer, the n-th being the first that is computed again.
@@ -126,7 +126,7 @@ def stage_weights(
     sizes: tuple[int, ...] = (),
     some: Partial | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """How often each block occurs on each distinct stage, (stages, blocks), and where each pipeline degree begins.
+    """The counts of each block on each distinct stage, (stages, blocks), and the first stage of each pipeline degree.
 
     Blocks are what stands before the layers, the kinds as `stage_layer_counts` has them, and what stands after.
     """

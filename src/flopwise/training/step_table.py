@@ -228,7 +228,7 @@ def block_contexts(
     *,
     sequence_parallel: bool = True,
 ) -> list[BlockContext]:
-    """What all blocks of a table share: the micro-batch and how it is cut; evenly routed, then as the fullest rank."""
+    """The contexts of all blocks of a table: the micro-batch and its split; evenly routed, then as the fullest rank."""
     load = expert_load(model, recipe, inner.ep)
     split = Split(
         tp=inner.tp, cp=inner.cp, ep=inner.ep, expert_tp=recipe.expert_tp(inner.tp, inner.ep),

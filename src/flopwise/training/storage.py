@@ -20,7 +20,7 @@ LINE = "storage_io"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """Where training reads from: what storage delivers to a node, and the bytes of a stored token."""
+    """The storage that training reads from: bandwidth to a node, and the bytes of a stored token."""
 
     storage: str
     bytes_per_s: float

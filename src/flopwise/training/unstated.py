@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import FlopwiseError
-from flopwise.training.alternatives import UnstatedInput, other_settings
+from flopwise.training.alternatives import BEST_MEASURED, UnstatedInput, measured_recipe, other_settings, usual_stacks
 from flopwise.training.estimate import TrainEstimate, check, single_parts, single_table, training_band
 
 if TYPE_CHECKING:
+    from flopwise.facts.catalog import Facts
     from flopwise.facts.software import TrainingStack
     from flopwise.training.job import TrainJob
 
@@ -44,11 +46,39 @@ def unstated_inputs(found: TrainEstimate, others: Mapping[str, Sequence[TrainJob
 
     Source: the same formulas. Assumes: inputs change the speed independently; what cannot run, nobody runs.
     """
+    return _inputs(found.tokens_per_s_per_gpu, others)
+
+
+def _inputs(own_rate: float, others: Mapping[str, Sequence[TrainJob]]) -> tuple[UnstatedInput, ...]:
+    """As `unstated_inputs`, of a job that trains `own_rate` tokens a second and device."""
     inputs = []
     for name, jobs in others.items():
-        rates = [1.0, *(rate / found.tokens_per_s_per_gpu for job in jobs if (rate := _rate(job)) is not None)]
+        rates = [1.0, *(rate / own_rate for job in jobs if (rate := _rate(job)) is not None)]
         inputs.append(UnstatedInput(name=name, low=min(rates), high=max(rates)))
     return tuple(inputs)
+
+
+def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Facts) -> tuple[UnstatedInput, ...]:
+    """The inputs of `open_settings` that are assumed in an estimate.
+
+    On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
+    same number of the best measured GPUs.
+
+    Source and assumptions: as `unstated_inputs`.
+    """
+    job, device = found.job, found.job.cluster.accelerator
+    stacks = usual_stacks(job.layout, job.recipe, device, facts)
+    inputs = unstated_inputs(found, other_jobs(job, open_settings, stacks))
+    measured = measured_recipe(job.recipe, device, facts)
+    if measured is None:
+        return inputs
+    nodes = cluster(facts.accelerator(BEST_MEASURED), gpus_per_node=job.cluster.gpus_per_node)
+    alike = replace(job, recipe=measured, cluster=nodes)
+    if (rate := _rate(alike)) is None:
+        return inputs
+    others = other_jobs(alike, open_settings, usual_stacks(job.layout, measured, nodes.accelerator, facts))
+    on_gpus = {one.name: one for one in _inputs(rate, others)}
+    return tuple(one.no_surer_than(on_gpus.get(one.name, one)) for one in inputs)
 
 
 def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:

@@ -26,7 +26,7 @@ class Widths:
 
 
 def trained_widths(recipe: Recipe) -> Widths:
-    """How wide fully trained parameters are kept: the recipe's choices over the stack's row."""
+    """The widths of fully trained parameters: the recipe's choices over the stack's row."""
     row, compute = recipe.stack, recipe.elem_bytes
 
     def size(name: str) -> float:
@@ -41,7 +41,7 @@ def trained_widths(recipe: Recipe) -> Widths:
 
 
 def adapter_widths(recipe: Recipe, elem: float) -> Widths:
-    """How wide adapters, or whole tensors trained beside them, are kept: all in one type of `elem` bytes."""
+    """The widths of adapters, or of whole tensors trained with them: all in one type of `elem` bytes."""
     return _widths(recipe, elem, 0.0, elem, elem)
 
 

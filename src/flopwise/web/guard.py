@@ -28,7 +28,7 @@ HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """True if only this machine reaches a server that listens there."""
     if host == "localhost":
         return True
     try:

@@ -124,7 +124,7 @@ def question_schema(noun: Noun) -> Json:
 
 
 def value_schema(key: str, param: click.Parameter) -> Json:
-    """What a parameter may be."""
+    """The schema of a parameter."""
     if isinstance(param, click.Option) and param.is_flag:
         return {"type": "boolean", **({"default": True} if param.default is True else {})}
     kind = kind_of(param)

@@ -41,7 +41,7 @@ class Listener(Protocol):
     """Receiver of a question's progress, before its reply."""
 
     def note(self, what: str, done: float, total: float | None, note: str) -> None:
-        """What is done, how much of it, and of how much."""
+        """Report progress: the work, the amount done, and the total."""
 
     def rank(self, name: str, plan: str) -> None:
         """Plans of a search before its answer, as JSON: `first`, those of a few machines, or `ranked`, all of them."""
@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a question ended: exit code, document as the command line prints it, message, notes and files."""
+    """The reply to a question: exit code, document as the command line prints it, message, notes and files."""
 
     code: int
     document: str
@@ -93,7 +93,7 @@ class Worker:
         self._begun = asyncio.Event()
 
     def merit(self, noun: str) -> tuple[int, bool, bool, int]:
-        """How well it suits a question: the latest search of the kind first, then what keeps no other search."""
+        """The suitability for a question as a sort key: the latest search of the kind first, then least other use."""
         latest = self.answered.get(noun, 0)
         searched = not self.answered.keys().isdisjoint(SEARCHES)
         return latest if noun in SEARCHES else 0, not searched, self.process is not None, latest

@@ -76,7 +76,7 @@ class Noun:
 
     @cached_property
     def parameters(self) -> dict[str, click.Parameter]:
-        """What can be said, by its key: the longest spelling of the option, `_` for `-`; an argument by its name."""
+        """The parameters by key: the longest spelling of the option, `_` for `-`; an argument by its name."""
         found: dict[str, click.Parameter] = {}
         for param in self.command.params:
             key = param.name or ""
@@ -89,7 +89,7 @@ class Noun:
 
     @property
     def wants_files(self) -> bool:
-        """Whether it cannot be asked without a file."""
+        """True if it needs a file."""
         return any(kind_of(param) is FILE and param.required for param in self.parameters.values())
 
     def question(self, values: Mapping[str, Any], files: Mapping[str, str] | None = None) -> Question:
@@ -116,7 +116,7 @@ class Noun:
         return Question(self.name, (*self.words, *places, *words, "--json"), dict(files or {}))
 
     def example(self, line: str) -> dict[str, Any] | None:
-        """What an example, a whole command line, says by key; None where it has what a noun has not, or files."""
+        """The values of an example, a whole command line, by key; None where it has other options, or files."""
         args = shlex.split(line)[1 + len(self.words) :]
         context = click.Context(self.command, info_name=self.name)
         opts, _, order = self.command.make_parser(context).parse_args(args=args)

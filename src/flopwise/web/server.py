@@ -44,13 +44,17 @@ PAGES = ("plan", "estimate", "serve", "fleet", "runs", "catalog")
 """Pages, by their paths; the first is the start page."""
 MODULES = "<!-- modules -->"
 """Where a page names what it loads."""
+LONGEST_LINK = 60_000
+"""Characters of a packed file up to which it is part of a link: programs that pass on a link cut a longer one."""
+NO_LIMIT, LIMIT = 'data-longest-link=""', f'data-longest-link="{LONGEST_LINK}"'
+"""The place of the limit in the page, and the same with it."""
 MOST_CONNECTIONS = 256
 IDLE_S = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may take."""
+    """The limits of a request."""
 
     body_bytes: int = 16 * 2**20
     body_s: float = 30.0
@@ -180,7 +184,7 @@ class Api:
         return self.jobs.find(request.path_params["job"])
 
     async def job(self, request: Request) -> Response:
-        """How a job stands; DELETE stops it."""
+        """The state of a job; DELETE stops it."""
         job = self._job(request)
         if request.method == "DELETE":
             await self.jobs.stop(job)
@@ -254,7 +258,8 @@ class PageFiles:
         """A page: the browser is told to load all its modules at once, not as they name each other."""
         text = self._file(STATIC / "index.html")[0].decode()
         links = "\n".join(f'<link rel="modulepreload" href="/static/{one}">' for one in self._modules(f"{name}.js"))
-        return Response(text.replace(MODULES, links), 200, {"Cache-Control": "no-cache"}, "text/html")
+        filled = text.replace(MODULES, links).replace(NO_LIMIT, LIMIT)
+        return Response(filled, 200, {"Cache-Control": "no-cache"}, "text/html")
 
     def _modules(self, name: str) -> list[str]:
         """A module and those that it imports, each once."""

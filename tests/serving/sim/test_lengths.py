@@ -40,7 +40,13 @@ def test_empirical_pairs_stay_together() -> None:
 
 @pytest.mark.parametrize(
     ("text", "mean", "low", "high"),
-    [("512", 512, 512, 512), ("200:800", 500, 200, 800), ("lognormal:512:cv=0.5", 512, 1, 10_000)],
+    [
+        ("512", 512, 512, 512),
+        ("200:800", 500, 200, 800),
+        ("lognormal:512:cv=0.5", 512, 1, 10_000),
+        ("sharegpt-prompts:220", 220, 4, 1000),
+        ("sharegpt-answers:200", 200, 1, 800),
+    ],
 )
 def test_lengths_as_users_write_them(text: str, mean: float, low: int, high: int) -> None:
     drawn = Lengths.parse(text).draw(50_000, rng())
@@ -50,11 +56,33 @@ def test_lengths_as_users_write_them(text: str, mean: float, low: int, high: int
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-5", "nan", "800:200", "lognormal:x", "lognormal:512:p95=100", "lognormal:512:q=2", "1:2:3"]
-)
+    "text",
+    [
+        "", "0", "-5", "nan", "800:200", "lognormal:x", "lognormal:512:p95=100", "lognormal:512:q=2", "1:2:3",
+        "sharegpt-prompts:0", "sharegpt-answers:many", "sharegpt:220",
+    ],
+)  # fmt: skip
 def test_lengths_that_cannot_be_are_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(SpecError, match=r"allowed|below"):
         Lengths.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "short", "long", "spread"),
+    [("sharegpt-prompts", 77 / 320, 60 / 320, 1.13), ("sharegpt-answers", 61 / 303, 46 / 303, 0.90)],
+)
+def test_chats_are_short_and_long_as_often_as_in_the_published_runs(
+    shape: str, short: float, long: float, spread: float
+) -> None:
+    """Below a tenth of the mean and above twice the mean: 77 and 60 of 320 prompts, 61 and 46 of 303 answers.
+
+    Source: LambdaLabsML/vllm-benchmark, results/prompt_320, Meta-Llama-3-8B-Instruct on one A100: counted in its
+    `input_lens` and `output_lens`, and their standard deviation over their mean.
+    """
+    drawn = Lengths.parse(f"{shape}:1000").draw(100_000, rng())
+    assert (drawn < 100).mean() == pytest.approx(short, abs=0.03)
+    assert (drawn > 2000).mean() == pytest.approx(long, abs=0.03)
+    assert drawn.std() / drawn.mean() == pytest.approx(spread, rel=0.04)
 
 
 def test_an_empirical_distribution_needs_pairs() -> None:

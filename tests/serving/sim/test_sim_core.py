@@ -222,15 +222,20 @@ def test_compiled_code_is_kept_where_the_user_may_write(tmp_path: Path, monkeypa
 def test_of_two_that_need_the_code_one_compiles_it(tmp_path: Path) -> None:
     """The other waits until it is kept; what finds compiled code waits for nobody."""
     pytest.importorskip("fcntl")
-    ended: list[str] = []
+    ended, waits = list[str](), threading.Event()
+
+    def says_that_it_waits() -> None:
+        ended.append("told")
+        waits.set()
 
     def second() -> None:
-        with _first_compilation(tmp_path, lambda: ended.append("told")):
+        with _first_compilation(tmp_path, says_that_it_waits):
             ended.append("second")
 
     thread = threading.Thread(target=second)
     with _first_compilation(tmp_path, None):
         thread.start()
+        assert waits.wait(60)
         thread.join(0.2)
         assert ended == ["told"]
         ended.append("first")

@@ -104,4 +104,4 @@ def _share(value: float | None) -> str | None:
 
 
 def _signed_percent(value: float | None) -> str | None:
-    return None if value is None else f"{value:+.1%}".replace("%", " %")
+    return None if value is None else units.format_change(value + 1, 1)

@@ -107,7 +107,7 @@ def _listing(profiles: Sequence[CalibrationProfile], paper: Screen) -> Iterator[
     yield table(
         ("name", "made", ">constants", "devices", ">error before", ">after", ">left out", "files"),
         [
-            (p.name, p.date, len(p.constants), ", ".join(p.devices) or None, *_overall(p), ", ".join(p.files)[:60])
+            (p.name, p.date, len(p.constants), ", ".join(p.devices) or None, *_overall(p), ", ".join(p.files))
             for p in profiles
         ],
         paper,

@@ -16,7 +16,7 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, pairs, plain_text, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE
-from flopwise.report.words import change_text, hours, purchase_text, usd
+from flopwise.report.words import change_text, dash, hours, purchase_text, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -69,12 +69,17 @@ def blocks(answer: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterat
     if notes := [f"{w.name}: {text}" for w in answer.workloads for text in w.notes]:
         yield bullets("Retired machines:", [plain_text(text) for text in notes])
     rows = [
-        (w.name, c.what, change_text(-c.saves_usd_per_month), usd(c.usd_per_month), c.how)
+        (
+            w.name, c.what, change_text(-c.saves_usd_per_month),
+            dash(c.difference_frac, lambda part: format_percent(part, 0)), usd(c.usd_per_month),
+            usd(c.fleet_usd_per_month), c.how,
+        )
         for w in answer.workloads
         for c in w.changes
-    ]
+    ]  # fmt: skip
     if rows:
-        yield table(["workload", "change", ">a month", ">bill after it", "how"], rows, paper)
+        headers = ["workload", "change", ">a month", ">of all", ">workload then", ">all then", "how"]
+        yield table(headers, rows, paper)
     if written:
         yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(path.name for path in written)}"
 

@@ -16,13 +16,13 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import FLAG, choice, whole
+from flopwise.options import choice, whole
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from flopwise.api.explain import Explanation
     from flopwise.changes.effects import Sensitivity
+    from flopwise.changes.explanation import Explanation
 
 
 from typing import TYPE_CHECKING
@@ -82,8 +82,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @add("--task", choice("train", "serve"), "A micro-batch forward and backward, or a decoding step.", default="train")
 @flags(SharedSpec, "tp ep batch", section="")
 @flags(DataSpec, "seq", section="")
-@flags(TrainingSpec, "precision stack attention", section="Training")
-@add("--offload", FLAG, "Keep the optimizer in host memory.", default=False, section="Training")
+@flags(TrainingSpec, "precision stack attention offload", section="Training")
 @flags(ServingSpec, "weights kv_dtype engine", section="Serving")
 @flags(SourceSpec)
 @options.explain_flag
@@ -116,7 +115,7 @@ def _forward(other: options.QuestionCommand, arguments: list[str]) -> None:
 
 def explain(question: str, arguments: tuple[str, ...], depth: int | None) -> None:
     """Explain the answer to another command's question, whose options are parsed as it parses them."""
-    from flopwise.api.explain import explanation
+    from flopwise.changes.explanation import explanation
 
     module = import_module(f"flopwise.cli.commands.{question}")
     here = click.get_current_context()
@@ -147,7 +146,7 @@ def _effects(changes: tuple[Sensitivity, ...], paper: Screen) -> str:
 
 
 def _percent(ratio: float | None) -> str | None:
-    return None if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+    return None if ratio is None else units.format_change(ratio, 1)
 
 
 SMALL = 0.003

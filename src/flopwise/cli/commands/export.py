@@ -75,7 +75,7 @@ class FolderExport:
     folder: Path
 
     def document(self) -> dict[str, Any]:
-        """Its files, how they are applied, and what is left to fill in, as JSON has it."""
+        """The files, the commands that apply them, and values to fill in, as JSON has them."""
         one = self.exported
         return {
             "target": one.target, "folder": str(self.folder), "files": [*one.files], "apply": [*one.apply],
@@ -83,7 +83,7 @@ class FolderExport:
         }  # fmt: skip
 
     def blocks(self, paper: Screen) -> Iterator[str]:
-        """What was written, what is to be filled in, and the commands that apply it."""
+        """Text blocks: the files written, the values to fill in, and the commands that apply them."""
         one = self.exported
         count = f"{len(one.files)} file{'s' * (len(one.files) != 1)}"
         yield heading(f"{one.target}: {count} in {self.folder}", paper)

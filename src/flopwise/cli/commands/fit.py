@@ -92,17 +92,18 @@ def _row(row: FormatFit) -> tuple[Any, ...]:
 
 
 def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
-    """The lines that go deeper: the estimate of the format with the most bits that likely fits."""
+    """The line that goes deeper: the format with the most bits that likely fits, or the machines that do where none."""
+    lengths = ["--input", str(answer.context - answer.output_tokens)]
+    lengths += ["--output", str(answer.output_tokens)] if answer.output_tokens else []
     likely = [row for row in answer.formats if row.most_requests and (row.memory.fits_probability or 0.0) >= LIKELY]
     best = next(iter(likely), None)
     if best is None:
-        return {}
+        wanted = "--task serve --concurrency 1" if answer.output_tokens else "--task encode --rate 1"
+        return {"Machines that it fits": shlex.join(["flopwise", "plan", answer.model.name, *wanted.split(), *lengths])}
     spellings = options.spellings(click.get_current_context())
     words = ["flopwise", "serve", answer.model.name, "--weights", best.weights]
     for spec in (MachineSpec, ServingSpec, SourceSpec):
         for name, declared in options_of(spec).items():
             if name in spellings:
                 words += declared.arguments(given.get(name))
-    words += ["--input", str(answer.context - answer.output_tokens)]
-    words += ["--output", str(answer.output_tokens)] if answer.output_tokens else []
-    return {f"{best.weights} in full": shlex.join(words)}
+    return {f"{best.weights} in full": shlex.join([*words, *lengths])}

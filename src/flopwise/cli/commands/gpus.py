@@ -30,9 +30,9 @@ _SPARE = ("confidence", ">GiB", "kind", "link", ">TDP")
 
 @options.command("gpus", "flopwise gpus --vendor AMD --largest", "flopwise gpus h100 --json")
 @options.argument("name", required=False)
-@add("--vendor", name("vendor"), "Only this vendor: NVIDIA, AMD, Intel, Google ...")
+@flags(DeviceSpec, "vendor")
 @add("--architecture", name("architecture"), "Only this architecture: Hopper, CDNA3 ...")
-@flags(DeviceSpec)
+@flags(DeviceSpec, "kind")
 @add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
 @add("--largest", FLAG, "Show the largest model that one of each trains and serves, by format, instead.", default=False)
 @flags(SourceSpec, "facts calibration")
@@ -95,7 +95,7 @@ def _listing(rows: Sequence[Accelerator], paper: Screen) -> Iterator[str]:
 
 
 def document(resolution: Resolution) -> dict[str, Any]:
-    """The facts of one accelerator, and what was assumed where its name leaves a variant open."""
+    """The facts of one accelerator, and the assumption where its name leaves a variant open."""
     facts: dict[str, Any] = plain(resolution.accelerator)
     counts = {
         "num_cores": resolution.accelerator.num_cores,

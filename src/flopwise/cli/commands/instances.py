@@ -17,7 +17,6 @@ from flopwise.errors import UnknownNameError
 from flopwise.facts.offers import PURCHASES
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
-from flopwise.options import name as vendor_name
 
 if TYPE_CHECKING:
     from flopwise.facts.offers import Offer
@@ -33,7 +32,6 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
 @options.argument("name", required=False)
 @flags(MachineSpec, "provider region gpu", section="")
-@add("--vendor", vendor_name("vendor"), "Accelerators of this vendor only: NVIDIA, AMD, Intel, Google ...")
 @flags(DeviceSpec)
 @flags(MachineSpec, "purchase", section="")
 @add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")
@@ -88,19 +86,17 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)
             disk = None if offer.local_disk_bytes is None else units.format_bytes(offer.local_disk_bytes)
-            yield pairs(
-                [
-                    ("link between accelerators", offer.intra_link),
-                    ("local disk", disk),
-                    ("source", f"{offer.source} ({offer.price_date}, {offer.confidence} confidence)"),
-                    ("spot price from", _origin(offer, "spot")),
-                    ("reserved prices from", _origin(offer, "reserved_1y")),
-                    ("price on demand", offer.derived and f"derived: {offer.derived}"),
-                    ("retires on", offer.retires_on),
-                    ("notes", offer.notes),
-                ],
-                paper,
+            details = (
+                ("link between accelerators", offer.intra_link),
+                ("local disk", disk),
+                ("source", f"{offer.source} ({offer.price_date}, {offer.confidence} confidence)"),
+                ("spot price from", _origin(offer, "spot")),
+                ("reserved prices from", _origin(offer, "reserved_1y")),
+                ("price on demand", offer.derived and f"derived: {offer.derived}"),
+                ("retires on", offer.retires_on),
+                ("notes", offer.notes),
             )
+            yield pairs([(name, value) for name, value in details if value], paper)
 
 
 def _cheapest(offers: tuple[Offer, ...]) -> str:

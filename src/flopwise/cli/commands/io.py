@@ -161,9 +161,9 @@ def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
             every, share = units.format_seconds(saved.interval_s), units.format_percent(saved.stall_frac)
             each = rate_text(saved.write_bytes_per_s / answer.num_nodes, base)
             written = rate_text(saved.write_bytes_per_s, base)
-            how = f"{written} in total, {each} per node: each {every}, {share} of the time"
-            assumed = "; assumed from the failure rate (--checkpoint-interval)" if saved.interval_assumed else ""
-            rows.append(("to write", how + assumed))
+            how = f"{written} in total, {each} per node, for one every {every} that takes {share} of the time"
+            assumed = "; the interval follows from the failure rate (--checkpoint-interval)"
+            rows.append(("to write", how + assumed * saved.interval_assumed))
         if saved.restore_bytes_per_s is not None and saved.restore_within_s is not None:
             within = units.format_seconds(saved.restore_within_s)
             each = rate_text(saved.restore_bytes_per_s / answer.num_nodes, base)

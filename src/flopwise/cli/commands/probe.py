@@ -37,11 +37,9 @@ ANSWER_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp64")
 def command(*, output: Path | None, **given: Any) -> None:
     """Measured rates of this machine: products, memory, attention, messages, disk, launches.
 
-        Every operation is warmed up and repeated; the figure is the median, the spread goes from the 10th to the 90th
-        percentile. It uses PyTorch on CUDA, ROCm, Apple GPUs and the CPU, or NumPy without PyTorch. Failures are listed
-        with their reason. A full probe takes up to two minutes and needs an otherwise quiet machine:
-
-    flopwise probe -o probe.json
+    Every operation is warmed up and repeated; the figure is the median, the spread goes from the 10th to the 90th
+    percentile. It uses PyTorch on CUDA, ROCm, Apple GPUs and the CPU, or NumPy without PyTorch. Failures are listed
+    with their reason. A full probe takes up to two minutes and needs an otherwise quiet machine.
     """
     from flopwise.api.probe import probe
     from flopwise.folders import check_folder

@@ -188,9 +188,10 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
         ]
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
-        rows += [("TTFT", _seconds(estimate.ttft_s)), ("TPOT", _seconds(estimate.tpot_s))]
+        mean = "" if answer.under_load is None else "mean "
+        rows += [(f"{mean}TTFT", _seconds(estimate.ttft_s)), (f"{mean}TPOT", _seconds(estimate.tpot_s))]
         ends = units.format_interval(estimate.e2e_low, estimate.e2e_high, units.format_seconds)
-        rows.append(("whole request", f"{units.format_seconds(estimate.e2e_s)} {ends}"))
+        rows.append((f"{mean}request" if mean else "whole request", f"{units.format_seconds(estimate.e2e_s)} {ends}"))
     ends = units.format_interval(tokens.low * replicas, tokens.high * replicas, "{:,.0f}".format)
     rows.append(("throughput", f"{tokens.value * replicas:,.0f} tokens/s {ends}"))
     rows.append(("per accelerator", f"{tokens.value / estimate.num_gpus:,.0f} tokens/s"))
@@ -240,7 +241,7 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
 
 
 def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
-    """The sweep as people read it: table, curve, and what it comes to."""
+    """The sweep as text: table, curve and summary."""
     job = answer.first.estimate.job
     title, column = AXES[answer.axis]
     yield heading(f"Serving {job.model.name} on {job.cluster.accelerator.name}, by {title}", paper)

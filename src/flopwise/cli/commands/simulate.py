@@ -471,7 +471,7 @@ def _cells(one: Provision, *, objective: bool) -> list[Any]:
 
 
 def vertical_document(sizes: tuple[Size, ...]) -> dict[str, Any]:
-    """Replicas of every size as JSON; nothing where they were not asked for."""
+    """Replicas of every size as JSON; empty unless --vertical is given."""
     rows: list[dict[str, Any]] = [{"tp": s.tp, "most_replicas": s.most, "why": s.why or None} for s in sizes]
     for row, size in zip(rows, sizes, strict=True):
         if size.provision is not None:
@@ -557,7 +557,7 @@ def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:
         text = units.format_seconds if timed else _number
         name = " ".join([TITLES[one.name.split()[0]], *one.name.split()[1:]]) if timed else one.name
         band = "" if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
-        gap = None if one.difference is None else f"{one.difference:+.1%}".replace("%", " %")
+        gap = None if one.difference is None else units.format_change(one.difference + 1, 1)
         rows.append([name, text(one.measured), text(one.predicted), gap, band])
     yield table(["", ">measured", ">simulated", ">difference", "80 % interval"], rows, paper)
     second = units.format_seconds

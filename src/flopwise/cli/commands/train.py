@@ -293,7 +293,7 @@ def scaling_verdict(answer: CompareAnswer) -> str:
 
 
 def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:
-    """The same as people read it: table, chart, and where each bends."""
+    """The scaling as text: table, chart, and the bend of each scheme."""
     from flopwise.search.scaling import BENT_FRAC, MEANINGS
 
     comparison = answer.comparison

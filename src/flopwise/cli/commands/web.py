@@ -31,8 +31,6 @@ CONFIG = "config.json"
 """What a page calls the file that its link holds."""
 WITH_MODEL = ("plan", "serve", "estimate")
 """Pages of questions about a model."""
-LONGEST_CONFIG = 60_000
-"""Characters of a packed file up to which a link holds it, as in web/static/attached.js."""
 MOST_BYTES = 1 << 20
 
 
@@ -103,6 +101,8 @@ def _packed_config() -> str | None:
     import base64
     import zlib
 
+    from flopwise.web.server import LONGEST_LINK
+
     context = click.get_current_context()
     values = [context.params[p.name or ""] for p in context.command.params if isinstance(p, click.Argument)]
     file = next((value for value in values if _is_config(value)), None)
@@ -112,7 +112,7 @@ def _packed_config() -> str | None:
     packer = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
     data = packer.compress(read_limited(file, MOST_BYTES, too_large=too_large)) + packer.flush()
     code = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-    if len(code) > LONGEST_CONFIG:
+    if len(code) > LONGEST_LINK:
         raise usage_error(f"{file}: too large for a link; {too_large}")
     return code
 

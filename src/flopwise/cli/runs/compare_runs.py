@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.options import add, flags
+from flopwise.cli.options import flags
 from flopwise.cli.render import Screen, heading, table
-from flopwise.options import FILE, name
+from flopwise.options import name
 from flopwise.records.spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ DRAWN = ("step_s", "loss", "e2e_s")
     "flopwise runs compare pretrain-tiny serve-tiny -o build/runs.html",
 )
 @options.argument("runs", name("run", 4096), nargs=-1)
-@add("-o --output", FILE, "Write it as one HTML page, too.")
+@options.page_flag
 @flags(StoreSpec)
 def command(*, runs: tuple[str, ...], output: Path | None, store: str | None) -> None:
     """Runs compared with each other and with their estimates.

@@ -68,7 +68,7 @@ def moment(at_s: float | None) -> str | None:
 
 
 def state(one: RecordedRun) -> str:
-    """The status; with how long nothing was heard of a run that is said to go on."""
+    """The status; of a running one with the time since its last sign of life."""
     heard_s = one.run.started_at_s if one.run.last_at_s is None else one.run.last_at_s
     silent_s = dt.datetime.now(tz=dt.UTC).timestamp() - heard_s
     if one.run.status != "running" or silent_s < SILENT_S:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.options import add, flags
+from flopwise.cli.options import flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cli.runs.list_runs import document as run_document
 from flopwise.cli.runs.list_runs import moment, state
-from flopwise.options import FILE
 from flopwise.records.metrics import METRICS
 from flopwise.records.spec import StoreSpec
 from flopwise.results import attributes
@@ -34,7 +33,7 @@ DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
     "flopwise runs show pretrain-tiny -o build/run.html",
 )  # fmt: skip
 @options.argument("run")
-@add("-o --output", FILE, "Write it as one HTML page, too.")
+@options.page_flag
 @flags(StoreSpec)
 @options.web_flag
 def command(*, run: str, output: Path | None, store: str | None, web: bool) -> None:
@@ -152,7 +151,7 @@ def _explained_blocks(explained: ExplainedRun, paper: Screen) -> Iterator[str]:
         whole = sum(term.expected_s for term in why.terms)
         rows = [
             (t.name, units.format_seconds(t.expected_s), units.format_seconds(t.measured_s),
-             f"{t.difference_s / whole:+.1%}".replace("%", " %"), t.basis)
+             units.format_change(t.difference_s / whole + 1, 1), t.basis)
             for t in why.terms
         ]  # fmt: skip
         yield heading(f"Where the time of a {'step' if explained.measured.trains else 'request'} goes", paper)

@@ -54,7 +54,7 @@ class WatchedWorkload:
 
     @property
     def ends(self) -> bool:
-        """Whether it is a run with an end."""
+        """True if it is a run with an end."""
         return self.trains or self.task == "batch"
 
     @property
@@ -64,7 +64,7 @@ class WatchedWorkload:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training run."""
+        """True if it is a training run."""
         return self.task in TRAINING
 
     @property

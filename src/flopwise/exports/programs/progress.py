@@ -19,7 +19,7 @@ flopwise_run_checkpoint_timestamp_seconds {saved}
 
 
 class RunProgress:
-    """What a run has done so far, and the server that tells it."""
+    """The progress of a run, and the server that reports it."""
 
     def __init__(self, port: int = PORT, host: str = "") -> None:
         """Start the server; the age of a checkpoint counts from now."""

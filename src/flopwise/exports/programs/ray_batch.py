@@ -15,7 +15,7 @@ from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
 
 def prompts(max_tokens: int) -> Any:
-    """What turns a request into a prompt, whose answer has `max_tokens` tokens where it does not say."""
+    """The function that turns a request into a prompt; answers have `max_tokens` tokens where a request states none."""
 
     def prompt(row: dict[str, Any]) -> dict[str, Any]:
         body = row["body"]
@@ -27,7 +27,7 @@ def prompts(max_tokens: int) -> Any:
 
 
 def answer(row: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of an answer."""
+    """The fields of an answer that are kept."""
     return {"custom_id": row["custom_id"], "text": row["generated_text"], "tokens": row["num_generated_tokens"]}
 
 

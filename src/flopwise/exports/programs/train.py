@@ -162,7 +162,7 @@ def blocks(rows: dict[str, list[list[int]]], *, length: int, documents: bool) ->
 
 
 def collator(job: Job) -> Any:
-    """What makes a batch of rows."""
+    """The function that makes a batch of rows."""
     if job["objective"] == "masked":
         return DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(job["model"]))
     return padded_batch if job["packing"] == "padded" else default_data_collator

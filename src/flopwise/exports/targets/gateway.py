@@ -30,7 +30,7 @@ SLACK = 2.0
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no gateway can stand before the plan."""
+    """Reasons why no gateway can serve the plan."""
     yield from serving.server_refusals(deployment)
 
 

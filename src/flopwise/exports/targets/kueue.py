@@ -24,7 +24,7 @@ Machines = Mapping[str, tuple["Deployment", int]]
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why there is nothing to count."""
+    """Reasons why there is nothing to count."""
     yield from parts.node_refusals(deployment)
     if parts.allocatable(deployment) is None:
         yield (

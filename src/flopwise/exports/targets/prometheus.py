@@ -43,7 +43,7 @@ def _files(workloads: Sequence[WatchedWorkload], fleet: Sequence[Alert] = ()) ->
 
 
 def rule_notes(watched: WatchedWorkload) -> list[str]:
-    """What a workload's rules rest on, and what they cannot tell."""
+    """Sentences on the basis and the limits of a workload's rules."""
     notes = [
         f"every series of {watched.title} needs the label workload={watched.name}, which other export targets set",
         "cost counts the devices that report, at the plan's price; monthly cost needs a retention of 31 days",

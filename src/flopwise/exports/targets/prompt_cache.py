@@ -28,7 +28,7 @@ CHUNK_TOKENS = 256
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why there is nothing to keep, or nowhere."""
+    """Reasons why no prompts can be cached."""
     yield from serving.server_refusals(deployment)
     job = deployment.serving
     assert job is not None

@@ -63,7 +63,7 @@ def time_text(seconds: float) -> str:
 
 
 def warning_s(deployment: Deployment) -> int:
-    """How long before the end a run has to be told so that it is saved: a step, the checkpoint, SLURM's own margin.
+    """Seconds before the time limit at which a run is signalled to save: a step, the checkpoint, SLURM's margin.
 
     Source: `training.goodput` for the checkpoint; sbatch's manual for the margin.
     Assumes: the signal comes at the beginning of a step.

@@ -15,7 +15,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """What an attention block is like, whatever its layer's place: heads, biases, norms, masks."""
+    """The attributes of an attention block: heads, biases, norms, masks."""
 
     width: int
     heads: int

@@ -31,7 +31,7 @@ def activation(name: str) -> Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normal:
-    """How a family normalises: LayerNorm or RMSNorm, with or without bias and weight."""
+    """The normalisation of a family: LayerNorm or RMSNorm, with or without bias and weight."""
 
     kind: NormKind = "rmsnorm"
     bias: bool = False

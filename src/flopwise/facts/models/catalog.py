@@ -175,7 +175,7 @@ def _key(name: str) -> str:
 
 
 def stem(name: str) -> str:
-    """A name without what variants and quantised files add: `-Instruct`, `-hf`, `(text)`, `-Q4_K_M.gguf`, `-AWQ` ..."""
+    """A name without suffixes of variants and quantised files: `-Instruct`, `-hf`, `(text)`, `-Q4_K_M.gguf`, `-AWQ`."""
     while (shorter := _VARIANTS.sub("", _FORMATS.sub("", name))) != name and shorter:
         name = shorter
     return name
@@ -442,7 +442,7 @@ def _quiet() -> Iterator[None]:
 
 
 def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any] | None:
-    """The configuration of `model_id`; a cached copy is used as it is, and nothing else with `offline`.
+    """The configuration of `model_id`; a cached copy is used unchanged, and with `offline` only that.
 
     None: not of the form `organisation/model`.
 

@@ -102,7 +102,7 @@ def published_format(config: Mapping[str, Any]) -> str | None:
 
 
 def named_format(name: str) -> str | None:
-    """The format that a checkpoint's name tells (`...-FP8`, `...-AWQ`, `...-bnb-4bit`, `...-Q4_K_M.gguf`), or None.
+    """The weight format in a checkpoint's name (`...-FP8`, `...-AWQ`, `...-bnb-4bit`, `...-Q4_K_M.gguf`), or None.
 
     Source: how the tools and publishers name what they write: AutoAWQ, GPTQModel, llm-compressor (`w4a16`), ModelOpt,
     bitsandbytes, MLX, ExLlama (`4.0bpw`), llama.cpp.

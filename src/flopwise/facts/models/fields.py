@@ -37,7 +37,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 
 
 class ClassDefaults:
-    """What transformers' configuration classes have where a `config.json` is silent, by `model_type`.
+    """The defaults of transformers' configuration classes for keys that a `config.json` omits, by `model_type`.
 
     Of one type: `defaults`, `same` (spellings of a key), `nested` (types of nested ones).
     """
@@ -114,12 +114,12 @@ class Fields:
         return False, None
 
     def has(self, key: str) -> bool:
-        """Whether the file itself gives a value other than null."""
+        """True if the file itself gives a value other than null."""
         present, value = self._find(key)
         return present and value is not None
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Whatever stands under `key`: the file's value (null included), else the class's default, else `default`."""
+        """The value of `key`: the file's (null included), else the class's default, else `default`."""
         present, value = self._find(key)
         if present:
             return value

@@ -25,7 +25,7 @@ def longest(model: Model) -> int | None:
 
 
 def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tuple[str, ...]:
-    """What is assumed where `tokens` tokens are more than the model is made for.
+    """Assumptions for `tokens` tokens beyond the length of the model; empty within it.
 
     Raises:
         SpecError: learned positions end before, or it is more than `STRETCH` times as long.

@@ -31,7 +31,7 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file has one of the three formats."""
+    """True if the file has one of the three formats."""
     document = mapping_of(source.document)
     raw = bool(objects_of(document.get("experiments"))) and "requests" in document["experiments"][0]
     return (

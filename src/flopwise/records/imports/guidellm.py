@@ -30,7 +30,7 @@ _OF_REQUESTS = ("ttft_s", "itl_s", "e2e_s")
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file has this format."""
+    """True if the file has this format."""
     document = mapping_of(source.document)
     benchmarks = objects_of(document.get("benchmarks"))
     return (

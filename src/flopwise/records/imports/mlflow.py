@@ -11,7 +11,7 @@ _KEYS, _RUNS = ("key", "metric", "metric_key"), ("run_id", "run_uuid", "Run ID",
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file has these columns."""
+    """True if the file has these columns."""
     names = {*source.header}
     return {"value", "timestamp", "step"} <= names and bool(names & {*_KEYS})
 

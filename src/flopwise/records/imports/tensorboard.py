@@ -19,7 +19,7 @@ _MOST_RECORD = 2**28
 
 
 def recognises(source: Source) -> bool:
-    """Whether the path is an event file, or a folder with event files."""
+    """True if the path is an event file, or a folder with event files."""
     return bool(_files(source.path)) if source.path.is_dir() else MARK in source.path.name
 
 

@@ -18,7 +18,7 @@ _NOT_METRICS = {"step", "train_runtime", "total_flos", "train_loss"}
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file has this format."""
+    """True if the file has this format."""
     return "log_history" in mapping_of(source.document) and "global_step" in source.document
 
 

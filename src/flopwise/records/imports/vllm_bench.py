@@ -29,7 +29,7 @@ _OTHER_NAMES = {"itl_s": ("mean_itl_ms",), "e2e_s": ("mean_e2e_latency_ms",)}
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file is such a result, or a list of them."""
+    """True if the file is such a result, or a list of them."""
     return any({"request_throughput", "completed", "duration"} <= {*one} for one in _results(source))
 
 

@@ -16,7 +16,7 @@ _STEPS = ("step", "_step", "train/global_step", "global_step", "trainer/global_s
 
 
 def recognises(source: Source) -> bool:
-    """Whether the file has the columns of these exports."""
+    """True if the file has the columns of these exports."""
     names = {*source.header}
     history = "_step" in names and bool(names & {"_timestamp", "_runtime"})
     return history or any(_LINE in name and f"{name}{end}" in names for name in names for end in _ENDS)

@@ -25,7 +25,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheReport:
-    """What a cache of answers did for a run. USD None without a price."""
+    """The effect of a cache of answers on a run. USD None without a price."""
 
     cache: ResponseCache
     hits: int
@@ -130,7 +130,7 @@ class SimulateAnswer(Result):
         }
 
     def picture(self) -> Picture:
-        """What shares of the requests stay within which time."""
+        """The distribution of latencies, as a picture."""
         series = {
             title: [(float(name[1:]), p) for name, p in times._asdict().items() if isfinite(p)]
             for title, times in (("first token", self.summary.ttft_s), ("each further token", self.summary.tpot_s))
@@ -138,7 +138,7 @@ class SimulateAnswer(Result):
         return PointPicture(title=self.verdict, x="percentile", y="seconds", series=series, lines=tuple(series))
 
     def cache_document(self) -> dict[str, Any]:
-        """What a cache of answers did; nothing without one."""
+        """The effect of a cache of answers, by key; empty without one."""
         if self.cache is None:
             return {}
         report = attributes(
@@ -153,7 +153,7 @@ class SimulateAnswer(Result):
 
     @property
     def usd_per_million_output_tokens(self) -> float | None:
-        """What a million output tokens of this run cost; None without a price."""
+        """The cost of a million output tokens of this run, in USD; None without a price."""
         _, made = self.simulated.tokens
         return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
 
@@ -188,7 +188,7 @@ def simulation_answer(
 
 
 def has_objective(slo: Slo) -> bool:
-    """Whether there is anything that a request must hold."""
+    """True if requests have a latency objective."""
     return any(limit is not None for limit in slo)
 
 
@@ -264,7 +264,7 @@ def _idle_policy_note(policy: str, trace: RequestTrace) -> Iterator[str]:
 
 
 def replica_size(request: SimulationRequest, replicas: int) -> str:
-    """What each replica is, and how many of them are for prompts alone."""
+    """The size of each replica, and the number of those for prompts alone, as text."""
     gpus, scheduling = request.gpus_per_replica, request.scheduling
     pool = scheduling.prefill_replicas or scheduling.prefill_gpus * replicas // (gpus + scheduling.prefill_gpus)
     return f"each of {gpus} x {request.job.cluster.accelerator.name}" + (f" ({pool} for prompts)" if pool else "")

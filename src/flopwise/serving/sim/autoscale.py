@@ -35,7 +35,7 @@ USUAL_COLD_START_S = 120.0
 
 
 class Snapshot(NamedTuple):
-    """What an autoscaler sees at a tick, over all replicas; shares are of the ready ones since the last tick."""
+    """The metrics that an autoscaler reads at a tick, over all replicas; shares of the ready ones since the last."""
 
     ready: int  # replicas that serve
     starting: int  # asked for, still loading

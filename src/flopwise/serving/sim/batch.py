@@ -382,7 +382,7 @@ class WorkersForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BatchAnswer(Result):
-    """When the queue is empty and what it costs, over trials that differ in interruptions and in the rate's error."""
+    """The finish time and cost of a queue, over trials that differ in interruptions and in the rate's error."""
 
     job: ServeJob
     estimate: ServeEstimate  # of one worker
@@ -513,7 +513,7 @@ class BatchAnswer(Result):
         }
 
     def picture(self) -> Picture:
-        """How many of the trials are done by when."""
+        """The number of trials finished by each time, as a picture."""
         counts, edges = self.histogram
         rows = [(f"to {format_seconds(end)}", float(n)) for n, end in zip(counts, edges[1:], strict=True)]
         return BarPicture(title=self.verdict, unit="trials", rows=rows)

@@ -46,7 +46,7 @@ seen_pairs = inner(cost.seen_pairs)
 
 
 class Arrays(NamedTuple):
-    """What `drive` is given and hands on."""
+    """The arrays that `drive` takes and passes on."""
 
     slots: Any
     q: Any
@@ -199,7 +199,7 @@ def evict(w, p, a):
 
 @inner
 def put_away(w, p, a, node):
-    """What the device has no room for goes to the first store that could hold it, and pushes the oldest further."""
+    """Move cached blocks without room on the device to the first store that can hold them; the oldest there move on."""
     size = size_of(a, node)
     place = p.store
     while place < p.store + w.links and a.links[place].blocks < size:
@@ -557,7 +557,7 @@ def give_way(w, p, a):
 
 @inner
 def load_ps(p, a, batch, worked, pairs, window_pairs):
-    """How long a step takes."""
+    """The time of a step with `batch` sequences that decode and prompts of `worked` tokens, in ps."""
     t = a.tables
     return step_ps(t[0], t[1], t[2], t[3], a.prefill, batch, p.cached, p.windowed, worked, pairs, window_pairs)
 

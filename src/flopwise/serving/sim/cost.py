@@ -64,12 +64,12 @@ class StepCost:
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int, int, int]:
-        """What `step_ps` takes beside the tables."""
+        """The scalars that `step_ps` takes in addition to the tables."""
         return (*self.prefill, self.decode_tokens, *self.launch_ps)
 
     @property
     def front_numbers(self) -> tuple[int, int, int, int]:
-        """What the front end takes."""
+        """The scalars of the front end."""
         return self.request_ps, self.front_ps, self.front_token_ps, self.stream_ps
 
     def __post_init__(self) -> None:

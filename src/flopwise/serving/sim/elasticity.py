@@ -140,7 +140,7 @@ class AutoscaleAnswer(Result):
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
-        """What the answer holds for."""
+        """The settings of the answer."""
         return self.answer.settings
 
     @property

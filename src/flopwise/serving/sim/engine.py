@@ -161,7 +161,7 @@ def replica(
 
 
 def unseen_s(job: ServeJob) -> float:
-    """What a request waits, on average, for a scheduler that does not know of it, beyond what the simulator plays.
+    """The mean wait of a request for a scheduler that has not seen it yet, beyond the simulated wait, in s.
 
     The simulator plays the rest of the step that runs when a request comes, and the next where the engine has planned
     it already. Nobody waits where no other answer is under way.

@@ -156,7 +156,7 @@ def _long_job(job: ServeJob, traffic: Traffic, requests: int, facts: Facts, on_c
 
 
 class ArrivalRun(NamedTuple):
-    """What requests see that arrive at random at a replica: those of the middle of a long run, seconds."""
+    """Latencies of requests that arrive at random at a replica: of the middle of a long run, in s."""
 
     means: RunMeans
     ttft_s: dict[str, float]  # by percentile

@@ -29,7 +29,7 @@ COMPILED = ("core", "cost", "layout", "policies", "result", "setup")
 
 
 def cache_folder(*, shared: bool = False) -> Path | None:
-    """Where compiled code is kept between runs: the user's cache, or a temporary folder; None where neither can be.
+    """The folder of compiled code: the user's cache, or a temporary folder; None where neither can be written.
 
     `shared`: as of `core`.
 
@@ -201,7 +201,7 @@ class FastFleet:
         )  # fmt: skip
 
     def totals(self) -> ReplicaTotals:
-        """What the replicas have and have done at the time reached."""
+        """The state and the totals of the replicas at the time reached."""
         p = self.replicas
         names = (
             "queued", "running", "used", "busy", "steps", "worked", "made", "reused", "preemptions", "peak", "ended",
@@ -217,7 +217,7 @@ class FastFleet:
         return Standing(on, p["queued"], p["running"], p["used"], p["busy"].copy())
 
     def outcome(self) -> Outcome:
-        """What has become of the requests of the setup's trace."""
+        """The outcome of the requests of the setup's trace."""
         q, setup = self.requests, self.setup
         issued = int(self.world["issued"][0])
         come = setup.trace.arrival_ps

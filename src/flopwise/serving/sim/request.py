@@ -103,7 +103,7 @@ class ResponseCache:
         return shares
 
     def usd(self, mean_output_tokens: float, duration_s: float) -> float:
-        """What the memory of a full cache costs over `duration_s`, in USD.
+        """The cost of the memory of a full cache over `duration_s`, in USD.
 
         Source: text of the answers and what stands beside it. Assumes: the whole capacity is paid for all the time.
         """
@@ -113,7 +113,7 @@ class ResponseCache:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
-    """All that a run needs: the traffic, one replica and how replicas work; built by `simulation_request`.
+    """The input of a simulation: the traffic, one replica and its rules; built by `simulation_request`.
 
     With a `cache` of answers, `makers` are the rows of `trace` whose answers later requests get, -1 where a request is
     computed.
@@ -174,7 +174,7 @@ class SimulationRequest:
         return self.requests if self.makers is None else self.requests.take(self.makers < 0)
 
     def run_fixed(self, replicas: int, on_compile: Callable[[], None] | None = None) -> SimulatedRun:
-        """What users see of a fixed number of replicas.
+        """The simulated run of a fixed number of replicas.
 
         Raises: SpecError: less than one replica.
         """
@@ -195,7 +195,7 @@ class SimulationRequest:
         on_compile: Callable[[], None] | None = None,
         report: Callable[[float, float], None] | None = None,
     ) -> AutoscaledRun:
-        """What users see of replicas that follow `rule`."""
+        """The simulated run of replicas that follow `rule`."""
         one, how = self.replica, self.scheduling
         run = elastic(
             self.computed_requests, self._cost_among(self._usual_replicas(rule)), one.limits, rule,

@@ -94,7 +94,7 @@ class Percentiles(NamedTuple):
 
 
 class Slo(NamedTuple):
-    """What a request must hold to count as good, seconds; None: anything."""
+    """The limits that a good request keeps, seconds; None: none."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -166,7 +166,7 @@ class SimulatedRun:
 
     @property
     def host_ps(self) -> Column:
-        """What each request takes on its way to the scheduler where no other is before it."""
+        """The host time of each request before the scheduler where no other is before it, in ps."""
         return self.request_ps + self.front_token_ps * self.trace.prompt
 
     @property
@@ -177,7 +177,7 @@ class SimulatedRun:
 
     @property
     def paid_s(self) -> float:
-        """How long a fixed number of replicas is held: to the last answer, or the last arrival if that is later."""
+        """The paid time of a fixed number of replicas: to the last answer, or the last arrival if later; in s."""
         return max(self.end_ps, int(self.trace.arrival_ps[-1])) / PS
 
     @property
@@ -197,7 +197,7 @@ class SimulatedRun:
         return tokens if self.hits is None else tokens + int(self.hits[self.outcome.start_ps >= 0].sum())
 
     def good(self, slo: Slo) -> Array:
-        """Which requests were answered within the objective; answers of one token hold any TPOT."""
+        """A mask of the requests answered within the objective; answers of one token meet any TPOT."""
         good = self.outcome.finish_ps >= 0
         with np.errstate(invalid="ignore"):
             for name, limit in slo._asdict().items():

@@ -30,7 +30,7 @@ SPREAD = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """How long the cache of a prompt is under way from a prefill replica to one that decodes.
+    """The transfer time of a prompt's cache from a prefill replica to one that decodes.
 
     Assumes: transfers do not slow one another down.
     """
@@ -48,7 +48,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """All that the simulator needs. Built by `setup`."""
+    """The input of the simulator. Built by `setup`."""
 
     trace: RequestTrace  # requests that can run, with one token of output for each step that they take
     kept: Column  # their rows in the trace that was given
@@ -186,7 +186,7 @@ def _with_techniques(trace: RequestTrace, limits: ReplicaLimits) -> tuple[Reques
 
 
 def user_start_ps(trace: RequestTrace, users: int, replicas: int, cost: StepCost, limits: ReplicaLimits) -> Column:
-    """When each request may come at the earliest, from the start; of the first `users` it is when they come.
+    """The earliest time of each request from the start, in ps; of the first `users` it is their arrival.
 
     Users whose requests are all alike would end together as they began together, for ever: each prompt would wait for
     all others. People and clients are not in step, and lengths that vary part them; where lengths do not, users begin

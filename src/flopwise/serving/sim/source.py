@@ -24,7 +24,7 @@ _traffic = partial(option, section="Traffic")
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic(Spec):
-    """What arrives: a `trace` file, a `rate` (requests/s), or `users` who ask again after each answer.
+    """The traffic of a simulation: a `trace` file, a `rate` (requests/s), or `users` who ask again after each answer.
 
     `input_tokens`, `output_tokens`: lengths as `flopwise.serving.sim.lengths.Lengths.parse` reads them; `lengths_from`:
     a trace file whose pairs of prompt and answer are drawn instead. `prefixes`: so many system prompts of

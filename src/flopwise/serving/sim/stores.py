@@ -27,7 +27,7 @@ class KvStore:
     usd_per_gb_month: float = 0.0  # none where it comes with the machine
 
     def usd(self, seconds: float) -> float:
-        """What its whole capacity costs over `seconds`. Source: arithmetic."""
+        """The cost of its whole capacity over `seconds`, in USD. Source: arithmetic."""
         return self.capacity_bytes / 1e9 * self.usd_per_gb_month * seconds / HOUR_S / MONTH_HOURS
 
     def block_store(self, block_bytes: float, schedulers: int) -> BlockStore:

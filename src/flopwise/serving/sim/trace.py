@@ -64,12 +64,12 @@ class RequestTrace:
 
     @property
     def alike(self) -> bool:
-        """Whether all ask for as many tokens."""
+        """True if all requests have the same numbers of tokens."""
         return not (np.ptp(self.prompt) or np.ptp(self.output))
 
     @property
     def follows(self) -> bool:
-        """Whether some requests come after answers, at times that only a run knows."""
+        """True if some requests follow answers, at times that only a run knows."""
         return bool(np.any(self.pause_ps >= 0))
 
     def take(self, rows: Array) -> RequestTrace:

@@ -1,7 +1,7 @@
 // Files that a link holds: packed, behind the #, where no server sees them.
 
-/** Characters of a packed file up to which it is part of the link; a link of more is cut by programs that pass it on. */
-const LONGEST = 60000;
+/** Characters of a packed file up to which it is part of the link, as the server states them. */
+const LONGEST = Number(document.documentElement.dataset.longestLink);
 /** What a file is called that a page takes and a link may hold. */
 export const IS_FILE = /^[\w-]+\.(?:json|csv)$/;
 const FILE = /^#([\w-]+\.(?:json|csv))=([\w-]+)$/;

@@ -71,7 +71,7 @@ def embeddings(c: Fields, dim: int, *, types: int, positions: int, dropout: bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderManner:
-    """How a descendant departs from BERT."""
+    """The differences of a descendant from BERT."""
 
     pre_norm: bool = False  # norms before the blocks and one at the end, not after the sums
     embed_norm: bool = True

@@ -31,7 +31,7 @@ WEIGHTLESS = Normal(affine=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """How a family departs from Llama. A flag may be the name of the configuration's key that sets it."""
+    """The differences of a family from Llama. A flag may be the name of the configuration's key that sets it."""
 
     norm: Normal = RMS
     arrangement: Arrangement = "pre"
@@ -125,7 +125,7 @@ def flag(c: Fields, value: bool | str) -> bool:
 
 
 def rope_dim(c: Fields, head_dim: int) -> int:
-    """How many dimensions of a head are rotated."""
+    """The number of dimensions of a head that are rotated."""
     fraction = c.number("partial_rotary_factor", 1.0)
     parameters = c.value("rope_parameters")
     if isinstance(parameters, dict):

@@ -24,7 +24,7 @@ from flopwise.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """Where a family keeps the numbers of its experts, and what is peculiar about them."""
+    """The keys under which a family keeps the numbers of its experts, and their peculiarities."""
 
     traits: Traits = NO_BIASES
     experts: str = "num_local_experts"
@@ -118,7 +118,7 @@ _FIRST = {"afmoe": "num_dense_layers"}
 
 
 def sparse_layers(c: Fields, layers: int) -> list[bool]:
-    """Which layers have experts: all but the first dense ones, those listed as dense, and those a step leaves out."""
+    """A flag for each layer, true where it has experts: not if it is among the first, listed as dense, or skipped."""
     kinds = c.sequence("mlp_layer_types")
     if kinds is not None:
         return [k != "dense" for k in c.per_layer("mlp_layer_types", layers, "sparse")]

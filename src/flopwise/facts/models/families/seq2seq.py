@@ -113,7 +113,7 @@ def _half(c: Fields, side: str, *, causal: bool, whisper: bool) -> tuple[Attenti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfManner:
-    """How a translator or summariser departs from BART."""
+    """The differences of a translator or summariser from BART."""
 
     pre: bool = False  # norms before the blocks
     positions: Literal["learned", "sines", ""] = "learned"  # sines: a table kept with the weights; "": computed

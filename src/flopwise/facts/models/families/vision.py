@@ -120,7 +120,7 @@ def heads_and_width(
 
 
 def plain_tower(c: Fields, *, extra: int = 1) -> Tower:
-    """What ViT, CLIP, SigLIP and DINOv2 have in common."""
+    """The tower that ViT, CLIP, SigLIP and DINOv2 share."""
     width, heads = heads_and_width(c)
     patches, inputs = patches_of(c)
     return Tower(

@@ -1,4 +1,4 @@
-"""Spot prices: of how many offers they are known."""
+"""Prices of what is not bought on demand: of how many offers they are known."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from flopwise.values import dataclass
 
 NAMED = 3
 """Providers that the sentence names whatever is known of them."""
+OFTEN_UNKNOWN = {
+    "spot": "spot price", "reserved_1y": "price reserved for one year", "reserved_3y": "price reserved for three years",
+}  # fmt: skip
+"""Ways to buy whose price is not known of every offer, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpotCoverage:
-    """Of how many of a provider's offers with accelerators the spot price is known (`assumed`: taken to be)."""
+class PriceCoverage:
+    """Of how many of a provider's offers with accelerators such a price is known (`assumed`: taken to be)."""
 
     provider: str
     known: int
@@ -27,24 +31,24 @@ class SpotCoverage:
         return f"{self.known} of {self.offers}{assumed} {self.provider}"
 
 
-def spot_coverage(offers: Iterable[Offer]) -> tuple[SpotCoverage, ...]:
-    """The coverage of each provider that has a spot price, or may have one, most offers first."""
+def price_coverage(offers: Iterable[Offer], purchase: str) -> tuple[PriceCoverage, ...]:
+    """The coverage of each provider of the offers, most offers first; `purchase`: one of `OFTEN_UNKNOWN`."""
     whole, known, assumed = Counter[str](), Counter[str](), Counter[str]()
     for offer in offers:
         whole[offer.provider] += 1
-        if offer.assumed_price("spot") is not None:
+        if offer.assumed_price(purchase) is not None:
             assumed[offer.provider] += 1
-        elif offer.spot_usd_per_hour is not None:
+        elif offer.price_usd_per_hour(purchase) is not None:
             known[offer.provider] += 1
     return tuple(
-        SpotCoverage(provider=name, known=known[name], offers=count, assumed=assumed[name])
+        PriceCoverage(provider=name, known=known[name], offers=count, assumed=assumed[name])
         for name, count in whole.most_common()
     )
 
 
-def coverage_text(coverages: Sequence[SpotCoverage]) -> str:
-    """One sentence: of whose offers the spot price is known."""
+def coverage_text(coverages: Sequence[PriceCoverage], purchase: str) -> str:
+    """One sentence: of whose offers the price is known."""
     named = [one for place, one in enumerate(coverages) if place < NAMED or one.known or one.assumed]
     rest = sum(one.offers for one in coverages if one not in named)
     parts = [*map(str, named), *([f"0 of {rest} other"] if rest else [])]
-    return f"spot price known of {', '.join(parts)} accelerator offers"
+    return f"{OFTEN_UNKNOWN[purchase]} known of {', '.join(parts)} accelerator offers"

@@ -1,0 +1,229 @@
+"""The explanation of an answer: the tree of its figures, and the effect of each single change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flopwise.changes.effects import Sensitivity
+from flopwise.changes.memory import memory_remedies
+from flopwise.cost.energy import device_watts
+from flopwise.cost.memory_answer import MemoryAnswer
+from flopwise.cost.money import num_instances
+from flopwise.cost.precisions import PRECISIONS
+from flopwise.cost.roofline import RooflineAnswer
+from flopwise.errors import SpecError
+from flopwise.origin import Device, Ledger, chip_fact, estimate_of, interval, number, price
+from flopwise.pictures import BarPicture, Picture
+from flopwise.provenance import Figure, assumptions, setting, term, to_json, walk, with_kinds
+from flopwise.results import Result, attributes
+from flopwise.units import HOUR_S
+from flopwise.values import dataclass
+
+if TYPE_CHECKING:
+    from flopwise.serving.answer import ServeAnswer
+    from flopwise.training.answer import TrainAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Result):
+    """An answer with the tree of its figures and the effect of each single change, largest first."""
+
+    answer: TrainAnswer | ServeAnswer | MemoryAnswer
+    figure: Figure
+    sensitivities: tuple[Sensitivity, ...]
+
+    table: ClassVar[str] = "sensitivities"
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the answer."""
+        return self.answer.verdict
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """The settings of the answer."""
+        return tuple(self.answer.settings)
+
+    def document(self) -> dict[str, Any]:
+        """The explanation by key."""
+        return {
+            "provenance": to_json(self.figure),
+            "assumptions": [*assumptions(self.figure), *self.answer.assumptions],
+            "sensitivities": [attributes(one, "change effects note") for one in self.sensitivities],
+        }
+
+    def picture(self) -> Picture:
+        """The effect of each change on the first figure, in percent."""
+        name = next((name for one in self.sensitivities for name in one.effects), "")
+        ratios = [(one.change, one.effects.get(name)) for one in self.sensitivities]
+        rows = [(change, 100 * (ratio - 1)) for change, ratio in ratios if ratio is not None]
+        if not rows:
+            raise SpecError("there is nothing to plot: no single change has an effect")
+        return BarPicture(title=self.verdict, unit=f"% change of {name}", rows=rows)
+
+
+def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation:
+    """The explanation of an answer that is there already."""
+    return Explanation(answer=answer, figure=answer_figure(answer), sensitivities=sensitivities(answer))
+
+
+def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
+    """The effect of each single change that the question itself would accept, the largest first."""
+    if isinstance(answer, MemoryAnswer):
+        ratios = [(remedy.change, remedy.total_bytes / answer.per_gpu_bytes) for remedy in memory_remedies(answer)]
+        effects = (Sensitivity(change=change, effects={"memory": ratio}) for change, ratio in ratios)
+        return tuple(sorted(effects, key=lambda sensitivity: -sensitivity.size))
+    from flopwise.training.answer import TrainAnswer  # noqa: PLC0415 - half is enough
+
+    facts = answer.memory.facts
+    if isinstance(answer, TrainAnswer):
+        from flopwise.changes import training  # noqa: PLC0415 - half is enough
+
+        return training.sensitivities(answer.estimate, facts)
+    from flopwise.changes import serving  # noqa: PLC0415 - half is enough
+
+    return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
+
+
+def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAnswer) -> Figure:
+    """The tree of an answer's figures.
+
+    Raises:
+        SpecError: the answer is of a network that is known by its samples.
+    """
+    if not answer.explained:
+        raise SpecError("only models with token layers can be explained; this network is known by its samples")
+    if isinstance(answer, MemoryAnswer):
+        return with_kinds(memory_figure(answer), answer.kinds)
+    if isinstance(answer, RooflineAnswer):
+        return _roofline_figure(answer)
+    from flopwise.training.answer import TrainAnswer  # noqa: PLC0415 - half is enough
+
+    if isinstance(answer, TrainAnswer):
+        from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
+
+        return with_kinds(_with_memory_ends(train_figure(answer.estimate), answer.memory), answer.kinds)
+    from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - half is enough
+
+    tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
+    return with_kinds(_with_memory_ends(tree, answer.memory), answer.kinds)
+
+
+def _with_memory_ends(tree: Figure, answer: MemoryAnswer) -> Figure:
+    """The tree of an estimate with the ends of the memory per GPU."""
+    total = next(one for one in walk(tree) if one.name == "memory per GPU")
+    ends = interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)
+    return replace(tree, inputs=(*tree.inputs, *ends))
+
+
+def memory_figure(answer: MemoryAnswer) -> Figure:
+    """The tree of an answer of memory: its items, their interval, and what is left of the device."""
+    from flopwise.serving.memory_answer import ServingMemoryAnswer  # noqa: PLC0415 - half is enough
+    from flopwise.training.memory_answer import TrainingMemoryAnswer  # noqa: PLC0415 - half is enough
+
+    if isinstance(answer, TrainingMemoryAnswer):
+        from flopwise.training.explain import step_memory_figure  # noqa: PLC0415 - half is enough
+
+        total, engine = step_memory_figure(answer.model, answer.recipe, answer.layout, answer.memory), ""
+    else:
+        from flopwise.serving.explain import serving_memory_figure  # noqa: PLC0415 - half is enough
+
+        assert isinstance(answer, ServingMemoryAnswer)
+        software, engine = answer.deployment.software(answer.facts, answer.accelerator), str(answer.deployment.engine)
+        total = serving_memory_figure(
+            answer.model, answer.layout, answer.memory, software["weights"], software["kv_dtype"], software["engine"]
+        )
+    figures = [total, *interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)]
+    if answer.accelerator is not None and answer.usable_bytes is not None:
+        usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
+        if answer.usable_bytes != answer.capacity_bytes:
+            rule = setting("engine", engine)
+            usable = term(
+                "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
+            )
+        figures.append(term("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
+        if answer.fits_probability is not None:
+            ends = [below for end in figures[1:3] for below in end.inputs if below.kind == "calibration"]
+            formula = f"error model: probability that measured / predicted x {total.name} is at most {usable.name}"
+            figures.append(term("chance to fit", answer.fits_probability, "frac", formula, total, usable, *ends))
+        if isinstance(answer, ServingMemoryAnswer) and answer.kv_capacity_tokens is not None:
+            left = f"memory model: tokens in what weights and workspace leave of {usable.name}"
+            cache = term("cache capacity", answer.kv_capacity_tokens, "tokens", left, usable)
+            formula = "memory model: sequences in the cache while answers grow, at most the largest batch"
+            figures += [cache, term("maximum concurrency", answer.max_concurrency, "", formula, cache)]
+    return estimate_of(f"{answer.model.name} to {answer.task}", figures)
+
+
+def _roofline_figure(answer: RooflineAnswer) -> Figure:
+    """The tree of a piece of work: FLOP and bytes over the rates that bound it, its cost and energy."""
+    device, book = Device(answer.cluster), Ledger()
+    work = {"FLOP": (answer.flops, "FLOP"), "bytes moved": (answer.bytes, "B")}
+    for name, (value, unit) in work.items():
+        if answer.samples is None:
+            book.add_given(name, value, unit)
+        else:
+            book.add_count(name, value, unit, answer.what)
+    gpus = book.add_given("GPUs", answer.num_gpus)
+    known, calibrated = answer.dtype in PRECISIONS, answer.efficiency_source != "given"
+    if known:
+        peak = device.datasheet(f"peak {answer.dtype}", "FLOP/s")
+    else:
+        value = device.chip.peak_flops_per_s(answer.dtype)
+        peak = chip_fact(device.chip, f"peak {answer.dtype}", "FLOP/s", value)
+    bandwidth = device.datasheet("hbm_bytes_per_s", "B/s")
+    if calibrated:
+        rate = PRECISIONS[answer.dtype].rate if known else "bf16"
+        shares = (device.parameter(f"matmul_frac.{rate}"), device.parameter("dram_frac"))
+    else:
+        shares = (setting("efficiency", answer.compute_efficiency_frac, "frac"),) * 2
+    for one in (peak, bandwidth, *shares):
+        book.add_figure(one)
+    compute = book.add("compute time", answer.compute_s, "s", f"FLOP / ({peak.name} x {shares[0].name} x {gpus.name})")
+    memory = book.add(
+        "memory time", answer.memory_s, "s", f"bytes moved / ({bandwidth.name} x {shares[1].name} x {gpus.name})"
+    )
+    figures = [
+        book.add("time", answer.seconds, "s", f"max({compute.name}, {memory.name})"), compute, memory,
+        book.add(
+            "lower bound", answer.lower_bound_s, "s",
+            f"max(FLOP / ({peak.name} x {gpus.name}), bytes moved / ({bandwidth.name} x {gpus.name}))",
+        ),
+        book.add(
+            "share of datasheet rates", answer.utilisation_frac, "frac", f"FLOP / ({peak.name} x {gpus.name} x time)"
+        ),
+        book.add(
+            "share of the bandwidth", answer.bandwidth_frac, "frac",
+            f"bytes moved / ({bandwidth.name} x {gpus.name} x time)",
+        ),
+        book.add(
+            "ridge", answer.ridge_flops_per_byte, "FLOP/B",
+            f"{peak.name} x {shares[0].name} / ({bandwidth.name} x {shares[1].name})",
+        ),
+    ]  # fmt: skip
+    if answer.intensity_flops_per_byte is not None:
+        figures.append(book.add("FLOP per byte", answer.intensity_flops_per_byte, "FLOP/B", "FLOP / bytes moved"))
+    rate_of, bill, joules = (
+        one if at_least is None else at_least
+        for one, at_least in (
+            (answer.samples_per_s, answer.samples_per_s_at_most), (answer.cost_usd, answer.cost_usd_at_least),
+            (answer.energy_joules, answer.energy_joules_at_least),
+        )
+    )  # fmt: skip
+    if rate_of is not None:
+        book.add_given("samples", answer.samples)
+        figures.append(book.add("samples per second", rate_of, "samples/s", "samples / time"))
+    each = price(answer.cluster)
+    if bill is not None and each is not None:
+        size = answer.cluster.gpus_per_node
+        paid = float(num_instances(answer.num_gpus, size)) * size
+        book.add_figure(each)
+        book.add_count("GPUs paid", paid, "", "those of whole machines", gpus)
+        figures.append(book.add("cost", bill, "USD", f"time / {HOUR_S:g} x {each.name} x GPUs paid"))
+    if joules is not None:
+        bound = answer.bound == "compute"
+        limit_w = number(device.datasheet("tdp_w", "W").value)
+        draw, host, limit, pue = device.power(number(device_watts(limit_w, float(bound), float(not bound), 0.0)))
+        formula = f"{gpus.name} x ({draw.name} + {host.name} x {limit.name}) x {pue.name} x time"
+        figures.append(book.add("energy", joules, "J", formula, gpus, draw, host, limit, pue, figures[0]))
+    return estimate_of(answer.what, figures)

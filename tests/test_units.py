@@ -1,0 +1,40 @@
+"""Quantities as people write them, and how figures are written back."""
+
+from __future__ import annotations
+
+import pytest
+
+from flopwise import units
+from flopwise.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1,000", 1e3), ("1,000,000", 1e6), ("12,345.5", 12345.5), ("40_000", 4e4), ("1,024k", 1.024e6), ("1e3", 1e3)],
+)
+def test_commas_set_thousands_apart(text: str, number: float) -> None:
+    assert units.parse_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["1,4,16,64", "1,4", "1,0000", "1,000,00", "12,34,567"])
+def test_a_list_is_not_one_number(text: str) -> None:
+    """Read without its commas it would be another number: 141,664."""
+    with pytest.raises(SpecError, match=r"is more than one number; give one, for example"):
+        units.parse_count(text, "--concurrency")
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"),
+    [(0.0, "<1 %"), (0.005, "<1 %"), (0.006, "1 %"), (0.21, "21 %"), (0.994, "99 %"), (0.995, ">99 %"), (1, ">99 %")],
+)
+def test_a_probability_is_never_certain(probability: float, text: str) -> None:
+    shown = units.format_chance(probability)
+    assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "digits", "text"),
+    [(1.25, 0, "+25 %"), (0.9, 1, "-10.0 %"), (0.9999, 1, "+0.0 %"), (0.999, 0, "+0 %"), (28.385, 1, "+2,738.5 %")],
+)
+def test_a_change_that_rounds_to_nothing_has_no_minus(ratio: float, digits: int, text: str) -> None:
+    assert units.format_change(ratio, digits) == text
