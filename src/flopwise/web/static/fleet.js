@@ -6,7 +6,7 @@ import { band, download, dropZone, el, fill, fresh, table, tiles } from "./dom.j
 import { fleetForm } from "./fleet_form.js";
 import { fold, oneToAddress } from "./form.js";
 import * as format from "./format.js";
-import { figure, linkOrigins, provenance } from "./origins.js";
+import { figure, interval, linkOrigins, provenance } from "./origins.js";
 
 const FILE = "fleet.yaml";
 /** How long after the last key the form follows the text. */
@@ -85,7 +85,7 @@ function drawFleet(found, place, question, view) {
   place.append(
     ...missing.map((w) => el("div", { class: "infeasible", role: "alert" }, el("h2", {}, `No machine runs ${w.name}`), el("ul", {}, w.reasons.map((r) => el("li", {}, r))))),
     el("section", { class: "card", "aria-label": "The bill" }, el("h2", {}, found.verdict), tiles([
-      ["A month", format.usd(expected), cost.low === null ? null : `80 % interval: ${format.usd(cost.low)} to ${format.usd(cost.high)}`, band(cost.low, expected, cost.high), cost.expected === null ? "bill of a month" : "expected bill"],
+      ["A month", format.usd(expected), cost.low === null ? null : ["80 % interval: ", interval("expected bill", cost.low, cost.high, format.usd)], band(cost.low, expected, cost.high), cost.expected === null ? "bill of a month" : "expected bill"],
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
       ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
     ]), found.optimality && el("p", { class: "note" }, found.optimality), reportButton(question)),
