@@ -242,7 +242,7 @@ def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
     sizes = [usual] if row.get("micro_batch") else [usual >> n for n in range(usual.bit_length())]
     if len(modes) == len(sizes) == 1:
         return job
-    table, band = memory_table(job.model, job.recipe), memory_band(job.recipe, chip.calibration, chip)
+    table, band = memory_table(job.model, job.recipe), memory_band(job.recipe, chip.calibration)
     for size in sizes:
         for mode, every in modes:
             tried = replace(layout, micro_batch=size, recompute=mode, recompute_every=every)
