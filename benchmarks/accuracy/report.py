@@ -499,7 +499,16 @@ def memory_constants() -> Iterator[str]:
 
 def report(kinds: dict[str, list[Case]]) -> str:
     """The whole report."""
-    parts = ["# Accuracy", HEAD, *overview(kinds), JUDGED, coverage(kinds), FITTED, unknown_software(), *row_sets(kinds)]
+    parts = [
+        "# Accuracy",
+        HEAD,
+        *overview(kinds),
+        JUDGED,
+        coverage(kinds),
+        FITTED,
+        unknown_software(),
+        *row_sets(kinds),
+    ]
     for kind, predicted in kinds.items():
         parts.extend(section(kind, predicted))
     return "\n\n".join(parts) + "\n"

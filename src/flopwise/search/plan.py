@@ -84,8 +84,8 @@ def plan(
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
     `on_compile` is called before the simulator is compiled first, which takes seconds, `on_ranked` with what is ranked
     before the rest of the answer is there: rows as they will be, but without commands, unit costs and links. `dearest`:
-    to train, machines that cost so many times the best even at their peak rate are not searched (None: as many as for
-    a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
+    to train, machines that cost so many times the best even at the rates of their kernels are not searched (None: as
+    many as for a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -104,10 +104,10 @@ def plan(
             on_ranked(_ranking(ranked, workload, seconds))
 
     if workload.task in TRAINING:
-        from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
+        from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half is enough
 
         draft = plan_training(
-            workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, by_region=by_region,
+            workload, model, facts, advance, alone=alone, dearest=dearest, by_region=by_region,
             on_ranked=report_ranking,
         )  # fmt: skip
     else:
