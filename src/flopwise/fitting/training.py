@@ -115,7 +115,7 @@ class TrainingModel(FitModel):
     def only(self, members: Sequence[int]) -> TrainingModel:
         """The model of a subset of the runs, with what is known of them."""
         subset = TrainingModel([self.runs[i] for i in members], self.facts)
-        subset._computed = {key: errors[list(members)] for key, errors in self._computed.items()}  # noqa: SLF001 - its own
+        subset._computed = {key: errors[list(members)] for key, errors in self._computed.items()}
         return subset
 
     def groups(self) -> dict[str, list[int]]:
