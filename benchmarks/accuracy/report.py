@@ -365,7 +365,7 @@ and makers out of the calibration costs (`fit_coverage.py`). Judged on sources l
 FITTED = """\
 Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py --leave-out all` reports
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
-are those of rows that they have seen. Training has 31 constants fitted to its file (`benchmarks/fit_training.py`),
+are those of rows that they have seen. Training has 40 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
 Serving has 26 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to. Constants of training were fitted on all rows of their file on

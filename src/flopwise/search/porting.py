@@ -32,10 +32,9 @@ def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
     limits = workload.limits
     if limits.software or limits.gpus or limits.vendors or limits.instances:
         return []
+    searches: list[tuple[tuple[str, ...], float | None]] = [(PORTED_SOFTWARE, None)]
     if workload.task in TRAINING and workload.by_cost_alone:  # of each the cheapest is wanted, whatever comes after it
         searches = [((name,), 1.0) for name in PORTED_SOFTWARE]
-    else:
-        searches = [(PORTED_SOFTWARE, None)]
     candidates: list[Candidate] = []
     for software, dearest in searches:
         with suppress(InfeasibleError):
