@@ -164,8 +164,7 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
     torch_fused = tuple(n for n in stacks if n in fused and n not in engine)
     torch_eager = tuple(n for n in stacks if n in eager and n not in engine)
     overlapped = tuple(n for n, s in stacks.items() if s.dp_overlap > 0)
-    recipes = tuple(n for n in stacks if n.startswith("nemo"))
-    overlapping = (*recipes, "nanotron", "fast-llm", "xla", "in-house", "hai-llm")
+    overlapping = ("nemo", "nemo-2026", "nanotron", "fast-llm", "xla", "in-house", "hai-llm")
     stack = partial(Constant, table="stacks")
     return (
         # where products alone reach what ml-engineering's table of maximum achievable matmul FLOPS has: 267 of 312
@@ -207,9 +206,7 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         Constant("train_grouped_passes.fused", ("any",), 4.0, 1.0, 40.0),
         Constant("train_grouped_passes.ragged", ("any",), 8.0, 1.0, 40.0),
         Constant("train_contention", ("any",), 0.2, 0.01, 1.0),
-        stack("pointwise_traffic", tuple(n for n in fused if n not in recipes), 0.8, 0.3, 3.0),
-        # norms, rotation and loss fused by Transformer Engine, replayed as graphs
-        stack("pointwise_traffic", recipes, 0.8, 0.3, 3.0),
+        stack("pointwise_traffic", fused, 0.8, 0.3, 3.0),
         stack("pointwise_traffic", eager, 0.8, 0.3, 4.0),
         stack("cast_passes", engine, 0.5, 0.02, 4.0),
         stack("cast_passes", torch_fused, 0.5, 0.02, 4.0),
