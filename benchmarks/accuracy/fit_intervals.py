@@ -170,20 +170,35 @@ def left_out(points: Sequence[Point], floor: float) -> list[tuple[dict[str, Band
     return [(bands([p for p in points if p.source != s], floor), [p for p in points if p.source == s]) for s in sources]
 
 
-def unseen_coverage(folds: Sequence[tuple[dict[str, Band], list[Point]]], factor: float) -> float:
+Folds = Sequence[tuple[dict[str, Band], list[Point]]]
+"""For each source left out the bands of the others, and its own points."""
+
+
+def unseen_coverage(folds: Folds, factor: float) -> float:
     """Mean coverage of points that the bands have not seen; a source weighs as the square root of its rows."""
     points = [p for _, own in folds for p in own]
     hits = [hit for fitted, own in folds for hit in inside(fitted, own, factor)]
     return float(np.average(hits, weights=source_weights(points)))
 
 
-def factor_for(folds: Sequence[tuple[dict[str, Band], list[Point]]], least: float = 1.0) -> float:
-    """The factor on all spreads, at least `least`, that makes the coverage of unseen sources the target."""
-    grid = np.arange(least, WIDEST, 0.05)
-    return float(next((f for f in grid if unseen_coverage(folds, f) >= TARGET), WIDEST))
+def distance(band: Band, point: Point) -> float:
+    """How far a point lies from the band's median, over the distance of the end on its side."""
+    away = point.log_ratio - band.median
+    return away / ((band.high if away > 0 else band.low) - band.median)
 
 
-def class_factors(kind: str, folds: Sequence[tuple[dict[str, Band], list[Point]]]) -> dict[str, float]:
+def factor_for(folds: Folds, least: float = 1.0) -> float:
+    """The factor on all spreads that holds the target's share of unseen points, from `least` to `WIDEST`.
+
+    It is the quantile of their distances, linear between points as those of bands are: the first factor that reaches
+    the target would be too wide by up to the weight of one point, which in a class of few sources is much.
+    """
+    points = [p for _, own in folds for p in own]
+    far = [distance(fitted[name], p) for fitted, own in folds for p in own if (name := nearest(fitted, p.name))]
+    return min(max(weighted_quantile(np.array(far), source_weights(points), TARGET), least), WIDEST)
+
+
+def class_factors(kind: str, folds: Folds) -> dict[str, float]:
     """The factor on the spread of each class: its own where classes must hold by themselves, or it has many sources."""
     names = sorted({name for _, points in folds for name in classes(points)})
     out = {} if kind in BY_CLASS else dict.fromkeys(names, factor_for(folds))

@@ -21,6 +21,8 @@ from named import FACTS
         ("megatron-te", "2026", "6", "megatron-2026"),
         ("megatron-te", "2026", "", "megatron-te"),
         ("megatron-te", "", "", "megatron-te"),
+        ("nemo", "2026", "4", "nemo"),
+        ("nemo", "2026", "6", "nemo-2026"),
         ("megatron-2021", "2026", "6", "megatron-2021"),
         ("fsdp-eager", "2023", "", "fsdp-2023"),
         ("fsdp-eager", "2024", "", "fsdp-eager"),
@@ -40,7 +42,33 @@ def test_the_month_tells_the_generation_of_kernels(software: str, year: str, mon
 def test_the_month_of_a_published_row_is_that_of_its_container() -> None:
     source = "docs/performance-summary-archive.md, 26.04.01 container"
     row = our_columns("training", {"stack": "megatron-te", "year": "2026", "source": source, "source_key": "x"})
-    assert (row["year"], row["month"], row_stack(row)) == ("2026", "4", "megatron-te")
+    assert (row["year"], row["month"], row_stack(row)) == ("2026", "4", "nemo")
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("NVIDIA/NeMo docs/source/performance/performance_summary.md (24.07 container)", "nemo"),
+        ("NVIDIA/dgxc-benchmarking llama3.1/README_70b.md (24.09 container)", "nemo"),
+        ("log of NeMo scripts.performance.llm.pretrain_llama3_8b -g b200 on one node", "nemo"),
+        ("sweep on two p6-b300 (NeMo 26.02, Megatron-Bridge)", "megatron-te"),
+        ("Megatron-LM core_v0.16.1, ablation of a single node", "megatron-te"),
+        ("throughput sweep; performance campaign on GH200", "megatron-te"),
+    ],
+)
+def test_sources_say_whether_nvidias_recipes_ran(source: str, found: str) -> None:
+    assert row_stack({"software": "megatron-te", "year": "2025", "source": source}) == found
+
+
+def test_messages_to_experts_are_those_of_the_stack_unless_a_row_says_so() -> None:
+    """No publisher has an exchange of its own."""
+    row = {
+        "model": "Qwen3-30B-A3B", "gpu": "H100-SXM-80GB", "gpus": "16", "ep": "16", "global_batch": "64",
+        "micro_batch": "1", "seq_len": "4096", "publisher": "nvidia",
+    }  # fmt: skip
+    asked = [("megatron-te", ""), ("nemo", ""), ("megatron-te", "node")]
+    found = [row_job({**row, "software": name, "dispatch": way}, FACTS).recipe.stack for name, way in asked]
+    assert [stack.node_dispatch for stack in found] == [False, True, True]
 
 
 @pytest.mark.parametrize(

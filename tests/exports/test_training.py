@@ -186,6 +186,25 @@ def test_megatron_is_told_the_models_shape_and_the_layout() -> None:
         assert found[name] == []
 
 
+def test_megatron_is_told_what_recipes_turn_on_where_the_plan_counts_on_it() -> None:
+    """Flags of megatron/training/arguments.py for what Megatron-Bridge's scripts/performance set."""
+    layout = {"dp": 4, "tp": 2, "zero": 1}
+    plain, tuned = (
+        arguments_of(spread({"stack": name, **layout}, document=PRETRAIN | {"model": "Llama-3.1-8B"}))
+        for name in ("megatron-te", "nemo")
+    )
+    assert set(tuned) - set(plain) == {
+        "--tp-comm-overlap", "--grad-reduce-in-bf16", "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl",
+    }  # fmt: skip
+    experts = {"dp": 8, "ep": 8, "zero": 1}
+    plain, tuned = (
+        arguments_of(spread({"stack": name, **experts}, document=PRETRAIN | {"model": "Mixtral-8x7B"}))
+        for name in ("megatron-te", "nemo")
+    )
+    assert (plain["--moe-token-dispatcher-type"], tuned["--moe-token-dispatcher-type"]) == (["alltoall"], ["flex"])
+    assert tuned["--moe-flex-dispatcher-backend"] == ["deepep"]
+
+
 def test_megatron_is_told_of_experts_and_latent_attention() -> None:
     layout = {"stack": "megatron-te", "zero": 1, "ep": 8}
     found = arguments_of(spread(layout, document=PRETRAIN | {"model": "DeepSeek-V2-Lite"}))

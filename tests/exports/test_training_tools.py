@@ -42,7 +42,7 @@ MEGATRON_LM = {
     "--group-query-attention", "--num-virtual-stages-per-pipeline-rank", "--use-distributed-optimizer",
     "--overlap-grad-reduce", "--overlap-param-gather", "--num-distributed-optimizer-instances",
     "--accumulate-allreduce-grads-in-fp32", "--optimizer-cpu-offload", "--multi-latent-attention", "--num-experts",
-    "--attention-backend", "--bf16", "--fp16",
+    "--attention-backend", "--bf16", "--fp16", "--grad-reduce-in-bf16",
 }  # fmt: skip
 """Options of Megatron-LM's own parser, not derived from Megatron-Core's classes: megatron/training/arguments.py at
 commit 000c4ac24f61159c138b0975def722c65245983c, of Megatron-Core 0.16."""
@@ -194,12 +194,13 @@ MEGATRON_LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("stack", ["megatron-te", "nemo"])
 @pytest.mark.parametrize("case", MEGATRON_LAYOUTS)
-def test_megatron_core_takes_the_arguments(case: str) -> None:
+def test_megatron_core_takes_the_arguments(case: str, stack: str) -> None:
     name, layout = MEGATRON_LAYOUTS[case]
     document = PRETRAIN | {"model": name} | ({"precision": "fp8"} if case == "fp8" else {})
     document["data"] = PRETRAIN["data"] | {"seq_len": 1024}
-    deployment = spread({"stack": "megatron-te"} | layout, document=document, learning_rate=3e-4)
+    deployment = spread({"stack": stack} | layout, document=document, learning_rate=3e-4)
     understood = taken("megatron", {"options": options_of(deployment)})
     assert set(understood["unknown"]) - MEGATRON_LM == set()
     shape = deployment.model.stacks[0]

@@ -92,7 +92,8 @@ def test_programs_built_on_an_engine_are_that_engine(given: str, engine: str) ->
 @pytest.mark.parametrize(
     ("given", "stack"),
     [("Megatron-LM", "megatron-te"), ("LLaMA-Factory", "hf-trainer"), ("FSDP2", "fsdp-compile"), ("t5x", "xla"),
-     ("neuronx-distributed", "xla"), ("nanoGPT", "fsdp-compile"), ("mosaicml", "fsdp-fused")],
+     ("neuronx-distributed", "xla"), ("NeMo", "nemo"), ("Megatron-Bridge", "megatron-te"),
+     ("dgxc-benchmarking", "nemo"), ("nanoGPT", "fsdp-compile"), ("mosaicml", "fsdp-fused")],
 )  # fmt: skip
 def test_programs_built_on_a_stack_are_that_stack(given: str, stack: str) -> None:
     assert load_facts().stack(given).name == stack

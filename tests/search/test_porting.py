@@ -59,3 +59,13 @@ def test_a_plan_tells_what_each_port_would_cost() -> None:
 @pytest.mark.parametrize("said", [{"software": ["cuda"]}, {"constraints": {"gpus": ["l4"]}}])
 def test_who_says_the_software_or_names_devices_asks_for_no_port(said: dict[str, Any]) -> None:
     assert flopwise.plan({**SERVICE, **said}).if_you_port == []
+
+
+def test_ports_of_a_training_run_are_the_cheapest_of_each_software() -> None:
+    """Searches for it leave out machines that cannot be the cheapest; none of those would have been."""
+    document = {"model": "Llama-3.2-1B", "task": "finetune", "data": {"tokens": "20M"}, "constraints": {"max_gpus": 8}}
+    answer = flopwise.plan(document)
+    assert answer.if_you_port
+    for port in answer.if_you_port:
+        alone = plan(resolve({**document, "software": [port.software]}), FACTS, alone=False)
+        assert port.cost_usd == pytest.approx(min(c.cost_usd for c in alone.plans))

@@ -37,6 +37,7 @@ from flopwise.training.storage import Reads
 from named import FACTS, lora_with, recipe_with
 
 SEQ, BATCH, BF16 = 4096, 32, 2
+SUMS = 4  # bytes of gradients on their way under Megatron-LM: --bf16 reduces them in fp32 (arguments.py)
 MEGATRON, FSDP = FACTS.stack("megatron-te"), FACTS.stack("fsdp-compile")
 LIGHT = MEGATRON.pointwise_traffic / HBM  # s a byte of norms and elementwise operations
 
@@ -277,13 +278,13 @@ def passes_s(sequences: float) -> tuple[float, float]:
 
 
 def test_gradient_all_reduce() -> None:
-    """2 (n - 1) / n of the gradients in bf16, once a step, behind the last backward pass but for the first layers'."""
+    """2 (n - 1) / n of the gradients, once a step, behind the last backward pass but for the first layers'."""
     dp = 8
     hides = MEGATRON.dp_overlap * passes_s(1)[1]
-    message = 2 * (dp - 1) / dp * PARAMS * BF16 / SLOW
+    message = 2 * (dp - 1) / dp * PARAMS * SUMS / SLOW
     found = lines(job(cluster=machine(node=1, network=SLOW), dp=dp))["data_parallel"]
     assert found == exactly(message - hides)
-    fast = 2 * (dp - 1) / dp * PARAMS * BF16 / NVLINK
+    fast = 2 * (dp - 1) / dp * PARAMS * SUMS / NVLINK
     assert fast < hides
     assert lines(job(dp=dp))["data_parallel"] == exactly(fast / LAYERS)  # one layer's share never hides
     contention = 0.25  # what hides slows what it hides behind by as much of its own length
@@ -295,7 +296,7 @@ def test_the_upper_bound_hides_nothing() -> None:
     """The whole message and every launch beside the step's other lines, at the slow end of the measured errors."""
     dp = 8
     found = estimate(job(cluster=machine(node=1, network=SLOW), dp=dp))
-    message = 2 * (dp - 1) / dp * PARAMS * BF16 / SLOW
+    message = 2 * (dp - 1) / dp * PARAMS * SUMS / SLOW
     others = found.step_s - dict(found.breakdown)["data_parallel"]
     launches = BATCH / dp * 3 * (LAYERS * 14 + 1 + 2) * MEGATRON.launch_s  # as in `test_host_launches`
     assert found.upper_bound_s * found.band.low == exactly(others + message + launches)
@@ -307,7 +308,15 @@ def test_gradients_of_experts() -> None:
     found = lines(mixture_job(cluster=machine(node=1, network=SLOW), dp=dp, ep=ep))
     dense = LAYERS * (2 * WIDTH * WIDTH + 2 * WIDTH * KV + 2 * WIDTH + WIDTH * EXPERTS) + WIDTH + 2 * VOCAB * WIDTH
     experts = LAYERS * EXPERTS * 3 * WIDTH * EXPERT_FFN / ep
-    message = (2 * (dp - 1) / dp * dense + 2 * (1 / 2) * experts) * BF16 / SLOW
+    message = (2 * (dp - 1) / dp * dense + 2 * (1 / 2) * experts) * SUMS / SLOW
+    assert found["data_parallel"] == exactly(message - MEGATRON.dp_overlap * found["backward"] / (BATCH / dp))
+
+
+def test_recipes_of_nvidia_reduce_gradients_in_sixteen_bits() -> None:
+    """Half the bytes of what Megatron-LM sends (Megatron-Bridge, scripts/performance: grad_reduce_in_fp32 off)."""
+    dp, slow = 8, machine(node=1, network=SLOW)
+    message = 2 * (dp - 1) / dp * PARAMS * BF16 / SLOW
+    found = lines(job({"stack": "nemo"}, slow, dp=dp))
     assert found["data_parallel"] == exactly(message - MEGATRON.dp_overlap * found["backward"] / (BATCH / dp))
 
 
@@ -326,16 +335,16 @@ def test_gradients_of_other_widths() -> None:
 def test_sharded_states(zero: int) -> None:
     """ZeRO 1 and 2: gradients are scattered behind the backward, weights gathered behind the next forward pass.
 
-    (n - 1) / n of each (Rajbhandari 2020, section 7.1), both in bf16 under Megatron; stage 2 scatters at every
-    micro-batch (DeepSpeed, stage_1_and_2.py).
+    (n - 1) / n of each (Rajbhandari 2020, section 7.1), sums in fp32 and weights in bf16 under Megatron; stage 2
+    scatters at every micro-batch (DeepSpeed, stage_1_and_2.py).
     """
     dp = 8
-    message = (dp - 1) / dp * PARAMS * BF16 / SLOW
+    sums, weights = ((dp - 1) / dp * PARAMS * each / SLOW for each in (SUMS, BF16))
     forward, backward = passes_s(1)
     found = lines(job(cluster=machine(node=1, network=SLOW), dp=dp, zero=zero))["data_parallel"]
     reductions = 1 if zero == 1 else BATCH / dp
-    scattered = reductions * (message - MEGATRON.dp_overlap * backward)
-    assert found == exactly(scattered + message - MEGATRON.dp_overlap * forward)
+    scattered = reductions * (sums - MEGATRON.dp_overlap * backward)
+    assert found == exactly(scattered + weights - MEGATRON.dp_overlap * forward)
 
 
 def test_gradients_of_a_round_are_scattered_together() -> None:

@@ -90,7 +90,7 @@ RECOMPUTES = "what fsdp-compile keeps of a stage needs 101 GB without recompute,
 
 @pytest.mark.parametrize(
     "stack",
-    ["megatron-te", "in-house", pytest.param("fsdp-compile", marks=pytest.mark.xfail(reason=RECOMPUTES, strict=True))],
+    ["nemo", "in-house", pytest.param("fsdp-compile", marks=pytest.mark.xfail(reason=RECOMPUTES, strict=True))],
 )
 def test_the_fastest_layout_is_as_fast_as_what_was_measured(stack: str) -> None:
     """Whatever stack stands in for that of the report, which has no name."""

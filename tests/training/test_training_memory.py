@@ -297,6 +297,41 @@ def test_a_loss_over_a_cut_vocabulary_makes_copies_of_its_part() -> None:
     assert loss(8, "megatron-te") == pytest.approx(loss(1, "megatron-te") / 8)
 
 
+def test_losses_that_are_made_with_their_product_keep_no_logits() -> None:
+    """Liger's and cut cross entropy's logits exist for one piece (arXiv 2410.10989, 2411.09009), torchtune's whole."""
+    tokens, words, thin = 65_536, 128_256, llama(256, 1, 2, 2, 256, 128_256)
+
+    def loss(stack: str, chunks: int) -> float:
+        recipe = replace(recipe_with(seq_len=8192, global_batch=8, stack=stack), loss_chunks=chunks)
+        return float(step_memory(thin, recipe, Layout(micro_batch=8, recompute=2)).items["logits and loss"])
+
+    for stack in ("hf-trainer-liger", "axolotl"):
+        whole = FACTS.stack(stack).loss_bytes * tokens * words
+        assert loss(stack, 1) == pytest.approx(whole)
+        assert loss(stack, 8) == pytest.approx(whole / 8)
+    assert loss("torchtune-eager", 8) > 6 * tokens * words
+
+
+@pytest.mark.parametrize(
+    ("stack", "resident", "sharded"),
+    [
+        ("megatron-te", 2 + 4, 4 + 8),  # bf16 weights, fp32 sums of gradients; fp32 weights and states
+        ("nemo", 2 + 2, 4 + 8),  # grad_reduce_in_fp32 off
+        ("axolotl", 2 + 2 + 4, 0),  # all of it in bf16, and no optimizer that shards
+    ],
+)
+def test_bytes_of_a_parameter(stack: str, resident: int, sharded: int) -> None:
+    """As megatron/training/arguments.py, Megatron-Bridge's scripts/performance and axolotl's loader have them."""
+    recipe, ranks = recipe_with(seq_len=128, global_batch=8, stack=stack), 8
+    held = step_memory(LLAMA_2_7B, recipe, Layout(dp=ranks, zero=1 if sharded else 0))
+    lasting = ("weights", "master weights", "optimizer states")
+    found = sum(float(held.items[name]) for name in lasting)
+    weights = parameters(LLAMA_2_7B)
+    gradients = {"megatron-te": 4, "nemo": 2, "axolotl": 2}[stack]
+    assert found == pytest.approx(weights * (resident - gradients + sharded / ranks), rel=1e-6)
+    assert {"bf16": 2, "fp32": 4, "compute": 2}[FACTS.stack(stack).grad_dtype] == gradients
+
+
 @pytest.mark.parametrize("width_layers", [(2048, 24), (4096, 32)])
 def test_frozen_weights_stay_gathered_where_the_software_loads_them_whole(width_layers: tuple[int, int]) -> None:
     width, layers = width_layers

@@ -209,7 +209,8 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
 
     Source: defaults of the tools (`USUAL_LORA`: torchtune and litgpt recipes; torchtitan `local_batch_size` 1 to 4;
     PEFT rank 8, QLoRA rank 64 on every layer); transformers, TrainingArguments: per_device_train_batch_size 8, bf16 and
-    fp16 off; Megatron-LM's advice of many micro-batches a stage.
+    fp16 off; Megatron-LM's advice of many micro-batches a stage; Megatron-Bridge, scripts/performance/configs:
+    recipes name what they compute again, most nothing.
     """
     method, alternatives = row.get("method", "").lower(), dict[str, tuple[Mapping[str, str], ...]]()
 
@@ -219,7 +220,8 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
 
     adapters, stages = method in ADAPTER_METHODS, whole(row, "pp", 1)
     tool = (row.get("software") or "").partition("-")[0]
-    silent("recompute", *({"recompute": mode} for mode in ("full", "none", "full")))
+    usual_recompute = "none" if tool == "nemo" else "full"
+    silent("recompute", *({"recompute": mode} for mode in (usual_recompute, "none", "full")))
     most = TRAINER_BATCH if tool == "hf" else "4"
     silent("micro_batch", *({"micro_batch": size} for size in ("1", "1", most)))
     plain = tool == "hf" and (row.get("base") or "bf16") in DTYPES and not row.get("weights_dtype")
@@ -240,7 +242,7 @@ def unstated_cells(row: Row) -> dict[str, tuple[Mapping[str, str], ...]]:
     drops = "0.05" if tool == "litgpt" else "0"
     silent("lora_dropout", *({"lora_dropout": d} for d in (drops, "0", "0.05")), when=adapters)
     accumulates = (number(row, "grad_accum") or 1.0) > 1.0 and row.get("zero") in {"2", "3"}
-    by_version = accumulates and tool == "hf"  # of accelerate and of FSDP: whether reductions are put off
+    by_version = accumulates and tool in {"hf", "axolotl"}  # of accelerate and of FSDP: whether reductions are put off
     silent("grad_sync", *({"grad_sync": sync} for sync in ("", "each", "last")), when=by_version)
     double = "no" if tool == "litgpt" else "yes"
     silent("double_quant", *({"double_quant": d} for d in (double, "no", "yes")), when=row.get("base") == "nf4")

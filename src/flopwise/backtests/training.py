@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import lru_cache
 
@@ -42,13 +43,16 @@ PRECISIONS = {name: name for name in TRAINING_PRECISIONS}
 ATTENTION: dict[str, Attention] = {"flash": "flash", "eager": "eager"}
 RECOMPUTE = {"none": 0, "selective": 1, "alternate": 1, "operations": 1, "full": 2, "plain": 2}
 ZERO = {"0": 0, "1": 1, "2": 2, "3": 3}
-TUNED = "nvidia"
-"""The publisher whose runs of Megatron dispatch tokens with DeepEP or HybridEP (Megatron-Bridge, MoE dispatcher
-selection guide); Megatron's own default is a plain all-to-all, so that others say it where they do."""
 BUCKETED = ("1", "2")
 """ZeRO stages that people run DeepSpeed for in transformers' Trainer."""
+OF_MEGATRON = ("megatron-te", "nemo")
+"""Stacks of Megatron-Core, as people run it and as NVIDIA's recipes do."""
+RECIPES = re.compile(
+    r"performance[-_ /]*(summary|recipe|guide)|summary_archive|scripts[./]performance|dgxc-benchmarking", re.IGNORECASE
+)
+"""How a source says that NVIDIA's performance recipes ran: its performance pages, the scripts behind them."""
 MIXTURE_KERNELS = 2026, 6
-"""Year and month from which on releases of Megatron and PyTorch have the stacks `megatron-2026` and
+"""Year and month from which on releases of Megatron and PyTorch have the stacks `megatron-2026`, `nemo-2026` and
 `fsdp-compile-2026`: Megatron-Bridge 0.5. A row of that year without a month is of before."""
 FLASH_2_YEAR = 2024
 """The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
@@ -131,7 +135,7 @@ def row_layout(row: Row) -> Layout:
     dp = max(1, whole(row, "gpus", 1) // (tp * pp * cp))
     software = row.get("software", "")
     zero = choice(row, "zero", ZERO, 0 if software in {"megatron-2021", ""} else 1)
-    if software.startswith("megatron-te"):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
+    if software.startswith(OF_MEGATRON):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
         zero = max(zero, 1)
     own, rest = divmod(whole(row, "global_batch", 0), dp)
     usual = usual_micro_batch(whole(row, "seq_len", 2048), pp, None if rest or not own else own)
@@ -157,8 +161,6 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
         lora = Lora(rank=whole(row, "lora_rank", LORA_RANK), targets=targets, base=facts.weight_format(base))
     replicas = int(layout.dp) * int(layout.micro_batch)
     seq, stack = whole(row, "seq_len", 2048), facts.stack(row_stack(row))
-    if stack.name.startswith("megatron") and row.get("publisher") != TUNED and row.get("dispatch") != "node":
-        stack = replace(stack, node_dispatch=False)
     if row.get("dispatch") == "node":
         stack = replace(stack, node_dispatch=True)
     return Recipe(
@@ -189,10 +191,12 @@ def packed_documents(row: Row, seq: int) -> Documents | None:
 def row_stack(row: Row) -> str:
     """The row of data/stacks.json: the software of that month, compiled or not."""
     name, compiled = row.get("software") or defaults.STACKS[0], flag(row, "compiled", default=False)
+    if name == "megatron-te" and RECIPES.search(row.get("source", "")):
+        name = "nemo"
     year = whole(row, "year", 0)
     fused = (year, whole(row, "month", 0)) >= MIXTURE_KERNELS
-    if name == "megatron-te" and fused:
-        return "megatron-2026"
+    if name in OF_MEGATRON and fused:
+        return f"{name.partition('-')[0]}-2026"
     if name == "fsdp-eager" and whole(row, "year", FLASH_2_YEAR) < FLASH_2_YEAR:
         return "fsdp-2023"
     if name == "hf-trainer" and row.get("zero") in BUCKETED:
@@ -259,7 +263,7 @@ def absent_inputs(row: Row, job: TrainJob) -> set[str]:
     """
     columns = {"micro-batch": "micro_batch", "recompute": "recompute", "interleave": "interleave", "sharding": "zero"}
     absent = {name for name, column in columns.items() if not row.get(column)}
-    if job.recipe.stack.name.startswith("megatron"):
+    if job.recipe.stack.name.startswith(("megatron", "nemo")):
         absent -= {"sharding"}
     if not row.get("lora_rank") and not row.get("lora_targets"):
         absent |= {"adapters"}

@@ -32,7 +32,7 @@ TORCHTITAN = TrainingProgram(torchtitan.command, torchtitan.refusals)
 def programs(deployment: Deployment) -> tuple[TrainingProgram, ...]:
     """Programs for a plan, preferred ones first: that of its stack, then transformers' Trainer if it fits."""
     stack = deployment.candidate.layout["stack"]
-    if stack.startswith("megatron"):
+    if stack.startswith(("megatron", "nemo")):
         return (MEGATRON, TRAINER)
     if stack.startswith("fsdp"):
         return (TORCHTITAN, TRAINER) if deployment.task == "pretrain" else (TRAINER, TORCHTITAN)

@@ -79,7 +79,8 @@ def indicators(groupings: Sequence[Sequence[str]], size: int) -> Array:
 def loss(constants: Sequence[Constant], errors: Array, weights: Array, point: Array, groups: Array) -> float:
     """The loss that a fit minimises; `groups`: `indicators` of figures whose common error is taken out."""
     pull, zero = np.full(groups.shape[1], PULL / SHARED_SPREAD**2), np.zeros(groups.shape[1])
-    shared = _least(errors, groups, weights, zero, pull=pull, priors=zero, low=zero - math.inf, high=zero + math.inf)
+    open_ended, no_slopes = zero + math.inf, np.empty((len(errors), 0))
+    shared = _least(errors, no_slopes, groups, weights, zero, pull=pull, priors=zero, low=-open_ended, high=open_ended)
     drawn = (_pull(constants) * (point - _priors(constants)) ** 2).sum() + (pull * shared**2).sum()
     return float((weights * robust_losses(errors + groups @ shared)).sum() + drawn)
 
@@ -111,7 +112,7 @@ def solve(
     low = np.maximum(np.log([c.low for c in constants]), point - reach)
     high = np.minimum(np.log([c.high for c in constants]), point + reach)
     best = _least(
-        errors, np.hstack([slopes, groups]), weights, np.concatenate([point, zero]),
+        errors, slopes, groups, weights, np.concatenate([point, zero]),
         pull=np.concatenate([_pull(constants), zero + PULL / SHARED_SPREAD**2]),
         priors=np.concatenate([_priors(constants), zero]),
         low=np.concatenate([low, -open_ended]), high=np.concatenate([high, open_ended]),
@@ -120,18 +121,22 @@ def solve(
 
 
 def _least(
-    errors: Array, slopes: Array, weights: Array, point: Array, *, pull: Array, priors: Array, low: Array, high: Array
-) -> Array:
-    """The point of least loss where errors are linear around `point`, within bounds; by reweighted least squares."""
-    best = point.copy()
+    errors: Array, slopes: Array, groups: Array, weights: Array, point: Array, *, pull: Array, priors: Array,
+    low: Array, high: Array,
+) -> Array:  # fmt: skip
+    """The point of least loss where errors are linear around `point`, within bounds; by reweighted least squares.
+
+    `slopes` by the constants, then those by the errors that `groups` share: their indicators.
+    """
+    best, every = point.copy(), np.hstack([slopes, groups])
     for _ in range(40):
-        left = errors + slopes @ (best - point)
+        left = errors + every @ (best - point)
         w = weights / np.sqrt(1.0 + (left / ELBOW) ** 2)
-        new, free = best.copy(), np.ones(len(best), dtype=bool)
+        new, free, products = best.copy(), np.ones(len(best), dtype=bool), _products(slopes, groups, w)
         for _ in range(6):  # those that run into a bound stay there
-            normal = (slopes[:, free].T * w) @ slopes[:, free] + np.diag(pull[free])
-            fixed = errors + slopes[:, ~free] @ (new[~free] - point[~free]) - slopes[:, free] @ point[free]
-            new[free] = np.linalg.solve(normal, pull[free] * priors[free] - (slopes[:, free].T * w) @ fixed)
+            normal = products[np.ix_(free, free)] + np.diag(pull[free])
+            fixed = errors + every[:, ~free] @ (new[~free] - point[~free]) - every[:, free] @ point[free]
+            new[free] = np.linalg.solve(normal, pull[free] * priors[free] - every[:, free].T @ (w * fixed))
             out = free & ((new < low) | (new > high))
             new = np.clip(new, low, high)
             if not out.any():
@@ -141,6 +146,22 @@ def _least(
             break
         best = 0.5 * best + 0.5 * new
     return best
+
+
+def _products(slopes: Array, groups: Array, weights: Array) -> Array:
+    """Weighted sums of the products of any two columns of slopes and indicators.
+
+    Indicators are mostly zeros: those of two groups meet in the figures that both have.
+    """
+    count, size = slopes.shape[1], groups.shape[1]
+    sums = np.empty((count + size, count + size))
+    sums[:count] = (slopes.T * weights) @ np.hstack([slopes, groups])
+    sums[count:, :count] = sums[:count, count:].T
+    row, column = groups.nonzero()
+    place = [column[row.searchsorted(np.arange(len(weights))) + turn] for turn in range(len(row) // len(weights))]
+    pairs = [np.bincount(a * size + b, weights, size * size) for a in place for b in place]
+    sums[count:, count:] = np.sum(pairs, axis=0).reshape(size, size) if pairs else 0.0
+    return sums
 
 
 @dataclass(frozen=True)

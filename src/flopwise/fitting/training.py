@@ -17,8 +17,11 @@ import numpy as np
 
 from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.training import row_job
+from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.rates import Rates, families, rates
+from flopwise.cost.sustained import ATTENTION, grouped_kernel
 from flopwise.errors import FlopwiseError
+from flopwise.facts.architecture import Model, Recurrence
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant, moved_calibration, moved_records
 from flopwise.fitting.robust import STEP, FitModel, even_weights
@@ -110,8 +113,10 @@ class TrainingModel(FitModel):
         return (self.errors(moved) - self.errors(point)) / step
 
     def only(self, members: Sequence[int]) -> TrainingModel:
-        """The model of a subset of the runs."""
-        return TrainingModel([self.runs[i] for i in members], self.facts)
+        """The model of a subset of the runs, with what is known of them."""
+        subset = TrainingModel([self.runs[i] for i in members], self.facts)
+        subset._computed = {key: errors[list(members)] for key, errors in self._computed.items()}
+        return subset
 
     def groups(self) -> dict[str, list[int]]:
         """Members of each publisher, of dense models and of mixtures."""
@@ -125,13 +130,29 @@ class TrainingModel(FitModel):
 
 def _moves(constant: Constant, run: PublishedRun) -> bool:
     """Whether a constant enters the step of a run at all."""
+    recipe, layout, experts = run.job.recipe, run.job.layout, run.job.model.has_experts
+    stack = recipe.stack
     if constant.table == "stacks":
-        return run.job.recipe.stack.name in constant.scopes
-    if "_grouped_" in constant.name and not run.job.model.has_experts:
-        return False
+        sends = {
+            "tp_overlap": int(layout.tp) > 1, "ep_overlap": experts, "routing_s": experts,
+            "dp_overlap": int(layout.dp) * int(layout.cp) > 1, "message_frac": int(layout.dp) * int(layout.cp) > 1,
+            "cast_passes": recipe.precision in LOW_PRECISIONS,
+        }  # fmt: skip
+        return stack.name in constant.scopes and sends.get(constant.name, True)
+    if "_grouped_" in constant.name:
+        return experts and constant.name.endswith(f".{grouped_kernel(stack, recipe.precision)}")
+    if constant.name.startswith("train_attention"):  # a scan's kernels go by flash attention 2
+        used = ATTENTION[stack.attention_kernel] + (ATTENTION["fa2"] if _has_scan(run.job.model) else ())
+        if constant.name not in used:
+            return False
     chip = run.job.cluster.accelerator
     scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
-    return not {"any", *scopes}.isdisjoint(constant.scopes)
+    return chip.calibration.find(constant.name, (*scopes, "any")).scope in constant.scopes
+
+
+def _has_scan(model: Model) -> bool:
+    """Whether a model has a linear recurrence."""
+    return any(isinstance(item, Recurrence) for stack in model.stacks for item in stack.items)
 
 
 def constants(facts: Facts) -> tuple[Constant, ...]:
@@ -143,7 +164,7 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
     torch_fused = tuple(n for n in stacks if n in fused and n not in engine)
     torch_eager = tuple(n for n in stacks if n in eager and n not in engine)
     overlapped = tuple(n for n, s in stacks.items() if s.dp_overlap > 0)
-    megatron_like = ("megatron-te", "megatron-2026", "nanotron", "fast-llm", "xla", "in-house", "hai-llm")
+    overlapping = ("nemo", "nemo-2026", "nanotron", "fast-llm", "xla", "in-house", "hai-llm")
     stack = partial(Constant, table="stacks")
     return (
         # where products alone reach what ml-engineering's table of maximum achievable matmul FLOPS has: 267 of 312
@@ -190,10 +211,10 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         stack("cast_passes", engine, 0.5, 0.02, 4.0),
         stack("cast_passes", torch_fused, 0.5, 0.02, 4.0),
         stack("cast_passes", torch_eager, 1.0, 0.02, 4.0),
-        stack("tp_overlap", megatron_like, 0.5, 0.02, 0.95),
+        stack("tp_overlap", overlapping, 0.5, 0.02, 0.95),
         stack("tp_overlap", ("fsdp-compile-async-tp",), 0.5, 0.02, 0.95),
-        stack("ep_overlap", ("megatron-te", "in-house", "hai-llm"), 0.3, 0.02, 0.95),
-        stack("ep_overlap", ("megatron-2026",), 0.5, 0.02, 0.95),
+        stack("ep_overlap", ("nemo", "in-house", "hai-llm"), 0.3, 0.02, 0.95),
+        stack("ep_overlap", ("nemo-2026",), 0.5, 0.02, 0.95),
         stack("routing_s", tuple(n for n, s in stacks.items() if s.routing_s), 4e-3, 5e-4, 2e-2),
         stack("dp_overlap", overlapped, 0.8, 0.1, 1.0),
         stack("message_frac", ("deepspeed-zero3",), 0.5, 0.02, 1.0, 1.0),

@@ -85,8 +85,9 @@ def plan(
     `on_compile` is called before the simulator is compiled first, which takes seconds, `on_first` with the plans of a
     few kinds of machines that may cost least, before the others are searched, where the search takes long, `on_ranked`
     with what is ranked before the rest of the answer is there: rows as they will be, but without commands, unit costs
-    and links. `dearest`: to train, machines that cost so many times the best even at their peak rate are not searched
-    (None: as many as for a list). `by_region`: an instance has a plan in every region, not in its cheapest alone.
+    and links. `dearest`: to train, machines that cost so many times the best even at the rates of their kernels are not
+    searched (None: as many as for a list). `by_region`: an instance has a plan in every region, not in its cheapest
+    alone.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -111,10 +112,10 @@ def plan(
         return report
 
     if workload.task in TRAINING:
-        from flopwise.search.plan_training import HOPELESS, plan_training  # noqa: PLC0415 - half is enough
+        from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half is enough
 
         draft = plan_training(
-            workload, model, facts, advance, alone=alone, dearest=dearest or HOPELESS, by_region=by_region,
+            workload, model, facts, advance, alone=alone, dearest=dearest, by_region=by_region,
             on_first=reporting(on_first), on_ranked=reporting(on_ranked),
         )  # fmt: skip
     else:

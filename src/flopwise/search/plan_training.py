@@ -14,6 +14,7 @@ from flopwise.changes.training import TrainingSetup, training_changes
 from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import run_cost_usd
+from flopwise.cost.sustained import training_rates
 from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -57,8 +58,9 @@ from flopwise.units import format_bytes, format_chance, format_seconds, format_u
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
-HOPELESS = 20.0
-"""Machines whose least conceivable cost is this many times that of the best run found are not searched for a list."""
+HOPELESS, HOPELESS_BY_COST = 20.0, 5.0
+"""Machines whose least conceivable cost is this many times that of the best run found are not searched for a list; the
+second where cost is all that counts, so that nothing else may speak for them."""
 CHANGED = ("precision", "recompute", "micro-batch", "batch", "devices", "optimizer")
 """Kinds of changes to the best plan whose effect is shown."""
 SHOWN = 10
@@ -94,7 +96,7 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
 
 def plan_training(
     workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    dearest: float = HOPELESS, by_region: bool = False, on_first: Callable[[PlanDraft], None] | None = None,
+    dearest: float | None = None, by_region: bool = False, on_first: Callable[[PlanDraft], None] | None = None,
     on_ranked: Callable[[PlanDraft], None] | None = None,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the layouts that meet the workload's targets; `alone` to `by_region` as in `plan`.
@@ -109,6 +111,7 @@ def plan_training(
     draft = PlanDraft()
     draft.assumptions += check_training(workload, model, facts)
     groups = _by_stack(workload, facts, draft, alone=alone)
+    dearest = dearest or (HOPELESS_BY_COST if workload.by_cost_alone else HOPELESS)
 
     def report_first(options: Sequence[TrainingOption]) -> bool:
         picks, _ = best_and_missed(options, _best_rows)
@@ -386,15 +389,17 @@ def _options(
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count)
         away = Offloads(job)
-        kept.tables.clusters = [node.cluster for node in nodes]
         known, is_usual = len(kept.known), len(nodes) == most_nodes
-        for done, (floor_usd, node) in enumerate(_by_floor(job, nodes, tokens, workload, draft)):
+        by_floor = _by_floor(job, nodes, tokens, workload, draft)
+        for done, (floor_usd, node) in enumerate(by_floor):
             report(before + done, steps)
             if report_first is not None and is_usual and done and done % FIRST_NODES == 0:
                 is_fresh = len(kept.known) - known > done / 2
                 report_first = None if not is_fresh or report_first(options) else report_first
-            if floor_usd > dearest * best[precision]:
-                reason = f"costs over {dearest:g} times the best even at its peak rate"
+            most_usd = dearest * best[precision]
+            kept.tables.clusters = [other.cluster for least_usd, other in by_floor[done:] if least_usd <= most_usd]
+            if floor_usd > most_usd:
+                reason = f"costs over {dearest:g} times the best even at its kernels' rates"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
             band = memory_band(recipe, facts.calibration, node.cluster.accelerator)
@@ -480,7 +485,7 @@ def _by_floor(
         most = workload.max_gpus if node.networked else node.count
         if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
             example = f"{node.label}: {format_seconds(floor_s / most)} on {most} devices"
-            draft.ruled_out.add("too slow for the deadline even at its peak rate", 1, example, unit="machines")
+            draft.ruled_out.add("too slow for the deadline even at its kernels' rates", 1, example, unit="machines")
             slow.append((floor_s / most, node))
             continue
         kept.append((floor_s / 3600 * node.priced[0].usd_per_hour / node.count, node))
@@ -499,12 +504,15 @@ def floor_flops(search: LayoutSearch) -> float:
 
 
 def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
-    """Device-seconds that `flops` operations take at least: at the datasheet's peak rate.
+    """Device-seconds that `flops` operations take at least: at the rate of large products, or of attention if higher.
 
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    return flops / node.cluster.rates.peak_flops_per_s(search.recipe.precision)
+    asked = search.recipe.precision
+    rates = training_rates(node.cluster.rates, search.recipe.stack, asked)
+    attention = rates.peak_flops_per_s(asked) * rates.value["attention_frac"]
+    return flops / max(rates.matmul_flops_per_s(asked), attention)
 
 
 def _count_unfit(job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft) -> None:
@@ -632,6 +640,8 @@ class Offloads:
         """
         if not node.host_bytes or not node.cluster.rates.pcie_bytes_per_s:
             return
+        if not node.networked and self.search.checkpoint_bytes > node_bytes(node):
+            return  # devices and hosts together are too small
         if result.fitting:
             away = self.at(ACTIVATIONS)
             if copying_is_quicker(self.search, away, result):
@@ -646,6 +656,11 @@ class Offloads:
                 yield away, result
             if fitting:
                 return
+
+
+def node_bytes(node: NodeKind) -> float:
+    """Memory of a node's devices and of its hosts, whatever lies where."""
+    return node.count * (node.cluster.accelerator.hbm_bytes + node.host_bytes)
 
 
 def copying_is_quicker(search: LayoutSearch, away: LayoutSearch, result: TimedLayouts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from flopwise.errors import InfeasibleError
 from flopwise.facts import defaults
@@ -31,10 +32,13 @@ def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
     limits = workload.limits
     if limits.software or limits.gpus or limits.vendors or limits.instances:
         return []
-    try:
-        candidates = plan(workload.with_limits(software=PORTED_SOFTWARE), facts, alone=False).plans
-    except InfeasibleError:
-        return []
+    searches: list[tuple[tuple[str, ...], float | None]] = [(PORTED_SOFTWARE, None)]
+    if workload.task in TRAINING and workload.by_cost_alone:  # of each the cheapest is wanted, whatever comes after it
+        searches = [((name,), 1.0) for name in PORTED_SOFTWARE]
+    candidates: list[Candidate] = []
+    for software, dearest in searches:
+        with suppress(InfeasibleError):
+            candidates += plan(workload.with_limits(software=software), facts, alone=False, dearest=dearest).plans
     by_software = cheapest_by_software(candidates, facts)
     return [port(software, c, workload, facts, c.cost_usd, cost_usd) for software, c in by_software]
 

@@ -101,6 +101,12 @@ class Resolved(WorkloadTraffic):
         return specs.assumed_kinds(spot=self.spot, reserved=self.reserved)
 
     @property
+    def by_cost_alone(self) -> bool:
+        """Whether the cost of a run is all that counts: nothing limits its time, its rate or what it may cost."""
+        limits = (self.deadline_s, self.tokens_per_s, self.budget_usd, self.max_usd_per_hour)
+        return self.objective == "cost" and all(limit is None for limit in limits)
+
+    @property
     def engine(self) -> Engine:
         """The inference engine that is asked for, else the usual one. Raises UnknownNameError."""
         engine: Engine = self.facts.engine(self.limits.engine or defaults.ENGINE)

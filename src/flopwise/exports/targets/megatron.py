@@ -30,7 +30,9 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
 """Formats of `cost.precisions` as Megatron-Core has them."""
 RECOMPUTED = {"attention": ("core_attn",), "fine": ("layernorm", "moe_act", "mla_up_proj")}
 """Modules that selective recompute runs again, by the stack's kind of it."""
-PLAIN_STACKS = ("megatron-te", "megatron-2026", "megatron-2021")
+RECIPES = ("nemo", "nemo-2026")
+"""Stacks that turn on what NVIDIA's performance recipes do."""
+PLAIN_STACKS = ("megatron-te", "megatron-2026", "megatron-2021", *RECIPES)
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
@@ -146,7 +148,11 @@ def _experts(shape: DecoderShape, job: TrainJob) -> Iterator[str]:
     tp, ep = int(job.layout.tp), int(job.layout.ep)
     yield from _flag("expert-model-parallel-size", ep)
     yield from _flag("expert-tensor-parallel-size", int(job.recipe.expert_tp(tp, ep)))
-    yield from _flag("moe-token-dispatcher-type", "alltoall")
+    if job.recipe.stack.name in RECIPES:
+        yield from _flag("moe-token-dispatcher-type", "flex")
+        yield from _flag("moe-flex-dispatcher-backend", "deepep")
+    else:
+        yield from _flag("moe-token-dispatcher-type", "alltoall")
     yield "--moe-grouped-gemm"
 
 
@@ -163,6 +169,19 @@ def chunk_layers(layers: int, stages: int, chunks: int) -> list[int]:
         for rank, (each, left) in enumerate(of_ranks)
     ]
     return [int(size) for size in sizes]
+
+
+def _tuned(job: TrainJob) -> Iterator[str]:
+    """What NVIDIA's performance recipes turn on of a dense model.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance; names as in megatron/training/arguments.py.
+    """
+    if int(job.layout.tp) > 1 and job.layout.sequence_parallel:
+        yield "--tp-comm-overlap"
+    if "--bf16" in PRECISIONS[job.recipe.precision]:
+        yield "--grad-reduce-in-bf16"
+    yield "--cross-entropy-loss-fusion"
+    yield from _flag("cross-entropy-fusion-impl", "te")
 
 
 def _parallel(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
@@ -184,6 +203,8 @@ def _parallel(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
         yield "--use-distributed-optimizer"
         yield "--overlap-grad-reduce"
         yield "--overlap-param-gather"
+    if job.recipe.stack.name in RECIPES:
+        yield from _tuned(job)
     if layout["shard"]:
         yield from _flag("num-distributed-optimizer-instances", layout["dp"] * layout["cp"] // layout["shard"])
     if "optimizer" in layout.get("offload", ()):
@@ -257,6 +278,8 @@ def _assumptions(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
         yield "--rotary-base is Megatron-LM's default, 10000; --rotary-base changes it"
     if name not in PLAIN_STACKS:
         yield f"the plan's times and memory are those of {name}: plan with --stack megatron-te to see Megatron-LM's"
+    if name in RECIPES and shape.mixture is not None:
+        yield "DeepEP (deepseek-ai/DeepEP) sends tokens to their experts: it has to be installed"
     if deployment.task == "finetune":
         yield "--pretrained-checkpoint: weights that Megatron-Bridge or tools/checkpoint converted to Megatron's format"
     if shape.mixture is not None:
