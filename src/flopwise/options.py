@@ -262,6 +262,8 @@ class Option:
         one = dict(self.kind.schema)
         if not self.repeated:
             return {"description": self.help} | one
+        if one.get("type") == "object":
+            return {"description": self.help, "type": "array", "items": one}
         text_alone = [one] if one.get("type") == "string" or "enum" in one else [{"type": "string", "minLength": 1}]
         return {"description": self.help, "anyOf": [{"type": "array", "items": one}, *text_alone]}
 

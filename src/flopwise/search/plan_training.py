@@ -509,10 +509,10 @@ def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
     Raises:
         MissingFactError: the device lacks a rate that the recipe needs.
     """
-    asked = search.recipe.precision
-    rates = training_rates(node.cluster.rates, search.recipe.stack, asked)
-    attention = rates.peak_flops_per_s(asked) * rates.value["attention_frac"]
-    return flops / max(rates.matmul_flops_per_s(asked), attention)
+    precision = search.recipe.precision
+    rates = training_rates(node.cluster.rates, search.recipe.stack, precision)
+    attention = rates.peak_flops_per_s(precision) * rates.value["attention_frac"]
+    return flops / max(rates.matmul_flops_per_s(precision), attention)
 
 
 def _count_unfit(job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft) -> None:

@@ -171,7 +171,7 @@ def chunk_layers(layers: int, stages: int, chunks: int) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def _tuned(job: TrainJob) -> Iterator[str]:
+def _recipe_flags(job: TrainJob) -> Iterator[str]:
     """What NVIDIA's performance recipes turn on of a dense model.
 
     Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance; names as in megatron/training/arguments.py.
@@ -204,7 +204,7 @@ def _parallel(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
         yield "--overlap-grad-reduce"
         yield "--overlap-param-gather"
     if job.recipe.stack.name in RECIPES:
-        yield from _tuned(job)
+        yield from _recipe_flags(job)
     if layout["shard"]:
         yield from _flag("num-distributed-optimizer-instances", layout["dp"] * layout["cp"] // layout["shard"])
     if "optimizer" in layout.get("offload", ()):
