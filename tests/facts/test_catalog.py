@@ -119,7 +119,7 @@ def test_an_open_name_says_what_was_assumed(given_name: str, name: str) -> None:
     assert found.accelerator.name == name
     assert found.ambiguous
     assert found.note
-    assert "took" in found.note or "whose row" in found.note
+    assert "is assumed" in found.note or "whose row" in found.note
 
 
 @each("name", FACTS.accelerators)
