@@ -102,7 +102,7 @@ def test_bounds_of_the_step() -> None:
     flops = 3 * PRODUCTS_FLOP / BATCH + (1 + 2.5) * CAUSAL / BATCH
     assert found.lower_bound_s == exactly(micros * flops / 2 / PEAK)
     hidden_states = micros * LAYERS * 2 * 2 * 2 * (1 / 2) * SEQ * WIDTH * 2 / NVLINK
-    gradients = (LAYERS * (MATRICES / 2 + 2 * WIDTH) + WIDTH + VOCAB * WIDTH) * 2
+    gradients = (LAYERS * (MATRICES / 2 + 2 * WIDTH) + WIDTH + VOCAB * WIDTH) * 4  # summed in 32 bits
     inside, across = 2 * (3 / 4) * gradients / NVLINK, 2 * (1 / 2) * gradients / 4 / NETWORK  # four a node, two nodes
     launches = micros * 3 * (LAYERS * 14 + 1 + 2) * MEGATRON.launch_s
     alone = hidden_states + inside + across

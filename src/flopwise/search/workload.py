@@ -102,7 +102,7 @@ class Resolved(WorkloadTraffic):
 
     @property
     def by_cost_alone(self) -> bool:
-        """Whether the cost of a run is all that counts: nothing limits its time, its rate or what it may cost."""
+        """True if the cost of a run is all that counts: nothing limits its time, its rate or what it may cost."""
         limits = (self.deadline_s, self.tokens_per_s, self.budget_usd, self.max_usd_per_hour)
         return self.objective == "cost" and all(limit is None for limit in limits)
 
