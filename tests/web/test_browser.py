@@ -244,6 +244,7 @@ def test_a_link_holds_what_is_unfolded_listed_and_filtered(page: Page) -> None:
     rows = page.locator("tr[data-rank]").count()
     assert rows > 10
     page.get_by_text("Where it may run").click()  # open at first on a wide screen
+    expect(page).to_have_url(re.compile("-where"))  # the address follows what is folded
     listed = page.locator("details table", has_text="instances without a plan").inner_text()
     page.goto(page.url)
     settled(page)
