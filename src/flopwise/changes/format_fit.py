@@ -245,7 +245,7 @@ def _format_figures(row: FormatFit) -> Iterator[Figure]:
             yield term(f"{shown} in {row.weights}", one.value, one.unit, name, one)  # type: ignore[arg-type] # a number
     for word in ("low", "high"):
         if (end := known.get(f"throughput, {word}")) is not None:
-            yield term(f"tokens/s in {row.weights}, {word}", end.value, end.unit, end.name, end)  # type: ignore[arg-type]
+            yield term(f"tokens/s in {row.weights}, {word}", end.value, end.unit, end.name, end)  # type: ignore[arg-type] # a number
     formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
     alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
     yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)

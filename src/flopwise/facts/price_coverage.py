@@ -18,7 +18,7 @@ OFTEN_UNKNOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceCoverage:
-    """Of how many of a provider's offers with accelerators such a price is known (`assumed`: taken to be)."""
+    """The number of a provider's offers with accelerators whose price of one kind is known (`assumed`: estimated)."""
 
     provider: str
     known: int
