@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flopwise.cost.money import tiered_usd
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.allocate import allocate as allocation
 from flopwise.fleet.allocate import allocation_problem
@@ -14,7 +15,6 @@ from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import VOLUMES, Platform
 from flopwise.fleet.outlook import scaled_workload
 from flopwise.fleet.planned import planned_workloads
-from flopwise.fleet.prices import tiered_usd
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from
 from named import FACTS

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import flopwise
+from flopwise.cost.money import volume_usd
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import HostedPrice
@@ -110,14 +111,14 @@ def test_storage_and_egress_in_tiers() -> None:
     """aws: $0.023 a GiB and month up to 51,200 GiB, 0.022 beyond; out: 100 GiB free, 0.09 to 10,240, 0.085 beyond."""
     tiers = {(r["provider"], r["kind"], r["from_gb"]): float(r["usd_per_gb"]) for r in table("storage_prices.csv")}
     assert tiers["aws", "storage", "51200"] == 0.022
-    kept, _ = prices.volume_usd("aws", "storage", 60_000 * GIB, FACTS)  # type: ignore[misc]  # its price is known
+    kept, _ = volume_usd("aws", "storage", 60_000 * GIB, FACTS)  # type: ignore[misc]  # its price is known
     assert kept == pytest.approx(51_200 * 0.023 + 8_800 * 0.022)
-    sent, _ = prices.volume_usd("aws", "egress", 20_000 * GIB, FACTS)  # type: ignore[misc]
+    sent, _ = volume_usd("aws", "egress", 20_000 * GIB, FACTS)  # type: ignore[misc]
     assert sent == pytest.approx(10_140 * 0.09 + 9_760 * 0.085)
-    zones, _ = prices.volume_usd("aws", "inter_zone", 500 * GIB, FACTS)  # type: ignore[misc]
+    zones, _ = volume_usd("aws", "inter_zone", 500 * GIB, FACTS)  # type: ignore[misc]
     assert zones == pytest.approx(500 * 0.02)
     # azure counts gigabytes of 1e9 bytes
-    azure, _ = prices.volume_usd("azure", "egress", 1e12, FACTS)  # type: ignore[misc]
+    azure, _ = volume_usd("azure", "egress", 1e12, FACTS)  # type: ignore[misc]
     assert azure == pytest.approx(900 * 0.087)
 
 

@@ -17,7 +17,7 @@ from flopwise.results import FactRows
 from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from flopwise.facts.catalog import Facts
     from flopwise.ops.model_card import ModelCard
@@ -203,12 +203,14 @@ def models(
         >>> flopwise.models("Llama-3.1-8B")[0]["parameters"]
         8030261248
     """
-    rows: Sequence[Mapping[str, Any]] = load_facts(facts).models.rows()
-    if name is not None:
-        exact = [row for row in rows if name.lower() in (str(row["name"]).lower(), str(row["hf_id"]).lower())]
-        rows = exact or [row for row in rows if _matches(name, str(row["name"]), str(row["hf_id"]))]
+    catalog = load_facts(facts).models
+    if name is None:
+        rows = catalog.rows(lambda *names: _matches(matching, *names)) if family is kind is None else catalog.rows()
+    else:
+        rows = catalog.rows(lambda *names: name.lower() in (text.lower() for text in names))
+        rows = rows or catalog.rows(lambda *names: _matches(name, *names))
         if not rows:
-            raise UnknownNameError("model", name, [str(row["name"]) for row in load_facts(facts).models.rows()])
+            raise UnknownNameError("model", name, catalog.names)
     for column, what, given in (("model_type", "model family", family), ("kind", "kind of model", kind)):
         if given is not None:
             known = {str(row[column]).lower(): row[column] for row in rows}

@@ -136,7 +136,7 @@ USUAL_CLOUD = "aws"
 
 def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[float, str] | None]:
     """The corpus of a run, and what its ids and its text cost a month in object storage."""
-    from flopwise.fleet.prices import volume_usd
+    from flopwise.cost.money import volume_usd
     from flopwise.training.corpus import corpus
 
     text = corpus(job.model.vocab, tokens)

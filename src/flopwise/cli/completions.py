@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
 
 NAMES: dict[str, Callable[[Facts], Iterable[str]]] = {
-    "model": lambda facts: (str(row["name"]) for row in facts.models.rows()),
+    "model": lambda facts: facts.models.names,
     "gpu": lambda facts: facts.accelerators,
     "vendor": lambda facts: (a.vendor for a in facts.accelerators.values()),
     "instance": lambda facts: (offer.instance for offer in facts.offers),

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flopwise.errors import SpecError
 from flopwise.ops.types import Floats, Ints
 from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
-    from flopwise.facts.price_book import PurchaseTerms
+    from flopwise.facts.catalog import Facts
+    from flopwise.facts.price_book import PurchaseTerms, VolumeKind, VolumePrice
 
 
 def num_instances(num_gpus: Ints, gpus_per_instance: Ints) -> Ints:
@@ -53,6 +55,29 @@ def run_cost_usd(seconds: Floats, start_s: Floats, usd_per_hour: Floats, terms: 
     if terms is not None:
         hours = billed_hours(hours, unit_s=terms.billing_unit_s, minimum_s=terms.minimum_s)
     return hours * usd_per_hour
+
+
+def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:
+    """The cost of `nbytes` a month under `tiers` of (from this byte on, USD for a byte), in USD; broadcasts.
+
+    Source: arithmetic: each byte costs what its tier says. Assumes: one bill for all of a provider's regions.
+    """
+    ends = [*(start for start, _ in tiers[1:]), np.inf]
+    total: Floats = 0.0 * nbytes
+    for (start, usd), end in zip(tiers, ends, strict=True):
+        total = total + usd * np.clip(nbytes - start, 0.0, end - start)
+    return total
+
+
+def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
+    """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
+
+    Raises: SpecError: negative bytes.
+    """
+    if not 0 <= nbytes < float("inf"):
+        raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
+    price = facts.volume_prices.get((provider, kind))
+    return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)
 
 
 def unit_usd(usd: float | None, amounts: Mapping[str, float | None]) -> dict[str, float]:

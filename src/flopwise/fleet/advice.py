@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flopwise.cost.money import volume_usd
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import SetupNote
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import ChosenWorkload
-from flopwise.fleet.prices import volume_usd
 from flopwise.fleet.spec import API
 from flopwise.training.corpus import corpus
 from flopwise.units import format_bytes, format_count, format_rate, format_usd

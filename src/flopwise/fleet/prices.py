@@ -2,7 +2,7 @@
 
 On demand is rounded to the provider's unit of time and may have a discount for staying on; spot pays for checkpoints,
 for work done twice and for starting again; a reservation is paid all month, used or not. A price that is not known
-stays unknown. Every function but `effective`, `run_usd`, `volume_usd` and `break_even` takes arrays too.
+stays unknown. Every function but `effective`, `run_usd` and `break_even` takes arrays too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flopwise.cost.money import billed_hours
+from flopwise.cost.money import billed_hours, volume_usd
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
-from flopwise.facts.price_book import VOLUME_KINDS, HostedPrice, VolumeKind, VolumePrice
+from flopwise.facts.price_book import VOLUME_KINDS, HostedPrice, VolumeKind
 from flopwise.fleet.model import ResolvedJob, VolumeBill
 from flopwise.ops.types import Floats
 from flopwise.training.goodput import DEFAULT_RELIABILITY, daly_interval_s, progress_frac
@@ -182,29 +182,6 @@ def run_usd(offer: Offer, purchase: str, hours: float, facts: Facts) -> tuple[fl
 
 
 # Bytes kept and sent
-
-
-def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats:
-    """The cost of `nbytes` a month under `tiers` of (from this byte on, USD for a byte), in USD; broadcasts.
-
-    Source: arithmetic: each byte costs what its tier says. Assumes: one bill for all of a provider's regions.
-    """
-    ends = [*(start for start, _ in tiers[1:]), np.inf]
-    total: Floats = 0.0 * nbytes
-    for (start, usd), end in zip(tiers, ends, strict=True):
-        total = total + usd * np.clip(nbytes - start, 0.0, end - start)
-    return total
-
-
-def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
-    """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
-
-    Raises: SpecError: negative bytes.
-    """
-    if not 0 <= nbytes < float("inf"):
-        raise SpecError(f"{kind}: {nbytes:g} bytes is out of range; allowed: 0 or more")
-    price = facts.volume_prices.get((provider, kind))
-    return None if price is None else (float(tiered_usd(nbytes, price.tiers)), price)
 
 
 def volume_bills(

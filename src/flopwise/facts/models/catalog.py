@@ -313,13 +313,16 @@ class ModelCatalog:
         """Names of the models, in their order."""
         return [r["name"] for r in self._index.records]
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One row a model.
+    def rows(self, passes: Callable[[str, str], bool] | None = None) -> list[dict[str, Any]]:
+        """One row a model; where `passes` is given, of the models whose name and hub id ("": none) it returns True for.
 
         Keys: name, hf_id, model_type, kind, parameters, active_parameters, layers, width, heads, kv_heads, context,
         source, date, confidence, notes; None where unknown or not meant.
         """
-        return [_row(record, model_of_record(record, self._classes)) for record in self._index.records]
+        records = self._index.records
+        if passes is not None:
+            records = [record for record in records if passes(record["name"], record.get("hf_id") or "")]
+        return [_row(record, model_of_record(record, self._classes)) for record in records]
 
     def model(self, spec: str, *, assume_family: str | None = None, offline: bool = False) -> Model:
         """The model that `spec` names: a catalog name, a folder, a `config.json`, a size such as `7B`, or a hub id.
