@@ -43,6 +43,9 @@ SERVING: list[dict[str, Any]] = [
     {"model": "bert-base-uncased", "gpu": "t4", "input_tokens": 128, "weights": "fp16"},
     {"model": "Llama-3.1-8B", "gpu": "a10g", "weights": "awq", "price": 1.5},
     {"model": "Llama-3.1-8B", "gpu": "a100-80gb", "kv_dtype": "fp8", "concurrency": 16, "input_tokens": 4000},
+    {"model": "Qwen3.5-35B-A3B", "gpu": "Arc Pro B70", "engine": "llama.cpp", "weights": "Q4_K_M", "concurrency": 1},
+    {"model": "Qwen3-Next-80B-A3B", "gpu": "MI300X", "engine": "llama.cpp-2025", "weights": "Q4_K_M"},
+    {"model": "Llama-3.1-8B", "gpu": "MI100", "engine": "vllm-2025", "concurrency": 4},
 ]
 MEMORY: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "dp": 8, "fsdp": True},

@@ -59,8 +59,7 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
     "sglang": (("sglang-2025", (0, 5, 10), 2026),),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025), ("llama.cpp-2025", (0, 24), 2026)),
 }
-"""Older generations of an engine, oldest first: row, first release after it, year of that release; llama.cpp's are those
-of ollama."""
+"""Older generations of an engine, oldest first: row, first release after it (of ollama for llama.cpp), and its year."""
 BUILDS = {"llama.cpp-2024": 4400, "llama.cpp-2025": 8300}
 """First build after a generation, where releases are counted: of January 2025, of March 2026."""
 LEAST_YEAR = 2024

@@ -194,7 +194,9 @@ class _Tree:
     def __init__(self, estimate: ServeEstimate) -> None:
         self.estimate, self.job = estimate, estimate.job
         limited = replace(self.job.cluster, rates=limited_rates(self.job.cluster.rates))
-        self.device, self.row, self.machine = Device(limited), self.job.engine, runner(self.job)
+        self.row, self.machine = self.job.engine, runner(self.job)
+        source = f"data/engines.json, {self.row.name}: {self.row.source}; data/calibration/serving.json"
+        self.device = Device(limited, self.machine.own_rates, source)
         self.output = setting("output tokens", self.job.output_tokens, "tokens")
         self.prompt = prompt(self.job.model, self.job.input_tokens)
         read = self.job.input_tokens if self.job.decodes else int(self.prompt.tokens)
