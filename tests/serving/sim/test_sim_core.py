@@ -93,7 +93,7 @@ def some_cost(rng: Generator, unit: int) -> StepCost:
     )
 
 
-def some_setup(rng: Generator, unit: int) -> Setup:
+def some_setup(rng: Generator, unit: int, *, spare: bool = True) -> Setup:
     limits = ReplicaLimits(
         max_batch=int(rng.choice([1, 2, 5, MOST_BATCH])),
         step_tokens=int(rng.choice([1, 4, 32, 300])),
@@ -129,7 +129,7 @@ def some_setup(rng: Generator, unit: int) -> Setup:
         think_s=float(rng.choice([0, 1e-5, 1e-2])),
         prefill_replicas=int(rng.choice([0, 0, 1, 2])),
         transfer=Transfer(latency_s=float(rng.choice([0, 1e-4])), s_per_token=1e-7),
-        spare=1,
+        spare=int(spare),
     )
 
 
@@ -138,7 +138,7 @@ def some_setup(rng: Generator, unit: int) -> Setup:
 def test_it_equals_the_reference_at_every_look(seed: int, unit: int, steered: bool) -> None:
     """Advanced to times at random; with `steered`, replicas are started and drained on the way."""
     rng = np.random.default_rng(seed)
-    plan = some_setup(rng, unit)
+    plan = some_setup(rng, unit, spare=steered)
     slow, fast = ReferenceFleet(plan), FastFleet(plan)
     spare, time_ps = len(plan.roles) - 1, 0
     for look in range(10_000):

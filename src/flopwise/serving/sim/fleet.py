@@ -143,14 +143,16 @@ class FastFleet:
         self.prefill = np.array(setup.cost.numbers, dtype=np.int64)
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
         self.sent = np.full(2 * max(nodes, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
-        feedback = bool(setup.users) or PREFILL in setup.roles or sessions
+        feedback, direct = bool(setup.users) or sessions, bool(setup.users) and count == 1
+        crowd = max(sum((role == DECODE) == back for role in setup.roles) for back in (False, True))
         for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
             "links": len(stores) if kept else 0, "sessions": sessions, "turns": -1, "fetching": -1,
             "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
-            "loads": feedback or (count > 1 and setup.balancer != ROUND_ROBIN), "closed": bool(setup.users),
+            "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
+            "closed": bool(setup.users), "direct": direct,
             "think": setup.think_ps, "moving": -1,
             "issued": min(setup.users, rows) if setup.users else rows,
         }  # fmt: skip
