@@ -890,4 +890,3 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
     for r in range(len(ps)):
         if ps[r].role != PREFILL:
             advance(w, ps[r], a, until)
-

@@ -143,7 +143,8 @@ class FastFleet:
         self.prefill = np.array(setup.cost.numbers, dtype=np.int64)
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
         self.sent = np.full(2 * max(nodes, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
-        feedback, direct = bool(setup.users) or sessions, bool(setup.users) and count == 1
+        feedback = bool(setup.users) or sessions or (PREFILL in setup.roles and bool(stores))
+        direct = bool(setup.users) and count == 1 and not stores
         crowd = max(sum((role == DECODE) == back for role in setup.roles) for back in (False, True))
         for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
