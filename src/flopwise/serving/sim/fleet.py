@@ -181,7 +181,9 @@ class FastFleet:
             p[name] = 0
         p["oldest"] = p["newest"] = -1
         p["on"], p["now"], p["accepts"], p["due"] = on_ps, on_ps, 1, NEVER
-        p["plain"] = self.setup.fcfs and p["role"] != DECODE
+        # what stores bring comes later than what was sent after it
+        in_order = not self.world["links"][0] or self.world["sessions"][0]
+        p["plain"] = self.setup.fcfs and p["role"] != DECODE and in_order
         batch, nodes = self.setup.limits.max_batch, int(self.world["nodes"][0])
         self.slots["after"][replica * batch : (replica + 1) * batch] = np.arange(1, batch + 1)
         self.prefixes[replica * nodes : (replica + 1) * nodes] = 0
@@ -275,7 +277,7 @@ def _requests(setup: Setup) -> Column:
     if np.any(setup.hits):
         table[layout.HAVE] = setup.hits
     table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
-    if not setup.fcfs or limits.preempt:
+    if not setup.fcfs or limits.preempt or limits.stores:
         table[layout.RANK] = setup.rank
     table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
     if trace.follows:
