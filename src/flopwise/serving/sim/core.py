@@ -460,7 +460,7 @@ def finish(w, p, a, place, own):
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
         w.issued += 1
-        if w.direct and p.accepts and w.next == w.issued - 1:
+        if w.direct and p.accepts and w.next == w.issued - 1 and a.q[COME, w.next] <= w.until:
             row = w.next
             w.next += 1
             a.q[WHERE, row] = 0
@@ -826,7 +826,7 @@ SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, NODES, TWO, NODES, LINKS
 def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
     w, a = world[0], Arrays(slots, q, pre, tree, low, links, tables, prefill, k)
-    front_on, back_on, w.staged = NEVER, NEVER, 1
+    front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
             back_on = min(back_on, ps[r].on)

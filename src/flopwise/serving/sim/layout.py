@@ -86,6 +86,7 @@ WORLD = record(
     "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
     "next", "issued", "moving", "done", "turn", "back_turn",
     "staged",  # replicas for prompts are still to be advanced before those that decode
+    "until",  # the time to which all are advanced
     "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
 )  # fmt: skip
 PHASES = BINS
