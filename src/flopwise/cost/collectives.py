@@ -33,17 +33,18 @@ def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Flo
     Assumes: ranks lie `stride` apart and each inner group is filled before the next begins.
     """
     groups: list[tuple[Level, Floats]] = []
-    done: Floats = np.ones(np.broadcast(n, stride).shape)
-    last = len(fabric.levels) - 1
-    for index, level in enumerate(fabric.levels):
-        if index == last:
-            joined = n / done
-        else:
-            room = np.maximum(1.0, np.floor(level.size / np.maximum(stride * done, 1.0)))
-            joined = np.minimum(n / done, room)
-        joined = np.maximum(joined, 1.0)
+    left: Floats = np.multiply(n, 1.0)  # peers that no level has joined yet
+    apart: Floats = np.multiply(stride, 1.0)
+    done: Floats = 1.0
+    *inner, last = fabric.levels
+    for level in inner:
+        room = np.maximum(1.0, np.floor(level.size / np.maximum(apart, 1.0)))
+        joined = np.maximum(np.minimum(left, room), 1.0)
         done = done * joined
-        groups.append((_rank_level(level, stride * done) if level.shared else level, joined))
+        left, apart = n / done, stride * done
+        groups.append((_rank_level(level, apart) if level.shared else level, joined))
+    joined = np.maximum(left, 1.0)
+    groups.append((_rank_level(last, apart * joined) if last.shared else last, joined))
     return groups
 
 
@@ -74,12 +75,13 @@ def _share_s(
     level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0, *, ring: bool = False
 ) -> Floats:
     """A collective in which every rank sends `passes` times (g - 1) / g of `nbytes`; 0 for a group of one."""
-    if not np.any(joined > 1.0):
+    several = joined > 1.0
+    if not several.any():  # type: ignore[union-attr]  # an array, or one of NumPy's scalars
         return np.zeros(np.broadcast(nbytes, joined).shape)
-    gain = gain * np.where(joined > PAIR, 1.0, level.pair)
-    transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
-    fixed = level.launch_s + 0.5 * passes * level.hop_s * (joined - 1.0 if ring else _steps(joined))
-    return np.where(joined > 1.0, ramped_s(level, fixed, transfer), 0.0)
+    gain, others = gain * np.where(joined > PAIR, 1.0, level.pair), joined - 1.0
+    transfer = passes * others / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
+    fixed = level.launch_s + 0.5 * passes * level.hop_s * (others if ring else _steps(joined))
+    return np.where(several, ramped_s(level, fixed, transfer), 0.0)
 
 
 def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
