@@ -24,7 +24,11 @@ PAIR = 2.0
 """Ranks of the smallest group: it cannot use all channels of a switch."""
 
 
-def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Floats]]:
+Groups = list[tuple[Level, Floats]]
+"""Of each level, innermost first, how many peers (or groups of the level below) of a collective it joins."""
+
+
+def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> Groups:
     """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first.
 
     A level that ranks share has the rate of one of them: those `stride` apart are in groups that send at the same time.
@@ -32,7 +36,7 @@ def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Flo
     Source: NCCL: a hierarchical collective joins each level's groups in turn.
     Assumes: ranks lie `stride` apart and each inner group is filled before the next begins.
     """
-    groups: list[tuple[Level, Floats]] = []
+    groups: Groups = []
     left: Floats = np.multiply(n, 1.0)  # peers that no level has joined yet
     apart: Floats = np.multiply(stride, 1.0)
     done: Floats = 1.0
@@ -94,25 +98,28 @@ def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
 
 
 def _reduce_here_s(level: Level, nbytes: Floats, joined: Floats, direct: bool | NDArray[np.bool_]) -> Floats:
-    gain = np.maximum(
-        1.0, level.multicast * 2.0 * (joined - 1.0) / (joined + 1.0)
-    )  # the switch adds up: (n + 1) / n sent
+    gain: Floats = 1.0
+    if level.multicast:  # the switch adds up: (n + 1) / n sent
+        gain = np.maximum(1.0, level.multicast * 2.0 * (joined - 1.0) / (joined + 1.0))
     library = _share_s(level, nbytes, joined, 2.0, gain)
-    if np.any(direct) and np.isfinite(level.direct_s):
+    if direct is not False and np.any(direct) and np.isfinite(level.direct_s):
         return np.where(direct, np.minimum(library, _direct_s(level, nbytes, joined)), library)
     return library
 
 
-def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, direct: bool = False) -> Floats:
+def all_reduce_s(
+    fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, direct: bool = False, groups: Groups | None = None
+) -> Floats:
     """Sum over `n` ranks, result on all. `direct`: custom kernels for small messages, as serving engines have them.
 
-    Inside: reduce-scatter, all-reduce of the share outside, all-gather inside.
+    Inside: reduce-scatter, all-reduce of the share outside, all-gather inside. `groups`: `level_groups` of the ranks,
+    where they are known.
 
     Source: NCCL documentation (ring, tree, NVLS); rates calibrated. Assumes: levels run one after the other.
     """
     total: Floats = 0.0
     left: Floats = nbytes
-    groups = level_groups(fabric, n, stride)
+    groups = groups or level_groups(fabric, n, stride)
     custom: bool | NDArray[np.bool_] = direct
     for level, joined in groups:
         if direct and np.isfinite(level.direct_devices):
@@ -123,8 +130,10 @@ def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, d
     return total
 
 
-def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
-    """Every rank ends with all `nbytes`, of which it held 1 / n.
+def all_gather_s(
+    fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, groups: Groups | None = None
+) -> Floats:
+    """Every rank ends with all `nbytes`, of which it held 1 / n; `groups` as in `all_reduce_s`.
 
     Level by level; between nodes round a ring, for which libraries have no tree.
 
@@ -133,7 +142,7 @@ def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> F
     total: Floats = 0.0
     left: Floats = nbytes
     last = fabric.levels[-1]
-    for level, joined in level_groups(fabric, n, stride):
+    for level, joined in groups or level_groups(fabric, n, stride):
         total = total + _share_s(level, left, joined, 1.0, ring=level is last and len(fabric.levels) > 1)
         left = left / joined
     return total

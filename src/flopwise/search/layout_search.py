@@ -138,12 +138,12 @@ class LayoutSearch:
 
         Kinds of node ask for many of the same rows: each is evaluated once.
         """
-        known = self._partial_bytes.setdefault("rows", np.empty(0, dtype=np.intp))
-        new = np.flatnonzero(~np.isin(rows, known))
+        known = self._partial_bytes.setdefault("rows", np.full(1, -1))
+        new = np.flatnonzero(known[np.searchsorted(known, rows, side="right") - 1] != rows)
         if new.size:
             some = replace(layout.take(new), recompute_every=np.array(EVERY)[:, None])
             nbytes = np.broadcast_to(allocated_and_host(self.memory, some)[0], (len(EVERY), new.size))
-            before = self._partial_bytes.get("bytes", np.empty((len(EVERY), 0)))
+            before = self._partial_bytes.get("bytes", np.empty((len(EVERY), 1)))
             order = np.argsort(every := np.concatenate([known, rows[new]]))
             self._partial_bytes["rows"] = known = every[order]
             self._partial_bytes["bytes"] = np.concatenate([before, nbytes], axis=1)[:, order]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s
+from flopwise.cost.collectives import Groups, all_gather_s, all_reduce_s, level_groups, p2p_s
 from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
 from flopwise.cost.sustained import products_clock_frac
 from flopwise.ops.columns import ascending, runs
@@ -258,8 +258,10 @@ def messages_s(
     group = shard_ranks(shard, ranks) if wanted[2] else ranks
     links = group_fabric(table.fabric, inner=False, tp=tp)
 
-    def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Array:
-        seconds = collective(links, nbytes / pieces, n, stride=stride)
+    def message_s(
+        collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints, groups: Groups | None = None
+    ) -> Array:
+        seconds = collective(links, nbytes / pieces, n, stride=stride, groups=groups)
         frac: Floats = table.software.message_frac
         if frac != 1.0:
             frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
@@ -272,17 +274,21 @@ def messages_s(
     members = np.maximum(group * tp // stride, 1)
     every = np.maximum(ranks * tp // stride, 1) if group is not ranks else members
     whole = reduce_ = gather = across = np.zeros(inner.shape)
+    groups = level_groups(links, members, stride)
     if wanted[0]:
-        whole = message_s(all_reduce_s, params * grad_bytes, every, stride).sum(axis=0)
+        of_every = groups if every is members else None
+        whole = message_s(all_reduce_s, params * grad_bytes, every, stride, of_every).sum(axis=0)
     if wanted[1]:  # what is scattered and what is gathered, over the same groups: one formula
         widths = ascending(np.array([grad_bytes, ACT_BYTES], dtype=float))
-        sent_s = message_s(all_gather_s, params * widths[:, None, None], members, stride).sum(axis=1)
+        sent_s = message_s(all_gather_s, params * widths[:, None, None], members, stride, groups).sum(axis=1)
         reduce_, gather = (sent_s[np.searchsorted(widths, width)] for width in (grad_bytes, ACT_BYTES))
     if wanted[2]:
         across = message_s(all_reduce_s, params * grad_bytes / members, every // members, stride * members).sum(axis=0)
     together = gather
-    if table.frozen_bytes.any():
-        together = gather + message_s(all_gather_s, table.frozen_bytes[degree, inner], group, tp)
+    if wanted[1] and table.frozen_bytes.any():
+        of_dense = groups if len(params) == 1 else None
+        still = table.frozen_bytes[degree, inner][None]
+        together = gather + message_s(all_gather_s, still, members[:1], stride[:1], of_dense)[0]
     return whole, reduce_, gather, across, together
 
 
