@@ -130,9 +130,7 @@ def all_reduce_s(
     return total
 
 
-def all_gather_s(
-    fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, groups: Groups | None = None
-) -> Floats:
+def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, groups: Groups | None = None) -> Floats:
     """Every rank ends with all `nbytes`, of which it held 1 / n; `groups` as in `all_reduce_s`.
 
     Level by level; between nodes round a ring, for which libraries have no tree.
