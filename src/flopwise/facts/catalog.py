@@ -43,7 +43,7 @@ from flopwise.facts.offers import (
     names_instance,
     region_names,
 )
-from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
+from flopwise.facts.tables import ANY, FactTable, Key, Lazy, N, Row, spellings
 from flopwise.options import PROVIDER_ALIASES, provider_name
 from flopwise.values import dataclass
 
@@ -203,9 +203,9 @@ class Facts:
         for name, member in vars(type(self)).items():
             if isinstance(member, cached_property):
                 getattr(self, name)
-        return self.__dict__ | {"lookups": {}}
+        return self.__dict__ | {"accelerators": dict(self.accelerators), "lookups": {}}
 
-    def rows(self, wanted: FactTable[Any] | str) -> dict[Key, Any]:
+    def rows(self, wanted: FactTable[Any] | str) -> Mapping[Key, Any]:
         """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
         table = _table(wanted) if isinstance(wanted, str) else wanted
         rows = _shipped_rows(table)
@@ -248,7 +248,7 @@ class Facts:
                 num_tensor_cores=count.tensor_cores * chip.num_sms,
             )  # fmt: skip
 
-        return {name: with_cores(chip) for (name,), chip in rows.items()}
+        return Lazy([name for (name,) in rows], lambda name: with_cores(rows[name,]))
 
     @cached_property
     def spellings(self) -> Mapping[str, Alias]:
@@ -639,8 +639,8 @@ class Facts:
 
 
 @cache
-def _shipped_rows(table: FactTable[R]) -> dict[Key, R]:
-    return table.overlay({}, DATA / table.file)
+def _shipped_rows(table: FactTable[R]) -> Mapping[Key, R]:
+    return table.shipped(DATA / table.file)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -270,6 +270,19 @@ class FactTable(Generic[R]):
             result[key] = own[key] = made if finish is None else finish(row, made)
         return result
 
+    def shipped(self, path: Path) -> Mapping[Key, R]:
+        """The records of the file at `path`, which is part of the package, by key; those of a CSV made when asked for.
+
+        Raises:
+            SpecError: as `overlay`, of records that are made.
+        """
+        if path.suffix == ".csv" and self.check is None:
+            rows = read_table(path, self.columns, keys=self.required_columns)
+            by_key = {tuple(row.values.get(name) for name in self.key): row for row in rows}
+            if len(by_key) == len(rows):
+                return Lazy(by_key, lambda key: self.row_of(by_key[key], None))
+        return self.overlay({}, path)
+
     def _like(self, row: Row, rows: Mapping[Key, R]) -> R | None:
         """What the record that a new one is like says."""
         like = row.values.pop(LIKE, None)
@@ -278,6 +291,38 @@ class FactTable(Generic[R]):
         if (like,) not in rows:
             raise row.error(LIKE, like, f"allowed: a record above it: {', '.join(k[0] for k in rows)}")
         return replace(rows[like,], aliases=())  # type: ignore[type-var]  # rows are dataclasses
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Lazy(Mapping[K, V]):
+    """A mapping whose values are made when they are first asked for: most questions are about few rows of a table."""
+
+    def __init__(self, keys: Iterable[K], make: Callable[[K], V]) -> None:
+        """Make nothing yet."""
+        self._make = make
+        self._made: dict[K, V | None] = dict.fromkeys(keys)
+
+    def __getitem__(self, key: K) -> V:
+        """The value of a key."""
+        value = self._made[key]
+        if value is None:
+            value = self._made[key] = self._make(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is such a key."""
+        return key in self._made
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys, in their order."""
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        """The number of keys."""
+        return len(self._made)
 
 
 LIKE = "like"
