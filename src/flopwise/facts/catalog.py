@@ -373,6 +373,10 @@ class Facts:
                 raise SpecError(f"{fault}. {remedy}") from None
         for own in self._own_files(OFFERS):
             rows = OFFERS.overlay(rows, own, with_chip_name)
+        return self._with_records(rows.values())
+
+    def _with_records(self, offers: Iterable[Offer]) -> tuple[Offer, ...]:
+        """Offers with what the tables of marketplaces and of retirements say of them."""
         hosts, retired = (tuple(self.rows(f"offers.{name}").values()) for name in ("MARKETPLACES", "RETIREMENTS"))
 
         def first(records: Iterable[P], offer: Offer) -> P | None:
@@ -386,7 +390,16 @@ class Facts:
             day = None if retirement is None else retirement.retires_on
             return replace(offer, marketplace=host is not None, retires_on=day)
 
-        return tuple(map(with_records, rows.values()))
+        return tuple(map(with_records, offers))
+
+    def offers_with(self, accelerator: str) -> tuple[Offer, ...]:
+        """The offers of an accelerator by its canonical name; of a table without rows of one's own no others are read.
+
+        Offers are in the order of the catalog.
+        """
+        if "offers" in self.__dict__ or self._imported or self._own_files(OFFERS):
+            return tuple(offer for offer in self.offers if offer.accelerator == accelerator)
+        return self._with_records(_shipped_offers(accelerator).values())
 
     def offers_for(
         self,
@@ -401,6 +414,8 @@ class Facts:
         Raises:
             UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator.
         """
+        if accelerator is not None and provider is region is instance is None:
+            return self.offers_with(self.accelerator(accelerator).name)
         provider = None if provider is None else self._provider(provider)
         types = dict.fromkeys(o.instance for o in self.offers)
         named = types if instance is None else {t for t in types if names_instance(instance, t)}
@@ -641,6 +656,11 @@ class Facts:
 @cache
 def _shipped_rows(table: FactTable[R]) -> Mapping[Key, R]:
     return table.shipped(DATA / table.file)
+
+
+@cache
+def _shipped_offers(accelerator: str) -> Mapping[Key, Offer]:
+    return OFFERS.shipped(DATA / OFFERS.file, accelerator=accelerator)
 
 
 @lru_cache(maxsize=1)
