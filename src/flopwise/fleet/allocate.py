@@ -53,7 +53,8 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 
 GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
-"""Of the effort for an allocation: to improve a late one, and for each step of finding out why there is none."""
+"""Of the effort for an allocation: to improve a late one or compare with another, and for each step of finding out why
+there is none."""
 COMPARED_FRAC, UNHELD_FRAC = 3.0, 12.0
 """Of that effort: to compare with allocations that leave markets, devices or ways to buy out, in all, where some
 allocation holds without and where none does."""
@@ -191,7 +192,7 @@ def _with_traits_left_out(
         trial = ThriftyProgram(wider, made.without)
         if np.isfinite(most):  # what costs no less is not looked for
             trial.program.at_most({column: usd for column, usd in enumerate(trial.program.costs) if usd}, most)
-        other = solve(trial.program, gap, effort)
+        other = solve(trial.program, gap, effort * LATER_FRAC)
         late, spent = late or other.out_of_time, spent + other.effort
         if other.columns is None or other.objective >= most:
             return made, replace(solution, out_of_time=late), other.finished
