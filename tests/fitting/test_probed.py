@@ -38,6 +38,25 @@ def test_constants_of_a_cpu_by_hand() -> None:
     assert found["matmul_frac.bf16"] == 1.0
 
 
+def test_a_probe_says_how_much_of_its_products_the_constants_keep() -> None:
+    """Of 100 and 95 GFLOP/s; 10 GFLOP/s of 16 rows, which wait for their weights, and bf16 are no such products."""
+    own = probed_facts(cpu_probe())
+    assert [row["m"] for row in own.own_rows] == ["2048", "256"]
+    assert float(own.own_rows[0]["seconds"]) == pytest.approx(2 * 2048**3 / 100e9)
+    made = MadeProfile.of(Measurements(rows=(), probed=(own,), files=("x",)), load_facts(), "x", "2026-11-27")
+    [errors] = made.profile.errors
+    assert (errors.kind, errors.family, errors.rows, errors.left_out) == ("kernels", FAMILY, 2, "")
+    assert errors.p90_after < 0.02 < errors.median_before
+    assert not made.profile.notes
+    disturbed = tuple(
+        replace(one, value=one.value * 0.2, best=None) if one.shape.get("m") == 256 and one.value else one
+        for one in (*cpu_probe().measurements, measurement("matmul", "FLOP/s", 20e9, m=512, n=512, k=512))
+    )
+    busy = probed_facts(replace(cpu_probe(), measurements=disturbed))
+    other = MadeProfile.of(Measurements(rows=(), probed=(busy,), files=("x",)), load_facts(), "x", "2026-11-27")
+    assert other.profile.errors[0].p90_after > 0.5
+
+
 def test_the_rate_of_weights_is_what_computing_leaves_of_few_rows() -> None:
     """16 weights of 1024 x 1024 in fp32: 64 MiB at 8 GB/s, beside 2 x 8 x 2^24 operations at 100 GFLOP/s.
 

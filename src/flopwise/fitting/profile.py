@@ -139,12 +139,13 @@ class MadeProfile:
         new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
         fixed = figure_errors(still, with_probe)
         untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
-        errors = [one for refit in (*fits, untouched) for one in _errors(refit)]
+        own = [*_probed(probed, facts, with_probe)]
+        errors = [one for refit in (*fits, untouched, *own) for one in _errors(refit)]
         profile = CalibrationProfile(
             name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
             devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
             constants=tuple(_constant(p, fits, facts) for p in new.values()),
-            notes=tuple(_notes(given, fits, skipped)),
+            notes=(*_notes(given, fits, skipped), *_scattered(own)),
         )  # fmt: skip
         return MadeProfile(
             profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
@@ -179,6 +180,10 @@ def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, pl
 
 def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     """The facts with the devices of probes, which are read as a facts folder's rows are."""
+    return with_parameters(_with_devices(facts, probed), [p for one in probed for p in one.parameters])
+
+
+def _with_devices(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     rows = [row for one in probed for row in one.devices]
     if not rows:
         return facts
@@ -191,7 +196,24 @@ def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     chips = {**facts.accelerators, **{row["name"]: read[row["name"],] for row in rows}}
     facts = facts.with_tables(accelerators=chips)
     facts.__dict__.pop("spellings", None)
-    return with_parameters(facts, [p for one in probed for p in one.parameters])
+    return facts
+
+
+def _probed(probed: Sequence[ProbedFacts], facts: Facts, with_probe: Facts) -> Iterator[Refit]:
+    """Errors on the products that new devices were probed with: the shipped constants at their rates, and their own.
+
+    They say how much of what was measured the few constants keep; nothing is left out.
+    """
+    rows = [MeasuredRow("kernels", row, "") for one in probed for row in one.own_rows]
+    figures, _ = predicted_figures(rows, with_probe)
+    if figures:
+        before = figure_errors(figures, _with_devices(facts, probed))
+        yield Refit(figures, {}, {}, before, figure_errors(figures, with_probe), None, "")
+
+
+def _scattered(own: Sequence[Refit]) -> Iterator[str]:
+    if any(np.median(np.abs(np.expm1(one.after))) > np.median(np.abs(np.expm1(one.before))) for one in own):
+        yield "the probe's products scatter more than a device's own do: probe again while nothing else runs"
 
 
 def _parameter(constant: Constant, value: float, refit: Refit, facts: Facts, date: str) -> Parameter:
