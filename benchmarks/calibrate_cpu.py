@@ -324,13 +324,13 @@ def report(out: Path, base: str | None, gpu: str, drawn: int) -> str:
         cells = (figures.median_abs_error, figures.p90_abs_error, figures.coverage)
         lines.append(f"| {name} | {' | '.join(map(shown, cells))} |")
     lines += ["", f"| half held aside | {' | '.join(head)} | interval, a factor of |", "|---|---|---|---|---|"]
-    inside = list[float]()
+    coverages = list[float]()
     for half, done in ((first, learned), *((one, learned_and_predicted(out, one, base)) for one in others)):
         figures, one = done.summary, done.predictions[0]
-        inside.append(figures.coverage)
+        coverages.append(figures.coverage or 0.0)
         cells = (figures.median_abs_error, figures.p90_abs_error, figures.coverage)
         lines.append(f"| {half.name} | {' | '.join(map(shown, cells))} | {one.high / one.predicted:.2f} |")
-    lines += ["", f"In the interval, mean of the {len(inside)} halves: {shown(statistics.fmean(inside))}."]
+    lines += ["", f"In the interval, mean of the {len(coverages)} halves: {shown(statistics.fmean(coverages))}."]
     return "\n".join(lines) + "\n"
 
 
