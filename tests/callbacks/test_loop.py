@@ -408,6 +408,8 @@ def test_a_question_says_what_is_expected_and_leaving_it_is_an_event(store: Path
     assert expected.figures["step_s"].value == pytest.approx(step)
     assert expected.figures["step_s"].low < step < expected.figures["step_s"].high
     assert sum(expected.terms.values()) == pytest.approx(step)
+    assert answer.estimate.run is not None
+    assert expected.figures["energy_joules"].value == pytest.approx(answer.estimate.run.energy_joules)
     assert expected.question.startswith("flopwise train Llama-3.1-8B --gpu h100")
     assert saved.run.model == "Llama-3.1-8B"
     assert (saved.run.settings["seq"], saved.run.settings["global_batch"]) == (4096, 16)

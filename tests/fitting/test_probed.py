@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_a_probe_says_how_much_of_its_products_the_constants_keep() -> None:
     [errors] = made.profile.errors
     assert (errors.kind, errors.family, errors.rows, errors.left_out) == ("kernels", FAMILY, 2, "")
     assert errors.p90_after < 0.02 < errors.median_before
-    assert not made.profile.notes
+    assert not any("scatter" in note for note in made.profile.notes)
     disturbed = tuple(
         replace(one, value=one.value * 0.2, best=None) if one.shape.get("m") == 256 and one.value else one
         for one in (*cpu_probe().measurements, measurement("matmul", "FLOP/s", 20e9, m=512, n=512, k=512))
@@ -55,6 +56,22 @@ def test_a_probe_says_how_much_of_its_products_the_constants_keep() -> None:
     busy = probed_facts(replace(cpu_probe(), measurements=disturbed))
     other = MadeProfile.of(Measurements(rows=(), probed=(busy,), files=("x",)), load_facts(), "x", "2026-11-27")
     assert other.profile.errors[0].p90_after > 0.5
+
+
+def test_a_probed_cpu_has_the_power_of_cores_like_its_own(tmp_path: Path) -> None:
+    """Of an EPYC 9654 360 W for 96 cores (AMD, datasheet), so 7.5 W for two; of another the median of its maker's."""
+    for name, watts in (("AMD EPYC 9654 96-Core Processor", 7.5), ("AMD Turin", None)):
+        file = tmp_path / f"{name.replace(' ', '-')}.json"
+        replace(cpu_probe(), devices=(replace(DEVICE, name=name),)).write(file)
+        made = MadeProfile.of(Measurements.from_files([file]), load_facts(), "x", "2026-11-28")
+        [row] = csv.DictReader(made.files["accelerators.csv"].decode().splitlines())
+        [note] = [one for one in made.profile.notes if "power is not measured" in one]
+        if watts is not None:
+            assert float(row["tdp_w"]) == watts
+            assert "EPYC 9654" in note
+        else:
+            assert 2 * 2.6 < float(row["tdp_w"]) < 2 * 15.0  # between an EPYC 9965's and a Ryzen 7800X3D's cores
+            assert "the median of" in note
 
 
 def test_the_rate_of_weights_is_what_computing_leaves_of_few_rows() -> None:

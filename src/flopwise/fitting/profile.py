@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -123,6 +124,7 @@ class MadeProfile:
             SpecError: none of the rows can be predicted, and no probe brings a device.
         """
         base = None if facts.profile is None else facts.profile.name
+        given = replace(given, probed=tuple(_with_power(one, facts) for one in given.probed))
         probed = [one for one in given.probed if one.parameters]
         devices = {row["name"]: row for one in probed for row in one.devices}
         with_probe = _with_probes(facts, probed)
@@ -176,6 +178,27 @@ def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, pl
     group = row.row.get("model") or f"part {place % PARTS}"
     job = row_job(row.row, facts) if row.kind == "training" else None
     return MeasuredFigure(row, one.quantity, measured, family, band, group, job)
+
+
+def _with_power(probed: ProbedFacts, facts: Facts) -> ProbedFacts:
+    """New devices with a power limit: watts a core of the processors of the catalog that are called most alike.
+
+    Assumes: cores of a family draw alike; what a virtual machine calls a core is one.
+    """
+    known = [c for c in facts.accelerators.values() if c.kind == "cpu" and c.tdp_w and c.num_sms]
+    rows, notes = list[dict[str, Any]](), list[str]()
+    for row in probed.devices:
+        words = set(str(row["name"]).lower().split())
+        likeness = [len(words & set(c.name.lower().split())) + (c.vendor == row["vendor"]) for c in known]
+        alike = [c for c, much in zip(known, likeness, strict=True) if much == max(likeness)]
+        watts = statistics.median(c.tdp_w / c.num_sms for c in alike if c.tdp_w) if alike else None
+        if watts is not None and not row.get("tdp_w"):
+            cores = float(row["num_sms"])
+            whose = alike[0].name if len(alike) == 1 else f"the median of {len(alike)} like it in the catalog"
+            notes.append(f"{row['name']}: power is not measured: {cores:g} x {watts:.2g} W a core, {whose}")
+            row = {**row, "tdp_w": f"{cores * watts:.3g}", "notes": f"{row['notes']}; {notes[-1]}"}  # noqa: PLW2901
+        rows.append(row)
+    return replace(probed, devices=tuple(rows), notes=(*probed.notes, *notes))
 
 
 def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
