@@ -12,7 +12,7 @@ const AGAIN_MS = 5000;
 const TITLES = {
   step_s: "Time of a step", data_wait_s: "Wait for data", communication_s: "Exposed messages", tokens_per_s: "Tokens/s", samples_per_s: "Samples/s", tokens: "Tokens", loss: "Loss", eval_loss: "Loss on held-out data",
   learning_rate: "Learning rate", grad_norm: "Norm of gradients", loss_scale: "Scale of the loss", mfu_frac: "MFU", model_flops_per_s: "Model FLOP/s", plan_deviation_frac: "Longer than expected", peak_memory_bytes: "Memory at its peak",
-  reserved_memory_bytes: "Memory reserved", used_memory_bytes: "Memory in use", energy_joules: "Energy", cost_usd: "Cost", elapsed_s: "Time recorded", eta_s: "Time until it ends", utilization_frac: "Device busy", tensor_active_frac: "Tensor units busy",
+  reserved_memory_bytes: "Memory reserved", untrained_memory_bytes: "Memory before training", used_memory_bytes: "Memory in use", energy_joules: "Energy", cost_usd: "Cost", elapsed_s: "Time recorded", eta_s: "Time until it ends", utilization_frac: "Device busy", tensor_active_frac: "Tensor units busy",
   memory_active_frac: "Memory interface busy", temperature_c: "Temperature", power_w: "Power", sm_clock_hz: "Clock", pcie_bytes_per_s: "PCIe traffic", nvlink_bytes_per_s: "NVLink traffic", ttft_s: "TTFT", itl_s: "Between two tokens", e2e_s: "Whole request",
   ttfb_s: "Time to the first byte", chunks: "Pieces of an answer", failed_requests: "Failed requests", preemptions: "Preemptions", requests_per_s: "Requests/s", requests_running: "Running requests", requests_waiting: "Waiting requests", cache_frac: "KV cache in use",
 };
