@@ -87,7 +87,7 @@ def test_the_files_are_the_same_each_time_and_lie_below_the_folder(name: str) ->
 
 def test_hostile_text_stays_text() -> None:
     """In each format that targets write with."""
-    document = {"title": list(HOSTILE), **{text: 1 for text in HOSTILE}}
+    document = {"title": list(HOSTILE), **dict.fromkeys(HOSTILE, 1)}
     for text in (*HOSTILE, *OF_TARGETS):
         assert list(yaml.safe_load_all(yaml_text({"title": text}, [text]))) == [{"title": text}, [text]]
     assert yaml.safe_load(yaml_text(document)) == json.loads(json_text(document)) == document

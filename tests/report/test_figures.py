@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-
 from flopwise.fleet import roadmap
 from flopwise.fleet.bill import SIZES
 from flopwise.fleet.outlook import MONTHS
