@@ -718,9 +718,10 @@ FIRST_LOOK = """new MutationObserver(() => {
 """Keeps the first row that is shown while the others are searched, however soon these are there."""
 
 
-def test_a_first_look_holds_rows_of_the_whole_answer(page: Page) -> None:
+def test_a_first_look_holds_rows_of_the_whole_answer(new_page: Page) -> None:
     """An offer costs what it costs alone: what is shown while all are searched stays true. No other test has searched
     adapters of this rank, which would be known."""
+    page = new_page
     page.add_init_script(FIRST_LOOK)
     page.goto("/plan?workload=Llama-3.1-8B&task=finetune&lora=23&tokens=21M")
     settled(page)
