@@ -60,7 +60,7 @@ def _why_not(option: MonthlyOption, chosen: ChosenWorkload, usd: float, *, taken
         return "costs as much as the plan"
     if chosen.option.purchase == OWNED:
         return "cheaper alone, but own machines are paid for all month, and other workloads share them"
-    return "cheaper, but policies of the fleet (shares, quotas, limits on spot, backup) rule it out"
+    return "cheaper, but a policy rules it out (share, quota, limit on spot or backup)"
 
 
 def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:
