@@ -34,6 +34,7 @@ DEGREES = "tp pp ep dp"
     "import",
     "flopwise runs import examples/vllm-bench-serve.json --model Llama-3.2-1B --gpu l4",
     "flopwise runs import examples/vllm-bench-serve.json --name load-test --format vllm-bench --json",
+    work="importing runs",
 )
 @options.argument("files", FILE, nargs=-1)
 @flags(ImportSpec)
