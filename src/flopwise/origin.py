@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SUM = "sum"
 KERNEL, COUNTED = "kernel model", "counted"
 LEGEND = (
-    "kernel model: the longer of computing and moving, by tiles and waves over the cores, and a fixed time; "
+    "kernel model: a fixed time plus the longer of compute (in tiles and waves over the cores) and memory traffic; "
     "counted: weights, inputs, outputs and cache once, operations as the masks let through; "
     "message model: latency, steps and bandwidth of each level of links"
 )

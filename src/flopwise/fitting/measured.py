@@ -23,6 +23,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
+from flopwise.files import read_at_most
 from flopwise.probes.backend import ELEMENT_BYTES
 from flopwise.probes.file import FIGURES, Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds.elementwise import WRITTEN
@@ -86,8 +87,7 @@ class Measurements:
 def _is_json(file: Path) -> bool:
     """Whether a file has one JSON document, whatever its name ends in: that is how probes are written."""
     try:
-        with file.open("rb") as stream:
-            return stream.read(64).lstrip().startswith(b"{")
+        return read_at_most(file, 64).lstrip().startswith(b"{")
     except OSError:
         return False
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from flopwise.errors import SpecError, UnknownNameError, nearest_hint
+from flopwise.files import read_at_most
 from flopwise.options import OptionError
 from flopwise.records.exports import FORMAT, VERSION
 from flopwise.records.imports import genai_perf, guidellm, mlflow, tensorboard, trainer_state, vllm_bench, wandb
@@ -55,8 +56,10 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
         SpecError: the file cannot be read, or has no known format.
         MissingFactError: a package that reads the format is not installed.
     """
+    if named == FORMAT:
+        raise SpecError(f"{path}: not a file of `flopwise runs export`; leave out --format to detect the format")
     if named != "auto" and named not in FORMATS:
-        raise UnknownNameError("format", named, FORMATS, f"allowed: auto, {', '.join(FORMATS)}")
+        raise UnknownNameError("format", named, FORMATS, f"allowed: auto, {', '.join([*FORMATS, FORMAT])}")
     if not path.exists():
         raise SpecError(f"{path}: no such file; give a file that a tool exported")
     source = Source(path)
@@ -156,8 +159,7 @@ def import_files(
 def _is_export(path: Path) -> bool:
     """Whether a file was written by `export_runs`."""
     try:
-        with path.open("rb") as file:
-            return f'"{FORMAT}"'.encode() in file.readline(200)
+        return f'"{FORMAT}"'.encode() in read_at_most(path, 200).partition(b"\n")[0]
     except OSError:
         return False
 

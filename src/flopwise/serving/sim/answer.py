@@ -274,7 +274,8 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
     job, trace, traffic, scheduling = request.job, request.trace, request.traffic, request.scheduling
     rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
     rate = "each after an answer" if traffic.users else rate
-    users = f"{traffic.users:,} users" if traffic.users else traffic.arrivals
+    arrivals = {"poisson": "Poisson"}.get(traffic.arrivals, traffic.arrivals)
+    users = f"of {traffic.users:,} users" if traffic.users else f"with {arrivals} arrivals"
     source = f"from {traffic.trace.name}" if traffic.trace else users
     return (
         ("replicas", f"{replicas:,}, {replica_size(request, replicas)}"),
