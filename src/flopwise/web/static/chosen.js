@@ -101,7 +101,7 @@ async function estimate(place, command, row, plan, question, signal) {
     const cards = el("div", { class: "cards" }, intervals(found), memory(found), time(found), found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, roof);
     fill(place, cards, provenance(() => ofPlan(plan, row, question.files)));
     linkOrigins(cards, () => ofEstimate(noun, own, files));
-    await roofline(roof, noun, own, gpu, files, signal);
+    await roofline(roof, noun, own, gpu, files, signal, found);
   } catch (problem) {
     if (problem.name !== "AbortError") fill(place, el("p", { class: "card note" }, `This plan could not be estimated by itself: ${problem.message}`));
   }

@@ -49,7 +49,8 @@ export function show(main) {
   return questionPage(main, {
     title: "Fleet", noun: "assess", fields: FIELDS, start: {}, files, button: "Assess", kept: view,
     needs: () => Boolean(files[FILE]?.trim()),
-    empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Add workloads and policies, or open a fleet file, and assess it; it takes seconds to minutes.")],
+    empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Add workloads and policies, or open a fleet file, and assess it; it takes seconds to minutes."),
+      el("div", { class: "choices" }, el("a", { href: `/fleet#fleet=${encodeURIComponent(EXAMPLE)}` }, el("b", {}, "An example"), "two services and a fine-tuning under a budget of $8k a month"))],
     before: (page) => editor(page),
     run: (noun, question, how) => assess(noun, { ...question, fleet: FILE }, how),
     draw: (found, place, question) => drawFleet(found, place, { ...question, fleet: FILE, files: { ...files } }, view),

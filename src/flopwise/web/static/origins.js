@@ -48,7 +48,7 @@ export async function commandOf(plan, row, files = {}) {
 }
 
 /** The figure of that name (or of that name for each of something) nearest to the root; null where there is none. */
-function named(figures, name) {
+export function named(figures, name) {
   for (let level = figures, depth = 0; level.length && depth < 6; level = level.flatMap((one) => one.inputs ?? []), depth += 1) {
     const one = level.find((figure) => figure.name === name) ?? level.find((figure) => figure.name.startsWith(`${name} per`));
     if (one) return one;
