@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -115,8 +116,9 @@ def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAns
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
         job, tree = answer.estimate.job, train_figure(answer.estimate)
-        tokens = ("tokens of a step", job.recipe.useful_tokens) if job.tokens is None else ("tokens", job.tokens)
-        quantities.append(term(tokens[0], float(tokens[1]), "tokens", f"{COUNTED}: without those of padding"))
+        tokens = job.recipe.useful_tokens if job.tokens is None else job.tokens
+        data = term("tokens trained on", float(tokens), "tokens", f"{COUNTED}: of the run, or of a step without a run")
+        quantities = {**quantities, "tokens": data}
     else:
         from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - half is enough
 
@@ -152,22 +154,22 @@ def _remedy_figures(remedies: Iterable[Remedy], now: Figure) -> Iterator[Figure]
         yield term(saved, remedy.saves_bytes, "B", f"{now.name} - {after.name}", now, after)
 
 
-def _quantities(answer: MemoryAnswer) -> list[Figure]:
-    """What the rules of thumb of an answer name of its model and device."""
+def _quantities(answer: MemoryAnswer) -> dict[str, Figure]:
+    """What the rules of thumb of an answer name of its model and device, by their words for it."""
     if not answer.quick:
-        return []
+        return {}
     model, chip = answer.model, answer.accelerator
     count, active, width = float(parameters(model)), float(active_parameters(model)), _parameter_bytes(answer)
-    every = term("parameters", count, "", f"{COUNTED}: those of its configuration", source=model.source)
-    each = term("bytes", width, "B", f"{COUNTED}: of a parameter in the format of the question")
-    some = f"{COUNTED}: those that one token passes"
-    found = [
-        every, each, term("active parameters", active, "", some, source=model.source),
-        term("weights", count * width, "B", f"{every.name} x {each.name}", every, each),
-    ]  # fmt: skip
+    every = term("parameters of the model", count, "", f"{COUNTED}: those of its configuration", source=model.source)
+    each = term("bytes of a parameter", width, "B", f"{COUNTED}: in the format of the question")
+    some = term(
+        "active parameters of the model", active, "", f"{COUNTED}: those that one token passes", source=model.source
+    )
+    weights = term("weights of the model", count * width, "B", f"{every.name} x {each.name}", every, each)
+    found = {"parameters": every, "bytes": each, "active parameters": some, "weights": weights}
     if chip is not None:
         facts = {"memory": ("hbm_bytes", "B"), "memory bandwidth": ("hbm_bytes_per_s", "B/s")}
-        found += [replace(chip_fact(chip, field, unit), name=name) for name, (field, unit) in facts.items()]
+        found |= {name: chip_fact(chip, field, unit) for name, (field, unit) in facts.items()}
     return found
 
 
@@ -183,13 +185,13 @@ def _parameter_bytes(answer: MemoryAnswer) -> float:
     return float(weight_bytes(answer.model, weights)) / max(1, parameters(answer.model))
 
 
-def _rule_figures(rules: Iterable[QuickFormula], tree: Figure, quantities: Iterable[Figure]) -> Iterator[Figure]:
+def _rule_figures(rules: Iterable[QuickFormula], tree: Figure, quantities: Mapping[str, Figure]) -> Iterator[Figure]:
     """Each rule of thumb with the quantities that it names, the estimate of the same, and how far it is off."""
-    book = Ledger()
-    for one in quantities:
-        book.add_figure(one)
+    words = re.compile("|".join(rf"\b{name}\b" for name in sorted(quantities, key=len, reverse=True)) or "$^")
     for rule in rules:
-        by_rule = book.add(f"{rule.name} by the rule", rule.value, rule.unit, f"{RULE}: {rule.formula}", source=RULE)
+        inputs = [quantities[name] for name in dict.fromkeys(words.findall(rule.formula))]
+        formula = f"{RULE}: {rule.formula}"
+        by_rule = term(f"{rule.name} by the rule", rule.value, rule.unit, formula, *inputs, source=RULE)
         yield by_rule
         if rule.estimate is None:
             continue

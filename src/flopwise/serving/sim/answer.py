@@ -184,7 +184,8 @@ def simulation_answer(
     return SimulateAnswer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
         usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
-        intervals=intervals, bands=bands, settings=_settings(request, replicas), assumptions=(*assumed, *_run_notes(request)),
+        intervals=intervals, bands=bands, settings=_settings(request, replicas),
+        assumptions=(*assumed, *_run_notes(request)),
         sessions=SessionReport.of(run, request.stores, replicas, None if each is None else each * hours),
     )  # fmt: skip
 

@@ -82,15 +82,16 @@ async function drawEstimate(noun, found, place, question) {
   if (!found) return;
   const whole = noun === "memory" ? { memory: found, ...found } : found;
   const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, originOf(noun, found, origin)]);
-  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole), found.breakdown?.length ? time(found) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, underLoad(found.under_load));
+  const origins = () => ofEstimate(noun, question);
+  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole, origins), found.breakdown?.length ? time(found, origins) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, underLoad(found.under_load));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
   place.append(
     el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), shown.length ? tiles(shown) : null, settings({ ...found.memory?.settings, ...found.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
     remedies(whole.memory?.remedies, whole.memory?.per_gpu_bytes), noun === "fit" ? formats(found.formats) : "", cards, quick(found.quick ?? found.memory?.quick),
     listed("Assumed", [...new Set([...(found.assumptions ?? []), ...(noun === "memory" ? [] : found.memory?.assumptions ?? []), ...(found.run?.notes ?? [])])]),
-    provenance(() => ofEstimate(noun, question)));
-  linkOrigins(place, () => ofEstimate(noun, question));
+    provenance(origins));
+  linkOrigins(place, origins);
   if (!roof) return;
   const gpu = await facts("gpus", { name: found.gpu }).catch(() => null);
   if (signal.aborted) return;

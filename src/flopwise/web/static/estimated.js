@@ -5,7 +5,7 @@ import { chart, numbersAxis, partNames, stack, stacks } from "./charts.js";
 import { band, el, fill, table } from "./dom.js";
 import { fold } from "./form.js";
 import * as format from "./format.js";
-import { figure, interval, linkOrigins, ofEstimate, openOrigin } from "./origins.js";
+import { derivedFrom, figure, interval, linkOrigins, ofEstimate, openOrigin, own } from "./origins.js";
 
 const swatch = (index) => el("i", { class: `swatch s${index % 8}${index < 8 ? "" : " again"}`, "aria-hidden": "true" });
 
@@ -31,7 +31,8 @@ export function intervals(found) {
   ], known), found.interval?.evidence && el("p", { class: "note" }, `They rest on ${found.interval.evidence}.`));
 }
 
-export function memory(found) {
+/** Memory by item, of each stage; `origins` asks for the provenance of the estimate, which holds the fullest. */
+export function memory(found, origins) {
   const used = found.memory;
   const sized = (items) => items.map((item) => ({ name: item.name, value: item.bytes })).filter((part) => part.value > 0);
   const one = used.worst_rank === "every rank" ? "each GPU" : `the fullest GPU${used.worst_rank ? ` (${used.worst_rank})` : ""}`;
@@ -46,19 +47,23 @@ export function memory(found) {
       used.capacity_bytes && { name: `capacity ${format.gib(used.capacity_bytes)}`, value: used.capacity_bytes }, 2 ** 30),
     table(several ? `Fullest, on ${used.worst_rank}: ${whole}` : whole, [
       { title: "item", cell: (name) => [swatch(parts.indexOf(name)), name] },
-      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? figure(!several || bar.name === fullest ? name : null, format.gib(of(bar, name))) : "-") })),
+      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? (!several || bar.name === fullest ? figure(name, format.gib(of(bar, name))) : ofStage(name, bar.name, format.gib(of(bar, name)), origins)) : "-") })),
     ], parts),
     several && found.layout.pp > bars.length ? el("p", { class: "note" }, `Of ${found.layout.pp} stages; those between the first and the last are alike.`) : null);
 }
 
-export function time(found) {
+/** An item of a stage that is not the fullest. */
+const ofStage = (name, stage, value, origins) => own(`${name} of the ${stage}`, value, () => derivedFrom(origins, { name: `${name} of the ${stage}`, value, formula: `memory model: as on the fullest GPU, for the layers and at the fullest moment of the ${stage}`, of: name }));
+
+/** Time of a step by cause; `origins` asks for the provenance of the estimate. */
+export function time(found, origins) {
   const parts = found.breakdown.filter((part) => part.seconds > 0).map((part) => ({ name: part.name.replaceAll("_", " "), value: part.seconds }));
   const whole = parts.reduce((sum, part) => sum + part.value, 0);
   return el("section", { class: "card" }, el("h2", {}, "Time of a step"),
     stack(`Time of a step by cause, bound by ${found.bound}; the table has the same figures`, parts, format.seconds),
     table(`${format.seconds(whole)}, bound by ${found.bound}`, [
       { title: "part", cell: (p) => [swatch(parts.indexOf(p)), p.name] }, { title: "time", number: true, cell: (p) => figure(p.name, format.seconds(p.value)) },
-      { title: "share", number: true, cell: (p) => format.percent(p.value / whole) },
+      { title: "share", number: true, cell: (p) => own(`share of ${p.name}`, format.percent(p.value / whole), () => derivedFrom(origins, { name: `share of ${p.name}`, value: format.percent(p.value / whole), formula: `${p.name} / all parts, ${format.seconds(whole)}`, of: p.name })) },
     ], parts));
 }
 

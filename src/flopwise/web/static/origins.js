@@ -115,5 +115,12 @@ export function linkOrigins(place, figures, { beside = false } = {}) {
 /** A figure whose provenance has a name. */
 export const figure = (name, text) => el("span", { "data-origin": name }, text);
 
+/** A figure with a provenance of its own, to which `origin()` resolves. */
+export function own(name, text, origin) {
+  const shown = el("span", {}, figure(name, text));
+  linkOrigins(shown, origin);
+  return shown;
+}
+
 /** Both ends of the interval of a figure, each with its provenance; `origin` null: without. */
 export const interval = (origin, low, high, text) => [figure(origin && `${origin}, low`, text(low)), " to ", figure(origin && `${origin}, high`, text(high))];

@@ -5,7 +5,7 @@ import { chart, palette, timeAxis, timesAxis } from "./charts.js";
 import { band, el, failed, fill, fresh, table, tiles } from "./dom.js";
 import { fromAddress, questionOf, toAddress } from "./form.js";
 import * as format from "./format.js";
-import { derivedFrom, figure, linkOrigins, named, ofEstimate, provenance } from "./origins.js";
+import { derivedFrom, named, ofEstimate, own, provenance } from "./origins.js";
 
 const AGAIN_MS = 5000;
 /** Metrics as people call them. */
@@ -201,13 +201,6 @@ const ofExpected = (run) => () => {
 
 /** Whether the estimate can be asked for again: it was a question of the command line, not a plan of a file. */
 const isAsked = (run) => /^flopwise (train|serve) /.test(run.expected?.question ?? "");
-
-/** A figure of a row whose provenance `origin()` resolves to. */
-function own(name, text, origin) {
-  const shown = el("span", {}, figure(name, text));
-  linkOrigins(shown, origin);
-  return shown;
-}
 
 /** What a plan stated that cannot be asked for again. */
 const stated = (run, name, value) => Promise.resolve([{ name, value, kind: "given", source: `what was expected of the run: ${run.expected.question || "a plan of a file"}`, note: `flopwise ${run.expected.version}` }]);
