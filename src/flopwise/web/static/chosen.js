@@ -95,7 +95,7 @@ async function estimate(place, command, row, plan, question, signal) {
     const query = questionOf(line);
     const { noun, question: options } = query;
     const files = question.files && options.model === "config.json" ? { files: question.files } : {};
-    fill(command, el("p", { class: "note" }, "The same question on the command line, or ", el("a", { class: "noprint", href: estimateAddress(query) }, "by itself, to change it"), ":"), el("pre", {}, line));
+    fill(command, el("p", { class: "note" }, "The same question on the command line", el("span", { class: "noprint" }, ", or ", el("a", { href: estimateAddress(query) }, "by itself, to change it")), ":"), el("pre", {}, line));
     const [found, gpu] = await Promise.all([ask(noun, { ...options, ...files }, { signal }), facts("gpus", { name: row.gpu })]);
     const roof = el("section", { class: "card" }, el("h2", {}, `Roofline of ${gpu.name}`), el("p", { class: "status busy" }, OPERATIONS));
     const origins = () => ofEstimate(noun, options, files);

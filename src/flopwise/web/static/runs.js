@@ -74,7 +74,7 @@ async function one(main, run) {
   const head = el("h1", {}, "Run");
   const status = el("p", { class: "status busy", role: "status" }, "Loading the run …");
   const place = el("div");
-  fill(main, el("p", {}, el("a", { href: "/runs" }, "All runs")), head, status, place);
+  fill(main, el("p", { class: "noprint" }, el("a", { href: "/runs" }, "All runs")), head, status, place);
   for (;;) {
     let found;
     try {
