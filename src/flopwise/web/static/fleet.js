@@ -102,7 +102,7 @@ function drawFleet(found, place, question, view) {
     found.plans?.length ? fold("plans", { isOpen: found.plans.length <= FEW_PLANS }, "What else was considered for each workload", found.plans.map((one) => el("section", {}, el("h2", {}, one.name), pictures(one.pictures)))) : null,
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => figure(`saving by ${s.what}, ${s.workload}`, format.usd(s.usd_per_month)), true], ["how", (s) => s.how]]),
     listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${named(r)}`, format.percent(r.probability, 0)), true], ["impact", (r) => figure(`impact of ${named(r)}`, format.percent(r.impact, 0)), true, true], ["kind", (r) => r.kind, false, true], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
-    listed("Assumed", found.assumptions, [["", (text) => text]]),
+    listed("Assumed", found.assumptions, [["assumption", (text) => text]]),
     found.provenance ? provenance(() => Promise.resolve(found.provenance)) : "",
   );
   if (found.provenance) linkOrigins(place, () => Promise.resolve(found.provenance));

@@ -228,7 +228,7 @@ export async function show(main) {
     return (answer) => {
       whole = answer;
       before?.replaceWith(below);
-      const shown = front(whole, (key) => { select(key); place.scrollIntoView({ block: "nearest" }); });
+      const shown = front(whole, (key) => { select(key); place.scrollIntoView({ block: "nearest" }); }, { origins: (row) => () => ofPlan(whole, row, question.files), takes: takes(whole) });
       fill(below, el("div", { class: "cards" }, shown, levers(whole, () => ofChanges(whole, question.files))), place, ruledOut(whole, question, view, remember), assumed(whole));
       if (!rows.length) return;
       select(rowOf(whole, view.pick) ? view.pick : "1");
@@ -417,7 +417,7 @@ function unranked(plan, why) {
     fill(place, table(`${Math.min(AT_ONCE, found.length)} of ${found.length} instances without a plan`, [
       { title: "instance", kind: "name", cell: (row) => [row.instance, el("small", {}, row.provider)] },
       { title: "GPUs", cell: (row) => `${format.plain(row.count)} x ${row.accelerator}` },
-      { title: "", cell: (row) => el("button", { type: "button", class: "quiet", "aria-label": `Why not ${row.provider} ${row.instance}?`, onclick: () => why(row) }, "Why not?") },
+      { title: el("span", { class: "unseen" }, "ask"), cell: (row) => el("button", { type: "button", class: "quiet", "aria-label": `Why not ${row.provider} ${row.instance}?`, onclick: () => why(row) }, "Why not?") },
     ], found.slice(0, AT_ONCE)));
   }
 

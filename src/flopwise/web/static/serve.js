@@ -111,7 +111,7 @@ function drawRun(run, curve, place, question) {
       ["Replica-hours", format.plain(run.replica_hours), null, null, "replica-hours"], ["Cost", run.cost_usd === null ? null : format.usd(run.cost_usd), null, null, "cost of the run"],
     ])),
     el("section", { class: "card" }, el("h2", {}, "Percentiles"), table("As simulated, the median and p95 with their 80 % intervals", [
-      { title: "", cell: ([, name]) => name },
+      { title: "latency", cell: ([, name]) => name },
       ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key, name]) => (run[key][p] === null ? "-" : [figure(`${name} ${p}`, format.seconds(run[key][p])), el("small", {}, withEnds(run, key, p))]) })),
     ], Object.entries(TITLES))),
     el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(run) : null, points.length > 1 ? throughput(points, question) : null),
