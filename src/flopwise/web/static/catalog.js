@@ -3,7 +3,7 @@
 import { facts } from "./api.js";
 import { chart } from "./charts.js";
 import { el, failed, fill, fresh, table } from "./dom.js";
-import { PAGE_STATE, fold, fromAddress, inAddress, oneToAddress } from "./form.js";
+import { PAGE_STATE, foldOf, fromAddress, inAddress, oneToAddress } from "./form.js";
 import * as format from "./format.js";
 import { figure, linkOrigins, openOrigin, own } from "./origins.js";
 
@@ -155,7 +155,7 @@ function cheapest(rows) {
         xAxis: { type: "value", axisLabel: { formatter: format.usd } }, yAxis: { type: "category", data: shown.map((one) => one.name), axisTick: { show: false }, axisLabel: { interval: 0, fontSize: 11 } },
         series: [{ type: "bar", data: shown.map((one) => one.usd) }],
       }), { tall: true, click: (p) => openOrigin(PFLOP_HOUR, () => Promise.resolve([pflopHourOf(shown[p.dataIndex].offer, p.value, known.get(p.name))])) }), el("p", { class: "note" }, `At its lowest on-demand price, bf16 dense at the datasheet's peak; the ${shown.length} cheapest of ${least.size}. Click a bar to see where it comes from.`),
-      fold("cheapest", {}, `All ${least.size}`, leastTable([...least.values()].sort((a, b) => a.usd - b.usd), known)));
+      foldOf("cheapest", `All ${least.size}`, () => leastTable([...least.values()].sort((a, b) => a.usd - b.usd), known)));
   }, () => place.remove());
   return place;
 }

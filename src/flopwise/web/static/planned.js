@@ -2,7 +2,7 @@
 
 import { chart, numbersAxis, palette, timesAxis } from "./charts.js";
 import { el, table } from "./dom.js";
-import { fold } from "./form.js";
+import { fold, foldOf } from "./form.js";
 import * as format from "./format.js";
 import { figure, linkOrigins, openOrigin, own } from "./origins.js";
 
@@ -54,7 +54,7 @@ export function front(plan, select, { origins, takes }) {
         { name: "plans", type: "scatter", data: all, symbolSize: (v, p) => (p.data.row.rank === 1 ? 16 : 9), itemStyle: { opacity: 0.75 } },
       ],
     }), { click: (p) => select(p.data.key) }),
-    lower.length ? fold("front", {}, `${lower.length} on the line`, table("The cheapest at each time", [
+    lower.length ? foldOf("front", `${lower.length} on the line`, () => table("The cheapest at each time", [
       { title: target ? AXES[target] ?? target : "time", number: true, cell: (p) => own(AXES[target] ? `${AXES[target]} of the plan` : takes, format.seconds(p.value[0]), origins(p.row)) }, { title: "cost", number: true, cell: (p) => own("cost of the plan", format.usd(p.value[1]), origins(p.row)) },
       { title: "machines", kind: "name", cell: (p) => [`${p.row.num_instances} x ${p.row.instance}`, el("small", {}, `${p.row.provider}: ${p.row.num_gpus} x ${p.row.gpu}`)] },
       { title: el("span", { class: "unseen" }, "show"), cell: (p) => el("button", { type: "button", class: "quiet noprint", "aria-label": `Show ${p.row.num_instances} x ${p.row.provider} ${p.row.instance}`, onclick: () => select(p.key) }, "Show") },
