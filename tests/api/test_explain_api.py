@@ -546,3 +546,40 @@ def test_rules_of_thumb_say_what_they_are_made_of() -> None:
     step = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, seq=2048, global_batch=64)
     named = {one.name: one for one in walk(figure_of(step))}
     assert _rule(named, "6 N D")[1]["tokens trained on"] == 2048 * 64
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gpu": "l4", "samples": 1e6},
+        {"gpu": "h100", "gpus": 16, "samples": 1e8, "provider": "aws"},
+        {"gpu": "t4", "micro_batch": 4096},
+    ],
+)
+def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked: dict[str, Any]) -> None:
+    found = flopwise.train("resnet50", **asked)
+    figures = list(walk(figure_of(found)))
+    for figure in filter(is_arithmetic, figures):
+        assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
+    named, shown = {one.name: one.value for one in figures}, found.document()
+    keys = {
+        "step time": "step_s", "samples per second": "samples_per_s", "MFU": "mfu_frac",
+        "samples per second per GPU, low": "low", "samples per second per GPU, high": "high",
+        "lower bound of the step": "lower_bound_s",
+    }  # fmt: skip
+    assert {name: named[name] for name in keys} == pytest.approx({name: shown[key] for name, key in keys.items()})
+    memory = flopwise.memory("resnet50", **{key: asked[key] for key in ("gpu", "micro_batch") if key in asked})
+    assert found.memory is not None
+    assert named["memory per GPU"] == pytest.approx(found.memory.per_gpu_bytes)
+    assert figure_of(memory).inputs[0].value == pytest.approx(memory.per_gpu_bytes)
+    for remedy in found.memory.remedies:
+        assert named[f"saved by the change: {remedy.change}"] == remedy.saves_bytes
+    assert bool(found.memory.remedies) == ("micro_batch" in asked)
+    run = shown["run"]
+    if run is None:
+        assert "run time" not in named
+        return
+    for name, key in (("run time", "seconds"), ("cost", "cost_usd"), ("energy", "energy_joules")):
+        ends = {f"{name}{word}": named[f"{name}{word}"] for word in ("", ", low", ", high")}
+        assert list(ends.values()) == pytest.approx([run[f"{key}{word}"] for word in ("", "_low", "_high")])
+        assert named[f"{name}, low"] < named[name] < named[f"{name}, high"]  # type: ignore[operator]

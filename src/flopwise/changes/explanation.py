@@ -78,7 +78,13 @@ def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation
 
 
 def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
-    """The effect of each single change that the question itself would accept, the largest first."""
+    """The effect of each single change that the question itself would accept, the largest first.
+
+    Raises:
+        SpecError: the answer is of a network that is known by its samples.
+    """
+    if not answer.explained:
+        raise SpecError("only models with token layers can be explained; this network is known by its samples")
     if isinstance(answer, MemoryAnswer):
         ratios = [(remedy.change, remedy.total_bytes / answer.per_gpu_bytes) for remedy in memory_remedies(answer)]
         effects = (Sensitivity(change=change, effects={"memory": ratio}) for change, ratio in ratios)
@@ -96,13 +102,9 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
 
 
 def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAnswer) -> Figure:
-    """The tree of an answer's figures.
-
-    Raises:
-        SpecError: the answer is of a network that is known by its samples.
-    """
+    """The tree of an answer's figures."""
     if not answer.explained:
-        raise SpecError("only models with token layers can be explained; this network is known by its samples")
+        return _sampled_figure(answer)
     if isinstance(answer, MemoryAnswer):
         tree = memory_figure(answer)
         rules = _rule_figures(answer.quick, tree, _quantities(answer))
@@ -126,6 +128,19 @@ def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAns
     rules = _rule_figures(answer.quick, tree, quantities)
     tree = replace(tree, inputs=(*tree.inputs, *_further_memory(tree, answer.memory), *rules))
     return with_kinds(tree, answer.kinds)
+
+
+def _sampled_figure(answer: Any) -> Figure:
+    """The tree of an answer about a network that is known by its samples."""
+    from flopwise.changes.sampled_figures import sampled_figures  # noqa: PLC0415 - half is enough
+    from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - half is enough
+
+    if not isinstance(answer, SampledTrainAnswer):
+        return memory_figure(answer)
+    job, figures = answer.estimate.job, list(sampled_figures(answer.estimate))
+    if answer.memory is not None:
+        figures += memory_figure(answer.memory).inputs
+    return estimate_of(f"{job.recipe.work.name} on {job.num_gpus:,} x {job.cluster.accelerator.name}", figures)
 
 
 def _further_memory(tree: Figure, answer: MemoryAnswer) -> list[Figure]:
@@ -209,7 +224,10 @@ def memory_figure(answer: MemoryAnswer) -> Figure:
     from flopwise.serving.memory_answer import ServingMemoryAnswer  # noqa: PLC0415 - half is enough
     from flopwise.training.memory_answer import TrainingMemoryAnswer  # noqa: PLC0415 - half is enough
 
-    if isinstance(answer, TrainingMemoryAnswer):
+    if not answer.explained:
+        items = [term(name, size, "B", f"memory model: {name} of a device") for name, size in answer.items if size]
+        now, engine = total("memory per GPU", "B", items), ""
+    elif isinstance(answer, TrainingMemoryAnswer):
         from flopwise.training.explain import step_memory_figure  # noqa: PLC0415 - half is enough
 
         now, engine = step_memory_figure(answer.model, answer.recipe, answer.layout, answer.memory), ""
