@@ -103,7 +103,7 @@ async function drawEstimate(noun, found, place, question) {
 /** What the answer chose where the question is silent, as far as a pass depends on it. */
 function laidOut(found) {
   const { tp, ep, micro_batch: size } = found.layout ?? {};
-  const each = { ...(tp > 1 && { tp }), ...(ep > 1 && { ep }), ...(size && { micro_batch: size }), ...(found.seq_len && { seq: found.seq_len }) };
+  const each = { ...(tp > 1 && { tp }), ...(ep > 1 && { ep }), ...((size ?? found.batch) && { micro_batch: size ?? found.batch }), ...(found.seq_len && { seq: found.seq_len }) };
   return found.concurrency ? { ...each, max_batch: Math.max(1, Math.round(found.concurrency)) } : each;
 }
 

@@ -69,9 +69,10 @@ export function time(found, origins) {
 
 const OF_PASS = ["model", "tp", "ep", "precision", "stack", "attention", "weights", "kv_dtype", "engine"];
 
-/** A pass of a model that answers in one, as `flopwise roofline` times it: its operations are not timed one by one. */
-async function wholePass(place, own, gpu, files, signal) {
-  const question = { model: own.model, gpu: gpu.name, batch: own.max_batch ?? 1, seq: Math.round(Number(own.input)) || undefined, ...(own.weights in (gpu.peak ?? {}) && { dtype: own.weights }), ...files };
+/** A pass as `flopwise roofline` times it, of a model that answers in one or is known by its samples: its operations are not timed one by one. */
+async function wholePass(place, serves, own, gpu, files, signal) {
+  const dtype = own.weights ?? own.precision;
+  const question = { model: own.model, gpu: gpu.name, batch: own.max_batch ?? own.micro_batch ?? 1, seq: Math.round(Number(own.input)) || undefined, training: !serves || undefined, ...(dtype in (gpu.peak ?? {}) && { dtype }), ...files };
   onePoint(place, await ask("roofline", question, { signal }), gpu);
 }
 
@@ -83,7 +84,7 @@ export async function roofline(place, noun, own, gpu, files, signal, found) {
   const question = { ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
   let timed;
   try {
-    if (serves && found.kv_capacity_tokens === null) return await wholePass(place, own, gpu, files, signal);
+    if (serves ? found.kv_capacity_tokens === null : found.samples_per_s) return await wholePass(place, serves, own, gpu, files, signal);
     timed = await ask("explain", question, { signal });
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
@@ -152,6 +153,6 @@ export function onePoint(place, found, gpu) {
   place.replaceChildren(title, chart("Rate of the work against its FLOP per byte, under the roof of the devices; the tiles have the same figures", () => ({
     legend: {}, tooltip: { formatter: (p) => (p.seriesType === "scatter" ? `${format.rate(reached, "FLOP/s")} at ${format.fixed(x, 1)} FLOP/byte` : "") },
     xAxis: { ...numbersAxis(xs, format.count), name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
-    series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: found.what, type: "scatter", symbolSize: 13, data: [[x, reached]] }],
+    series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: "the work", type: "scatter", symbolSize: 13, data: [[x, reached]] }],
   })), el("p", { class: "note" }, `${found.what}: bound by ${found.bound}.`), roofSource(gpu));
 }
