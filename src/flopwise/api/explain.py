@@ -61,11 +61,7 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
 def figure_of(
     answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer | RooflineAnswer,
 ) -> Figure:
-    """The tree of an answer's figures.
-
-    Raises:
-        SpecError: the answer is of a network that is known by its samples.
-    """
+    """The tree of an answer's figures."""
     from flopwise.changes.explanation import answer_figure
     from flopwise.changes.format_fit import FitAnswer
     from flopwise.shapes.answer import ShapeAnswer
