@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flopwise.serving.answer import ServeAnswer
     from flopwise.shapes.answer import ShapeAnswer
     from flopwise.training.answer import TrainAnswer
+    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 QUESTIONS = ("train", "serve", "memory")
 
@@ -59,7 +60,7 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
 
 
 def figure_of(
-    answer: TrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer | RooflineAnswer,
+    answer: TrainAnswer | SampledTrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer | RooflineAnswer,
 ) -> Figure:
     """The tree of an answer's figures."""
     from flopwise.changes.explanation import answer_figure

@@ -191,7 +191,7 @@ def _with_power(probed: ProbedFacts, facts: Facts) -> ProbedFacts:
         words = set(str(row["name"]).lower().split())
         likeness = [len(words & set(c.name.lower().split())) + (c.vendor == row["vendor"]) for c in known]
         alike = [c for c, much in zip(known, likeness, strict=True) if much == max(likeness)]
-        watts = statistics.median(c.tdp_w / c.num_sms for c in alike if c.tdp_w) if alike else None
+        watts = statistics.median(c.tdp_w / c.num_sms for c in alike if c.tdp_w and c.num_sms) if alike else None
         if watts is not None and not row.get("tdp_w"):
             cores = float(row["num_sms"])
             whose = alike[0].name if len(alike) == 1 else f"the median of {len(alike)} like it in the catalog"
