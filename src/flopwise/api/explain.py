@@ -73,4 +73,4 @@ def figure_of(
         from flopwise.shapes.explain import pass_figure
 
         return pass_figure(answer)
-    return answer_figure(answer)
+    return answer_figure(answer)  # type: ignore[arg-type]  # of samples, too, which say so by `explained`
