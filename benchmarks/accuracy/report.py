@@ -371,7 +371,8 @@ Serving has 27 constants of its engines fitted to its file (`benchmarks/fit_serv
 messages and documented engine behaviour add up to, and a few shares that are medians of publications (bandwidth on
 TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.cpp on Intel's GPUs and its first delta
 rules). Constants of training and of serving were fitted on all rows of their files on 2026-11-27; those of memory and
-kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20 of kernels) and on 2026-11-26 (72 of memory)."""
+kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20 of kernels) and on 2026-11-26 (72 of
+memory)."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
