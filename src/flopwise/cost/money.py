@@ -72,6 +72,8 @@ def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats
 def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
     """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
 
+    Source: data/storage_prices.csv. Assumes: as `tiered_usd`.
+
     Raises: SpecError: negative bytes.
     """
     if not 0 <= nbytes < float("inf"):
