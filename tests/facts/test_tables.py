@@ -82,7 +82,12 @@ def test_shipped_rows_that_are_made_when_asked_for_are_those_of_the_whole_file(t
 
 def test_a_row_is_made_once_and_when_it_is_asked_for() -> None:
     made: list[str] = []
-    rows = Lazy(["a", "b"], lambda key: made.append(key) or key.upper())
+
+    def upper(key: str) -> str:
+        made.append(key)
+        return key.upper()
+
+    rows = Lazy(["a", "b"], upper)
     assert ("a" in rows, "c" in rows, len(rows), list(rows), made) == (True, False, 2, ["a", "b"], [])
     assert (rows["b"], rows["b"], rows.get("c"), made) == ("B", "B", None, ["b"])
     assert list(rows.items()) == [("a", "A"), ("b", "B")]
