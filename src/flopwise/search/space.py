@@ -153,7 +153,7 @@ class Family:
 
 
 class FlatColumns(NamedTuple):
-    """What the families of a space have, family after family: a candidate's columns are looked up by place."""
+    """Columns of a space's families, one after the other: those of a candidate are looked up by place."""
 
     of_family: Index  # first row, meshes, the first of its meshes and of its choices below
     of_mesh: Index  # inner and degree index, dp, shard

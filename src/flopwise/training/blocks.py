@@ -85,7 +85,8 @@ class Kernels:
         DeepSeek-V3 report (arXiv:2412.19437) section 3.2.3.
         Assumes: products take about as long as one another.
         """
-        forward, attention, light, raised, named = (getattr(self, f"{part}_{unit}") for part in PARTS)
+        figures: Iterator[Floats] = (getattr(self, f"{part}_{unit}") for part in PARTS)
+        forward, attention, light, raised, named = figures
         match selective:
             case "attention":
                 return attention

@@ -392,7 +392,8 @@ def _heaviest_parts(
     first = np.stack([totals[start:end].argmax(axis=0) + start for start, end in ranges])  # of equals the first
     _, modes, parts, columns = stages.shape
     row = (first * modes + np.arange(modes)[:, None]) * (parts * columns) + np.arange(columns)
-    return stages.ravel().take(row + (np.arange(parts) * columns)[:, None, None, None]).swapaxes(1, 2)
+    found: NDArray[np.float64] = stages.ravel().take(row + (np.arange(parts) * columns)[:, None, None, None])
+    return found.swapaxes(1, 2)
 
 
 def _link_independent(
