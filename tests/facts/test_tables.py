@@ -77,7 +77,7 @@ def test_every_table_is_overlaid_by_a_file_of_the_same_name(table: FactTable[Any
 @pytest.mark.parametrize("table", tables(), ids=lambda table: table.file)
 def test_shipped_rows_that_are_made_when_asked_for_are_those_of_the_whole_file(table: FactTable[Any]) -> None:
     path = DATA / table.file
-    assert dict(table.shipped(path)) == table.overlay({}, path)
+    assert dict(table.shipped_records(path)) == table.overlay({}, path)
 
 
 def test_a_row_is_made_once_and_when_it_is_asked_for() -> None:
@@ -101,7 +101,7 @@ def test_a_row_that_is_shipped_twice_is_named(tmp_path: Path) -> None:
     twice = tmp_path / table.file
     twice.write_text("\n".join([*lines, lines[-1]]), encoding="utf-8")
     with pytest.raises(SpecError, match=rf"row {len(lines) + 1}, .*appears twice"):
-        table.shipped(twice)
+        table.shipped_records(twice)
 
 
 def test_the_page_of_facts_lists_every_file_that_a_folder_may_hold() -> None:
