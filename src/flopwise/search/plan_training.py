@@ -239,8 +239,9 @@ class TrainingOption(PlanOption):
 
     def _at_most(self, value: float | Floats, limit: float | Floats) -> Floats:
         """Probability that what is predicted as `value` is at most `limit`, by each row's band."""
-        few, many = (band.probability_at_most(value, limit) for band in self.bands)
-        return np.where(self.num_gpus > LARGE_GPUS, many, few)
+        few, many = self.bands
+        odds, large = few.probability_at_most(value, limit), self.num_gpus > LARGE_GPUS
+        return np.where(large, many.probability_at_most(value, limit), odds) if np.any(large) else np.asarray(odds)
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
         """The error ends of the throughput."""

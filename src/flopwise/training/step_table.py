@@ -387,12 +387,13 @@ def _heaviest_parts(
     """
     stages = np.tensordot(weights, lines, 1)
     totals = stages[:, :, :summed].sum(axis=2)
-    sizes = np.diff([*starts.tolist(), len(weights)])
-    longest = np.repeat(np.maximum.reduceat(totals, starts, axis=0), sizes, axis=0)
-    places = np.where(totals == longest, np.arange(len(weights))[:, None, None], len(weights))
-    first = np.minimum.reduceat(places, starts, axis=0)  # of equals the first
-    modes, columns = np.arange(stages.shape[1])[:, None], np.arange(stages.shape[3])
-    return stages.transpose(2, 0, 1, 3)[:, first, modes, columns].swapaxes(1, 2)
+    ends = [*starts[1:].tolist(), len(weights)]
+    ranges = zip(starts.tolist(), ends, strict=True)
+    first = np.stack([totals[start:end].argmax(axis=0) + start for start, end in ranges])  # of equals the first
+    _, modes, parts, columns = stages.shape
+    row = (first * modes + np.arange(modes)[:, None]) * (parts * columns) + np.arange(columns)
+    found: NDArray[np.float64] = stages.ravel().take(row + (np.arange(parts) * columns)[:, None, None, None])
+    return found.swapaxes(1, 2)
 
 
 def _link_independent(
