@@ -58,8 +58,8 @@ COMPARED_FRAC, UNHELD_FRAC = 1.0, 12.0
 """Of that effort: to compare with allocations that leave markets, devices or ways to buy out, in all, where some
 allocation holds without and where none does."""
 EFFORT_EACH = 1e4
-"""Effort for each option, those of each trait kept apart, without which a what-if, which has a part of the whole effort,
-is not compared."""
+"""Effort for each option, those of each trait kept apart, without which what-ifs are not compared: they have a part of
+the whole effort."""
 CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
 ROUNDS = 4
