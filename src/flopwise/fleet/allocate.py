@@ -54,9 +54,8 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
 """Of the effort for an allocation: to improve a late one, and for each step of finding out why there is none."""
-COMPARED_FRAC, UNHELD_FRAC = 1.0, 12.0
-"""Of that effort: to compare with allocations that leave markets, devices or ways to buy out, in all, where some
-allocation holds without and where none does."""
+COMPARED_FRAC = 12.0
+"""Of that effort: to compare with allocations that leave markets, devices or ways to buy out, in all."""
 EFFORT_EACH = 1e4
 """Effort for each option, those of each trait kept apart, without which what-ifs are not compared: they have a part of
 the whole effort."""
@@ -182,9 +181,8 @@ def _with_traits_left_out(
     if not closable_traits(options):
         return made, solution, True
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
-    most, late, spent, whole = np.inf, False, 0.0, UNHELD_FRAC * effort
+    most, late, spent, whole = np.inf, False, 0.0, COMPARED_FRAC * effort
     if solution.columns is not None:
-        whole = COMPARED_FRAC * effort
         most = solution.objective * (1.0 - max(gap, CENT_FRAC))
         if len(wider.options) > LARGE:
             wasteful = solve(AllocationProgram(wider, made.without).program, 0.0, effort, relaxed=True)
