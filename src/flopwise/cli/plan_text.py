@@ -31,6 +31,11 @@ LABELS = {
     "prompt_found_frac": "prompts found in caches",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
+LAYOUT_NAMES = {
+    "kv_dtype": "KV cache", "seq_len": "sequence length", "micro_batch": "micro-batch", "max_batch": "batch up to",
+    "recompute_every": "recompute every", "zero": "ZeRO",
+}  # fmt: skip
+"""How parts of a layout are called in its text, where not by their key."""
 MET = {"memory": "fits in memory"}
 """How the probability of a target is called that is no figure of the candidate."""
 SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
@@ -257,7 +262,7 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     bought = best.purchase.replace("_", " ")
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {bought}"),
-        ("layout", _layout_text(best.layout)),
+        ("layout", _layout_text(best.layout, plan.task)),
         ("price", _price(best)),
     ]
     rows += _interval_rows(best, plan)
@@ -289,15 +294,17 @@ def _label(figure: str, plan: Plan) -> str:
     return f"{LABELS[figure]} {plan.percentile(target)}"
 
 
-def _layout_text(layout: Mapping[str, Any]) -> str:
+def _layout_text(layout: Mapping[str, Any], task: str) -> str:
     """The layout in words, without the axes that nothing is split over and what counts only beside others."""
     idle = {name for name, value in layout.items() if value in (0, 1, "none", None) and name not in BATCHES}
+    if task == "encode":
+        idle.add("kv_dtype")
     if "pp" in idle:
         idle |= {"schedule", "interleave"}
     if "recompute" in idle:
         idle.add("recompute_every")
     return ", ".join(
-        f"{name.replace('_', ' ')} {decimal(value) if isinstance(value, float) else value}"
+        f"{LAYOUT_NAMES.get(name, name.replace('_', ' '))} {decimal(value) if isinstance(value, float) else value}"
         for name, value in layout.items()
         if name not in idle
     )
