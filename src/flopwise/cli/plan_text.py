@@ -210,7 +210,7 @@ def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
 
 
 def _note(c: Candidate, today: date | None = None) -> str:
-    """What is to be known of a row: replicas raised, why it was not run, an old price."""
+    """The remarks on a row: replicas raised, no simulation, an old price."""
     notes = [note for note in (c.note, c.price_note, retirement_note(c.retires_on)) if note]
     if c.evidence.startswith(UNMEASURED):
         notes.append(UNMEASURED)
@@ -287,7 +287,7 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
 
 
 def _label(figure: str, plan: Plan) -> str:
-    """What a figure of a candidate is called; latencies under a rate with their percentile."""
+    """The name of a candidate's figure; of latencies under a rate with their percentile."""
     target = SERVED.get(figure)
     if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
         return LABELS[figure]
@@ -329,7 +329,7 @@ def _interval_rows(best: Candidate, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _price(best: Candidate) -> str:
-    """What the machines cost an hour, of which day, from where, and what is to be known of it."""
+    """The hourly price of the machines, with its day, source and remarks."""
     dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
     note = "" if best.price_note == "undated price" else best.price_note
     words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note, retirement_note(best.retires_on)]
@@ -356,7 +356,7 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
 
 
 def _session_rows(sessions: SimulatedSessions) -> Iterator[tuple[str, Any]]:
-    """Where histories came from, how soon later turns are answered, and what a session costs."""
+    """The origin of histories, the TTFT of later turns, and the cost of a session."""
     turns = f"{sessions.sessions:,}, {sessions.turns_per_session:,.3g} turns each"
     yield "  sessions", turns
     shares = {"the device": sessions.device_frac, **sessions.store_fracs, "computed": sessions.computed_frac}
@@ -411,7 +411,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def _network(best: Candidate, paper: Screen) -> Iterator[str]:
-    """What the links of the best plan have to carry, where it has any."""
+    """The traffic on the links of the best plan, where it has any."""
     if best.network:
         yield "Network that plan 1 needs, of each accelerator in one direction:"
         yield table(*network_table(best.network), paper)
@@ -482,7 +482,7 @@ def reasons(plan: Plan) -> list[str]:
 
 
 def _counted(one: Rejection) -> tuple[str, str]:
-    """How many were ruled out, and of what: `1,204`, `layouts`."""
+    """The number that was ruled out, and its noun: `1,204`, `layouts`."""
     return f"{one.count:,}", one.unit.removesuffix("s") if one.count == 1 else one.unit
 
 

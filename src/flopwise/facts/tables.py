@@ -271,7 +271,7 @@ class FactTable(Generic[R]):
         return result
 
     def _like(self, row: Row, rows: Mapping[Key, R]) -> R | None:
-        """What the record that a new one is like says."""
+        """The values of the record that a new one is like."""
         like = row.values.pop(LIKE, None)
         if like is None:
             return None

@@ -305,7 +305,7 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
 
 
 def _log_spread(unseen: Array) -> float:
-    """What holds 8 of 10 of the log errors left out."""
+    """The half-width that contains 8 of 10 of the log errors left out."""
     return max(float(np.quantile(np.abs(unseen), INSIDE)), LEAST_SPREAD)
 
 
