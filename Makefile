@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: setup dev oracle libraries apart programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
+.PHONY: setup dev oracle libraries rewritten apart programs assets exports demo plans test test-all test-exports fuzz house site accuracy mutants lint types imports release bench clean help
 # A machine may forbid Python to keep its bytecode; then each of thousands of processes would compile what it imports again.
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -157,13 +157,18 @@ imports: dev
 # What tests import has to be there before they begin. Programs and environments are fetched, and types checked, while
 # they run: tests that need one of those wait for it (tests/setup_beside.py), and stand at the end. A failure there ends
 # the tests.
-libraries: dev $(if $(ALL_TOOLS),$(VENV)/.training)
+libraries: dev $(if $(ALL_TOOLS),$(VENV)/.training rewritten)
+# pytest rewrites the assertions of 450 files, which takes longer than all else that is collected: once, beside what is
+# installed, instead of in every worker. What cannot be imported yet is rewritten all the same.
+rewritten: dev
+	@$(BIN)/python -P -m pytest -p no:cacheprovider --collect-only -qq $(TESTS) >/dev/null 2>&1 || :
 apart: programs $(if $(ALL_TOOLS),$(ENVIRONMENTS)) lint types imports
 APART := $(MAKE) --no-print-directory --jobs=2 --output-sync=target apart
 SETUP_STATE := build/setup-beside
 WORKERS ?= 2
 
-test: libraries ## lint, types, import rules and tests against the installed package
+test: dev ## lint, types, import rules and tests against the installed package
+	$(MAKE) --no-print-directory --jobs=2 libraries
 	@mkdir -p $(dir $(SETUP_STATE)) && rm -f $(SETUP_STATE)
 	set -m; if $(APART); then echo done >$(SETUP_STATE); else echo failed >$(SETUP_STATE); fi & beside=$$!; set +m; \
 	trap 'kill -- -$$beside 2>/dev/null || :' EXIT; \

@@ -17,6 +17,7 @@ from plans import PRETRAIN, SERVE, plan_of
 
 from flopwise.api.plan import write_plan
 from flopwise.errors import InfeasibleError
+from flopwise.exports.emit import json_text, yaml_text
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.exports.targets import EVERY, TARGETS, exported_plan
 from flopwise.options import options_of
@@ -31,6 +32,12 @@ HOSTILE = (
     "-rf", "<script>", "a\r\nb", "EOF", "---",
 )  # fmt: skip
 """Titles that mean something to a shell, to YAML, HCL or a template."""
+OF_TARGETS = (
+    """a: b, - x *anchor &anchor !tag 'single' "double" \\ {{ x }} ${x} %{ x } $(rm -rf /) `id` <script> #comment""",
+    "two\nlines\r\n---\nEOF\n- x", "../../etc/passwd", "-rf", "- *anchor", "!tag", "null", "1e3", "x" * 4000,
+    "two  blanks \u00fcml\u00e4ut \u6f22\u5b57 \U0001f600 line\u2028separator bell\x07 tab\there",
+)  # fmt: skip
+"""The same, those together that mean something wherever they stand: what a target writes by itself breaks at one."""
 
 
 def test_a_target_is_a_module_a_line_and_a_page() -> None:
@@ -78,12 +85,20 @@ def test_the_files_are_the_same_each_time_and_lie_below_the_folder(name: str) ->
             assert there == (text in placeholders), setting
 
 
+def test_hostile_text_stays_text() -> None:
+    """In each format that targets write with."""
+    document = {"title": list(HOSTILE), **dict.fromkeys(HOSTILE, 1)}
+    for text in (*HOSTILE, *OF_TARGETS):
+        assert list(yaml.safe_load_all(yaml_text({"title": text}, [text]))) == [{"title": text}, [text]]
+    assert yaml.safe_load(yaml_text(document)) == json.loads(json_text(document)) == document
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_names_stay_text(name: str) -> None:
     files = sample_export(name, expressible(name)[0], name="Harmless one").files
     parsed = [_parsed(path, text) for path, text in files.items()]
     harmless = [(_shape(values), "Harmless one" in set(_texts(values))) for values in parsed]
-    for title in HOSTILE:
+    for title in OF_TARGETS:
         hostile = exported_plan(name, sample_deployment(expressible(name)[0], name=title))
         for (path, text), (shape, named) in zip(hostile.files.items(), harmless, strict=True):
             assert ".." not in path.split("/")

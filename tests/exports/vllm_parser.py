@@ -15,17 +15,18 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.launchers.run_batch import make_arg_parser as make_batch_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+serve = make_arg_parser(FlexibleArgumentParser())  # parsers take seconds to make, and parse any number of commands
+run_batch = make_batch_parser(FlexibleArgumentParser())
 flags: list[tuple[str, str, list[str]]] = []
-for action in make_arg_parser(FlexibleArgumentParser())._actions:
+for action in serve._actions:
     value = "none" if action.nargs == 0 else {None: "one", "?": "optional"}.get(action.nargs, "many")
     choices = sorted({str(choice) for choice in action.choices or ()})
     flags += [(flag, value, choices) for flag in action.option_strings]
 complaints: list[str | None] = []
 for words in json.load(sys.stdin):
-    make = make_batch_parser if words[1] == "run-batch" else make_arg_parser
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try:
-            make(FlexibleArgumentParser()).parse_args(words[2:])
+            (run_batch if words[1] == "run-batch" else serve).parse_args(words[2:])
             complaints.append(None)
         except SystemExit:
             complaints.append(said.getvalue())

@@ -111,7 +111,7 @@ def test_what_is_folded_opens_and_is_not_printed(browser: Browser) -> None:
         assert printed_pages(page) == 1
         assert not page.get_by_text("row 399").is_visible()
         for media in ("print", "screen"):
-            page.emulate_media(media=media)  # type: ignore[arg-type] # one of its literals
+            page.emulate_media(media=media)
             assert page.get_by_text("row 9", exact=True).is_visible() is (made is part), media
         page.locator("summary").click()
         assert page.get_by_text("row 399").is_visible()

@@ -38,6 +38,12 @@ def plain(sweep: Sweep) -> list[Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def inline() -> Sweep:
+    """The varied workload's plans, made in this process."""
+    return flopwise.sweep(VARIED)
+
+
 def test_every_combination_is_a_workload() -> None:
     found = points(VARIED)
     assert found is not None
@@ -127,11 +133,10 @@ def test_what_cannot_be_is_told_and_the_others_are_planned() -> None:
     assert "optimizer" in found.planned[2].reasons[0]
 
 
-def test_processes_give_the_same_plans() -> None:
-    here = flopwise.sweep(VARIED)
+def test_processes_give_the_same_plans(inline: Sweep) -> None:
     there = flopwise.sweep(VARIED, engine="processes", workers=2)
     assert there.engine == "processes"
-    assert plain(here) == plain(there)
+    assert plain(inline) == plain(there)
 
 
 def test_unknown_engines_addresses_and_a_missing_ray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +175,7 @@ finally:
 
 
 @pytest.mark.oracle
-def test_a_ray_cluster_of_three_workers_gives_the_same_plans(tmp_path: Path) -> None:
+def test_a_ray_cluster_of_three_workers_gives_the_same_plans(tmp_path: Path, inline: Sweep) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ON_RAY, json.dumps(VARIED)],
         check=False,
@@ -182,7 +187,7 @@ def test_a_ray_cluster_of_three_workers_gives_the_same_plans(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr[-3000:]
     there = msgspec.json.decode(done.stdout.partition("ANSWER")[2], type=Sweep)
     assert there.engine == "ray"
-    assert plain(there) == plain(flopwise.sweep(VARIED))
+    assert plain(there) == plain(inline)
 
 
 @pytest.mark.oracle

@@ -618,6 +618,7 @@ class Offloads:
     search: LayoutSearch
     known: dict[tuple[str, ...], LayoutSearch] = field(default_factory=dict)
     plain: LayoutSearch | None = None  # what copied activations are instead of
+    instead: tuple[LayoutSearch, LayoutSearch] | None = None  # with activations copied and without, none recomputed
 
     def at(self, parts: tuple[str, ...]) -> LayoutSearch:
         """The search with `parts` in host memory."""
@@ -647,8 +648,9 @@ class Offloads:
         if result.fitting:
             away = self.at(ACTIVATIONS)
             if copying_is_quicker(self.search, away, result):
-                instead = without_recompute(away)
-                yield instead, clock(instead, after=result, unless=without_recompute(self.single))
+                self.instead = self.instead or (without_recompute(away), without_recompute(self.single))
+                instead, kept = self.instead
+                yield instead, clock(instead, after=result, unless=kept)
             return
         for row in OFFLOADS:
             fitting = 0

@@ -325,7 +325,10 @@ def _num_gpus(name: str, gpus: int | None) -> float:
 
 
 def _first_time(raw: RawRun) -> float | None:
-    return min((p.at_s for series in raw.series.values() for p in series if p.at_s is not None), default=None)
+    """The earliest time of a first point: of training, whose lines are in order, a clock may fall back later."""
+    first = 1 if raw.task == "train" else None
+    timed = [[p.at_s for p in series if p.at_s is not None][:first] for series in raw.series.values()]
+    return min((at_s for times in timed for at_s in times), default=None)
 
 
 def _with_times(raw: RawRun, start_s: float, notes: list[str]) -> dict[str, list[Point]]:
@@ -361,8 +364,12 @@ def _steady_clock(points: list[Point], name: str, notes: list[str], events: list
         last = at_s
         shifted.append(point._replace(at_s=at_s))
     if jumps:
-        notes.append(f"{name}: the wall clock jumps back {jumps} times; later times are shifted accordingly")
+        notes.append(f"{name}: the wall clock jumps back {_times(jumps)}; later times are shifted accordingly")
     return shifted
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _resumes(points: list[Point]) -> dict[int, Event]:
@@ -389,7 +396,7 @@ def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes
         most = max(most, point.value + shift)
         shifted.append(point._replace(value=most))
     if restarts:
-        notes.append(f"{name}: a counter restarted {restarts} times; its values are added up")
+        notes.append(f"{name}: a counter restarted {_times(restarts)}; its values are added up")
     return shifted
 
 
