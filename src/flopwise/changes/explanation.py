@@ -151,7 +151,7 @@ def _further_memory(tree: Figure, answer: MemoryAnswer) -> list[Figure]:
 
 
 def _remedy_figures(remedies: Iterable[Remedy], now: Figure) -> Iterator[Figure]:
-    """What each change saves of the memory `now`, and the items that it leaves."""
+    """The saving of each change of the memory `now`, and the items that it leaves."""
     before = {item.name: item for item in now.inputs}
     for remedy in remedies:
         parts = []
@@ -169,7 +169,7 @@ def _remedy_figures(remedies: Iterable[Remedy], now: Figure) -> Iterator[Figure]
 
 
 def _quantities(answer: MemoryAnswer) -> dict[str, Figure]:
-    """What the rules of thumb of an answer name of its model and device, by their words for it."""
+    """Figures of model and device that the rules of thumb of an answer name, by their words for them."""
     if not answer.quick:
         return {}
     model, chip = answer.model, answer.accelerator

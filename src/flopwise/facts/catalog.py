@@ -435,7 +435,7 @@ class Facts:
         )
 
     def _provider(self, given: str) -> str:
-        """What offers call a provider, which may have other names."""
+        """The name of a provider in the offers, for any of its names."""
         known = {o.provider.lower(): o.provider for o in self.offers}
         meant = provider_name(str(given).strip()).lower()
         if meant not in known:

@@ -298,7 +298,7 @@ class FactTable(Generic[R]):
         return Lazy(by_key, lambda key: self.row_of(row(*by_key[key]), None))
 
     def _like(self, row: Row, rows: Mapping[Key, R]) -> R | None:
-        """What the record that a new one is like says."""
+        """The values of the record that a new one is like."""
         like = row.values.pop(LIKE, None)
         if like is None:
             return None
@@ -327,7 +327,7 @@ class Lazy(Mapping[K, V]):
         return value
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is such a key."""
+        """True if there is such a key."""
         return key in self._made
 
     def __iter__(self) -> Iterator[K]:

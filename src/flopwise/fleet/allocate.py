@@ -537,7 +537,7 @@ def _because_of_backups(made: AllocationProgram) -> str:
 
 
 def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
-    """What a policy asks, and what the nearest allocation has."""
+    """The limit of a policy, and the value of the nearest allocation."""
     if isinstance(policy, Quota):
         return f"{policy}: {_sum(made.quota_terms(policy), columns):.0f} are needed"
     if isinstance(policy, OwnMachineCount):

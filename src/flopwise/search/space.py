@@ -368,7 +368,7 @@ def _families(
 
 
 def _possible(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, code: int) -> NDArray[np.bool_]:
-    """Which meshes have no pipeline, or one that schedule `code` can run."""
+    """True for meshes that have no pipeline, or one that schedule `code` can run."""
     pp, micro = degrees[meshes.degree_index], inner.micro_batch[meshes.inner_index]
     possible: NDArray[np.bool_] = runs(code, Pipe(pp, 1, limits.global_batch // (meshes.dp * micro)), limits.layers)
     possible[pp == 1] = True

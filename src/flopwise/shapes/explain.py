@@ -62,7 +62,7 @@ def _operation_figures(
 
 
 def _counting(operation: KernelShape) -> str:
-    """How its FLOP are counted."""
+    """The rule by which its FLOP are counted."""
     if operation.kind == "matmul":
         return f"2 x {operation.m:.12g} x {operation.n:.12g} x {operation.k:.12g}"
     if operation.kind == "attention":

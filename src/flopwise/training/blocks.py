@@ -165,7 +165,7 @@ class BlockTimes:
 
 
 def _exposed_s(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
-    """What is left of messages of which a share may hide behind compute, but no more than there is compute."""
+    """Exposed time of messages of which a share may hide behind compute, but no more than there is compute."""
     return message_s - np.minimum(overlap * message_s, compute_s)
 
 
@@ -318,7 +318,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
 
 
 class _Part(NamedTuple):
-    """What a kernel computes, before it is timed."""
+    """The work of a kernel, before it is timed."""
 
     work: Work
     dtype: str
@@ -434,7 +434,7 @@ def eager_passes(item: Item) -> tuple[float, float]:
 
 
 def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:
-    """What runs as one kernel, and whether its weights are trained; adapters follow the projections that carry them."""
+    """Items that run as one kernel, and the trained ones; adapters follow the projections that carry them."""
     recipe = context.recipe
     groups = fused_groups(items) if context.fuses else single_groups(items)
     if recipe.lora is None:

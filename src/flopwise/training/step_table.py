@@ -345,7 +345,7 @@ def _mode_sums(
     modes: Sequence[Partial | None],
     lines: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Those of `_block_sums` that recompute changes, by mode; None: the modes none, selective and full.
+    """The sums of `_block_sums` that recompute changes, by mode; None: the modes none, selective and full.
 
     A `Partial` is full recompute of some layers, while others, and what stands before and after the layers, keep
     everything.
@@ -405,7 +405,7 @@ def _link_independent(
     *,
     waits: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Matrices | None]:
-    """What no link changes of the heaviest stage, (d, n): dense and experts' parameters, frozen bytes, host seconds.
+    """Figures of the heaviest stage without links, (d, n): dense and experts' parameters, frozen bytes, host seconds.
 
     `waits`: the host is another than the device, and waits for it in layers with experts.
 
@@ -427,7 +427,7 @@ def _link_independent(
 
 
 def _trained_items(model: Model, recipe: Recipe, items: Sequence[Item], block: Block) -> list[Item]:
-    """Those of a block's items whose weights have gradients, adapters apart."""
+    """The items of a block whose weights have gradients, adapters apart."""
     whole = [] if recipe.lora is None else extra_items(model, recipe.lora)
     return [item for item in items if (block.trains(item) if recipe.lora is None else item in whole)]
 
@@ -508,7 +508,7 @@ def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *
 def _matrices(
     split: SplitModel, recipe: Recipe, inner: Inner, stored: NDArray[np.float64], starts: NDArray[np.intp]
 ) -> Matrices:
-    """What the optimizer orthogonalises of every pipeline degree: matrices of layers and towers, or the adapters."""
+    """Matrices that the optimizer orthogonalises, by pipeline degree: of layers and towers, or the adapters."""
     model, lora = split.model, recipe.lora
     listed = [items for items, _, _ in block_list(model)]
     towers = _trained_items(model, recipe, tower_items(model), split.towers)

@@ -258,7 +258,7 @@ class _Timed:
         return total
 
     def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
-        """What a step takes beside its tokens by what is cached: attention in layers with windows, or the rest."""
+        """The time of a step beside its tokens by what is cached: attention in layers with windows, or the rest."""
         how = self.whole
         if how is None:
             return self.attention_s(load, windowed=windowed)
