@@ -2,10 +2,13 @@
 
     python benchmarks/calibrate_cpu.py --out DIR                # about nine minutes
     python benchmarks/calibrate_cpu.py --out DIR --report       # what was measured before, predicted again
+    python benchmarks/calibrate_cpu.py --report --out benchmarks/measurements/2026-11-27-cpu-loop --threads 1
 
 Hugging Face Trainer trains tiny Llamas and BERTs of different shapes for a few steps each: AdamW as it comes, gradients
 clipped, no dropout. Every second shape is held aside: the profile never sees it. Writes probe-N.json, training.csv and
-memory.csv (all), fitted.csv (the half that the profile learns from), models.jsonl, raw.json and report.md into --out.
+memory.csv (all), models.jsonl, raw.json and report.md into --out. One half says little of an interval that 80 % of new
+shapes are to lie in, so the report repeats the last two steps with the other half, and with halves drawn at random.
+A folder of committed measurements, whose probe is rows of facts already, is reported on as it is: into the terminal.
 
 Time: whole steps, from `on_step_begin` to `on_step_end`. All shapes run in rounds, in another order each, with a quick
 probe in each round: what disturbs the machine for a while, or lets it drift, does so for all of them, and each time is
@@ -15,6 +18,7 @@ the median of its rounds' medians. Memory: every allocation that PyTorch reports
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime as dt
 import gc
 import json
@@ -45,6 +49,10 @@ PROFILED = 3
 """Steps over which memory is summed."""
 ROUNDS, WARMUP, STEPS = 5, 2, 5
 """Of all shapes; steps of a round that are left out, and that count."""
+HALVES = 8
+PROBED, LEARNED = "loop-probed", "loop-learned"
+"""Profiles of the probes, and of half of the shapes on them."""
+ACCELERATORS = "accelerators.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +242,6 @@ def write_runs(out: Path, done: Sequence[MeasuredRun], gpu: str, date: str) -> N
         for run in done
     ]  # fmt: skip
     write_csv(out / "training.csv", time_rows)
-    write_csv(out / "fitted.csv", time_rows[::2])
-    write_csv(out / "aside.csv", time_rows[1::2])
     memory = [
         {**row_of(run, gpu, date), "method": "pretrain", "optimizer": "adamw", "reading": "allocated",
          "peak_bytes": run.peak_bytes}
@@ -254,19 +260,50 @@ def shown(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def report(out: Path, profiles: tuple[str, str], gpu: str) -> str:
-    """Errors on the shapes held aside, before and after learning from the others; memory of all."""
-    probed, learned = (
-        flopwise.backtest("training", out / "aside.csv", facts=out, calibration=name) for name in profiles
-    )
-    memory = flopwise.backtest("memory", out / "memory.csv", facts=out, calibration=profiles[1])
+@dataclass(frozen=True)
+class Halves:
+    """The rows that a profile learns from, and those held aside; the name of both together."""
+
+    name: str
+    learned: list[dict[str, Any]]
+    aside: list[dict[str, Any]]
+
+
+def halves(rows: list[dict[str, Any]], drawn: int) -> list[Halves]:
+    """Every second row held aside, the others, and `drawn` halves at random."""
+    found = [Halves("every second shape", rows[::2], rows[1::2]), Halves("the others", rows[1::2], rows[::2])]
+    for number in range(drawn):
+        order = random.Random(number).sample(rows, len(rows))  # noqa: S311 - an order
+        found.append(Halves(f"drawn {number + 1}", order[: len(rows) // 2], order[len(rows) // 2 :]))
+    return found
+
+
+def learned_and_predicted(out: Path, half: Halves, base: str | None) -> Any:
+    """The backtest of the rows held aside, with the profile of the others; `base`: the profile of the probe, if any."""
+    with tempfile.TemporaryDirectory() as place:
+        for name, rows in (("fitted.csv", half.learned), ("aside.csv", half.aside)):
+            write_csv(Path(place) / name, rows)
+        flopwise.calibrate(Path(place) / "fitted.csv", name=LEARNED, facts=out, calibration=base, force=True)
+        return flopwise.backtest("training", Path(place) / "aside.csv", facts=out, calibration=LEARNED)
+
+
+def report(out: Path, base: str | None, gpu: str, drawn: int) -> str:
+    """Errors on the shapes held aside, before and after learning from the others, in several halves; memory of all."""
+    with (out / "training.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    first, *others = halves(rows, drawn)
+    whole = flopwise.backtest("training", out / "training.csv", facts=out, calibration=base)
+    before = {one.id: one for one in whole.predictions}
+    learned = learned_and_predicted(out, first, base)
+    memory = flopwise.backtest("memory", out / "memory.csv", facts=out, calibration=base)
     lines = [
         f"# The loop on {gpu}", "",
         f"{len(learned.predictions)} shapes held aside; the profile learned from as many others. Times of a step.", "",
         "| shape | measured, ms | probe alone | error | calibrated | error | 80 % interval | holds |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for one, other in zip(probed.predictions, learned.predictions, strict=True):
+    for other in learned.predictions:
+        one = before[other.id]
         assert one.measured is not None
         row = next(r for r in learned.rows if r["id"] == other.id)
         tokens = 1e3 * float(row["micro_batch"]) * float(row["seq_len"])
@@ -280,11 +317,20 @@ def report(out: Path, profiles: tuple[str, str], gpu: str) -> str:
             f"{100 * (one.measured / other.predicted - 1):+.1f} % | {tokens / other.high:.1f} to "
             f"{tokens / other.low:.1f} | {inside} |"
         )
-    lines += ["", "| | median error | 90th percentile | in the interval |", "|---|---|---|---|"]
-    for name, done in (("probe alone", probed), ("calibrated", learned), ("memory, all shapes", memory)):
+    head = ["median error", "90th percentile", "in the interval"]
+    lines += ["", f"| | {' | '.join(head)} |", "|---|---|---|---|"]
+    for name, done in (("probe alone, all shapes", whole), ("calibrated", learned), ("memory, all shapes", memory)):
         figures = done.summary
         cells = (figures.median_abs_error, figures.p90_abs_error, figures.coverage)
         lines.append(f"| {name} | {' | '.join(map(shown, cells))} |")
+    lines += ["", f"| half held aside | {' | '.join(head)} | interval, a factor of |", "|---|---|---|---|---|"]
+    coverages = list[float]()
+    for half, done in ((first, learned), *((one, learned_and_predicted(out, one, base)) for one in others)):
+        figures, one = done.summary, done.predictions[0]
+        coverages.append(figures.coverage or 0.0)
+        cells = (figures.median_abs_error, figures.p90_abs_error, figures.coverage)
+        lines.append(f"| {half.name} | {' | '.join(map(shown, cells))} | {one.high / one.predicted:.2f} |")
+    lines += ["", f"In the interval, mean of the {len(coverages)} halves: {shown(statistics.fmean(coverages))}."]
     return "\n".join(lines) + "\n"
 
 
@@ -295,22 +341,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="shapes whose name contains this")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--threads", type=int, help="threads to use (default: as PyTorch chooses)")
+    parser.add_argument("--halves", type=int, default=HALVES, help=f"drawn at random (default: {HALVES})")
     parser.add_argument("--report", action="store_true", help="measure nothing: report on what is in --out")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     if asked.threads:
         torch.set_num_threads(asked.threads)
     out, date = asked.out, dt.datetime.now(tz=dt.UTC).date().isoformat()
+    if asked.report and (out / ACCELERATORS).exists():
+        with (out / ACCELERATORS).open(encoding="utf-8", newline="") as file:
+            [row] = csv.DictReader(file)
+        print(report(out, None, row["name"], asked.halves))
+        return
     out.mkdir(parents=True, exist_ok=True)
     done = [] if asked.report else measured(asked.only, asked.rounds, out)
-    profiles = ("loop-probed", "loop-learned")
-    [gpu] = flopwise.calibrate(*sorted(out.glob("probe-*.json")), name=profiles[0], force=True).devices
+    [gpu] = flopwise.calibrate(*sorted(out.glob("probe-*.json")), name=PROBED, force=True).devices
     if not asked.report:
         if not done:
             sys.exit("nothing was measured")
         write_runs(out, done, gpu, date)
-    flopwise.calibrate(out / "fitted.csv", name=profiles[1], facts=out, calibration=profiles[0], force=True)
-    text = report(out, profiles, gpu)
+    text = report(out, PROBED, gpu, asked.halves)
     (out / "report.md").write_text(text, encoding="utf-8")
     print(text)
 

@@ -8,7 +8,7 @@ import re
 from flopwise.provenance import Figure
 
 MODELS = ("kernel model", "message model", "memory model", "queue model", "power model", "error model", "counted",
-          "the figures below")  # fmt: skip
+          "the figures below", "rule of thumb")  # fmt: skip
 """Formulas that begin so are no arithmetic: what stands behind them is named, not spelt out."""
 _FUNCTIONS = {"max": max, "min": min, "sqrt": math.sqrt, "exp": math.exp}
 

@@ -81,8 +81,8 @@ def test_a_name_with_letters_for_digits_or_of_a_longer_one_is_near(given: str, n
 
 
 def test_names_in_one_text_are_said_to_be_given_one_by_one() -> None:
-    message = str(UnknownNameError("provider", "aws,gcp", ["aws", "gcp", "azure"], "allowed: text"))
+    message = str(UnknownNameError("provider", "aws,gcp", ["aws", "gcp", "azure"], "Allowed: text"))
     assert message == (
         "unknown provider 'aws,gcp'; nearest: aws, gcp; several names are given one by one, each with the option. "
-        "allowed: text"
+        "Allowed: text"
     )

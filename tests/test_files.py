@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -100,17 +101,25 @@ def test_pipes_and_devices_are_no_files_to_read(tmp_path: Path) -> None:
     zero.symlink_to("/dev/zero")
     for args in (
         ["assess", str(link)], ["assess", str(zero)], ["plan", str(zero)], ["plan", "--from", str(pipe)],
-        ["plan", "--from", "/dev/zero"],
+        ["plan", "--from", "/dev/zero"], ["calibrate", str(pipe), "--name", "x"], ["runs", "import", str(pipe)],
+        ["runs", "list", "--store", str(link)],
     ):  # fmt: skip
         told = flopwise(*args)
         assert told.returncode == 2, args
-        assert "a pipe or device, not a file" in told.stderr, args
+        assert re.search("a pipe or device, not a file|is no file; give a CSV file", told.stderr), args
 
 
 def test_too_large_numbers_are_plain_errors() -> None:
     told = flopwise("train", "gpt2", "--gpu", "h100", "--global-batch-tokens", "1e24")
     assert told.returncode == 2
     assert "--global-batch-tokens: 1e24 is out of range" in told.stderr
+
+
+@pytest.mark.parametrize(("option", "least"), [("--budget", "$1e-09"), ("--deadline", "1e-12 s")])
+def test_so_are_too_small_ones(option: str, least: str) -> None:
+    told = flopwise("plan", "gpt2", "--task", "pretrain", "--tokens", "1M", "--gpu", "l4", option, "1e-300")
+    assert told.returncode == 2
+    assert told.stderr.startswith(f"error: {option}: 1e-300 is out of range; allowed: above {least}, up to ")
 
 
 def test_a_place_without_any_temporary_folder_can_simulate(tmp_path: Path) -> None:

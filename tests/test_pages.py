@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -75,3 +77,22 @@ def test_an_address_is_shown_without_its_password() -> None:
 def test_a_page_that_is_too_large_or_cut_off_cannot_be_had() -> None:
     with server(body=b"x" * 101) as (first, _), pytest.raises(OSError, match="larger than 100 bytes"):
         page_bytes(f"http://{first}", timeout_s=5, most_bytes=100)
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"])
+def test_a_server_that_sends_a_byte_from_time_to_time_is_not_waited_for(sent: bytes) -> None:
+    """Each read is short, in the headers and in the body; all of them together may take no longer than one timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            with listener.accept()[0] as one, suppress(OSError):
+                one.sendall(sent)
+                for _ in range(200):
+                    time.sleep(0.05)
+                    one.sendall(b"a")
+
+        threading.Thread(target=trickle, daemon=True).start()
+        start = time.monotonic()
+        with pytest.raises(TimeoutError):
+            page_bytes(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.5, most_bytes=10_000)
+        assert time.monotonic() - start < 5

@@ -164,14 +164,47 @@ def test_copies_with_other_values_are_made_by_the_copy_module() -> None:
     assert replace(Ours(name="a"), name="b") == Ours(name="b")
 
 
-def test_an_initialiser_is_made_for_the_first_object_and_kept() -> None:
+def test_an_initialiser_is_made_once_there_are_some_objects_and_kept() -> None:
+    fields = {"__annotations__": {"one": "int", "two": "list"}, "__module__": __name__}
     made: Any = values.dataclass(frozen=True)(
-        type("Late", (), {"__annotations__": {"one": "int"}, "__module__": __name__})
+        type("Late", (), fields | {"two": dataclasses.field(default_factory=list)})
     )
-    assert not inspect.isfunction(vars(made)["__init__"])
-    assert list(inspect.signature(made).parameters) == ["one"]
-    assert made(4).one == 4
+    for number in range(values.FEW // 2):
+        assert not inspect.isfunction(vars(made)["__init__"])
+        assert (made(number).one, made(one=number, two=[3]).two) == (number, [3])
+    assert made(4) == made(one=4, two=[])
     assert inspect.isfunction(vars(made)["__init__"])
+    assert list(inspect.signature(made).parameters) == ["one", "two"]
+
+
+def test_the_first_objects_are_as_the_later_ones() -> None:
+    def anew(name: str) -> Any:
+        fields = {"first": int, "second": str, "total": int, "kept": list}
+        defaults = {
+            "second": "b", "total": dataclasses.field(init=False, default=7),
+            "kept": dataclasses.field(default_factory=list, kw_only=True),
+        }  # fmt: skip
+        return values.dataclass(frozen=True, slots=True)(
+            type(name, (), {"__annotations__": fields, "__module__": __name__} | defaults)
+        )
+
+    early, late = anew("Early"), anew("Early")
+    for _ in range(values.FEW):
+        late(1)
+    for args, given in (((1,), {}), ((1, "c"), {}), ((), {"first": 2, "kept": [1]}), ((3,), {"second": "d"})):
+        assert repr(early(*args, **given)) == repr(late(*args, **given))
+    assert early(1).kept is not early(1).kept
+
+
+@pytest.mark.parametrize(
+    ("args", "given"), [((), {}), ((1, "b", 3), {}), ((1,), {"first": 1}), ((1,), {"total": 2}), ((1,), {"third": 2})]
+)
+def test_the_first_object_refuses_what_a_later_one_does(args: tuple[Any, ...], given: dict[str, Any]) -> None:
+    fields = {"__annotations__": {"first": int, "second": str, "total": int}, "__module__": __name__}
+    defaults = {"second": "b", "total": dataclasses.field(init=False, default=7)}
+    made: Any = values.dataclass(frozen=True)(type("Strict", (), fields | defaults))
+    with pytest.raises(TypeError, match=r"__init__\(\)"):
+        made(*args, **given)
 
 
 def test_a_default_that_can_change_is_refused() -> None:

@@ -368,9 +368,11 @@ each GPU from the others), the few memory constants to the memory file (`benchma
 are those of rows that they have seen. Training has 39 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
 Serving has 27 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
-messages and documented engine behaviour add up to. Constants of training and of serving were fitted on all rows of
-their files on 2026-11-27; those of memory and kernels have not seen the rows that were added on 2026-11-22 (51 of
-memory, 20 of kernels) and on 2026-11-26 (72 of memory)."""
+messages and documented engine behaviour add up to, and a few shares that are medians of publications (bandwidth on
+TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.cpp on Intel's GPUs and its first delta
+rules). Constants of training and of serving were fitted on all rows of their files on 2026-11-27; those of memory and
+kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20 of kernels) and on 2026-11-26 (72 of
+memory)."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
@@ -392,7 +394,7 @@ What keeps serving rows off, and why no constant mends it:
 - Mixtures with hundreds of users on Hopper (+30 to +100 % in throughput): vLLM and SGLang multiply experts in kernels
   whose tiles are tuned for some shapes only, and runs do not say for which.
 - MI300X: vLLM's own builds for it with limits on sequences that tables do not state (-40 to -60 % in throughput), and
-  mixtures "as they come" (+40 to +260 %): what tuning of its libraries is worth, runs do not say. MI100: a fifth of it.
+  mixtures "as they come" (+40 to +260 %): what tuning of its libraries is worth, runs do not say.
 - Prompts whose length is not stated (taken at 512 tokens), and prompts that are the same each time, of which a prefix
   cache serves all but the first (A100 PCIe, +150 to +600 % in the first token).
 - Long contexts in transformers: the copies that it makes of the cache are not counted, only that each head reads its

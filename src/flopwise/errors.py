@@ -37,7 +37,8 @@ class UnknownNameError(SpecError):
             near = f"; known: {', '.join(names)}"
         if "," in given:
             near += "; several names are given one by one, each with the option"
-        super().__init__(f"unknown {kind} {given[:120]!r}{near}{'. ' + hint if hint else ''}")
+        rest = f". {hint[0].upper()}{hint[1:]}" if hint else ""
+        super().__init__(f"unknown {kind} {given[:120]!r}{near}{rest}")
 
 
 class MissingFactError(FlopwiseError):

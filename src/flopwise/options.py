@@ -67,9 +67,16 @@ def _plain_number(value: float) -> str:
 
 
 def _long_time(value: float) -> str:
-    """Years, for the bounds of times; below those the usual units."""
+    """Years, for the bounds of times; below those the usual units, and powers of ten for less than a nanosecond."""
     years = value / (365.25 * units.DAY_S)
-    return f"{years:,.0f} years" if years >= 2 else units.format_seconds(value)
+    if years >= 2:
+        return f"{years:,.0f} years"
+    return units.format_seconds(value) if value >= 1e-9 else f"{value:g} s"
+
+
+def _dollars(value: float) -> str:
+    """`$1,000,000,000,000,000`, or a power of ten for less than a dollar."""
+    return f"${value:,.0f}" if value >= 1 else f"${value:g}"
 
 
 def _frequency(value: float) -> str:
@@ -79,7 +86,7 @@ def _frequency(value: float) -> str:
 
 BOUND_TEXTS: Mapping[str, Callable[[float], str]] = {
     "bandwidth": units.format_rate, "bytes": partial(units.format_rate, unit="B"), "flop": units.format_flops,
-    "power": "{:,.0f} W".format, "rate": _frequency, "time": _long_time, "usd": "${:,.0f}".format,
+    "power": "{:,.0f} W".format, "rate": _frequency, "time": _long_time, "usd": _dollars,
 }  # fmt: skip
 """Formats of bounds, by the metavar of their kind; others are plain numbers."""
 
@@ -191,13 +198,13 @@ CAPACITY = quantity("x", units.parse_count, low=0.01, high=1000.0, closed=True)
 HOUR = quantity("hour", units.parse_count, high=24.0, closed=True)
 FLOPS = quantity("flop", units.parse_flops, high=1e36)
 BYTES = quantity("bytes", units.parse_bytes, high=1e21)
-SECONDS = quantity("time", units.parse_seconds, high=1e12)
+SECONDS = quantity("time", units.parse_seconds, low=1e-12, high=1e12)
 SECONDS_OR_ZERO = quantity("time", units.parse_seconds, high=1e12, closed=True)
 RATE = quantity("rate", units.parse_rate, low=1e-12, high=1e12)
 RATE_OR_ZERO = quantity("rate", units.parse_rate, high=1e12, closed=True)
 BANDWIDTH = quantity("bandwidth", units.parse_bytes_per_s, low=1.0, high=1e18, closed=True)
 WATTS = quantity("power", units.parse_watts, high=1e6)
-USD = quantity("usd", units.parse_usd, high=1e15)
+USD = quantity("usd", units.parse_usd, low=1e-9, high=1e15)
 USD_OR_ZERO = quantity("usd", units.parse_usd, high=1e15, closed=True)
 FRACTION = quantity("share", units.parse_share, high=1.0)
 FRACTION_OR_ZERO = quantity("share", units.parse_share, high=1.0, closed=True)

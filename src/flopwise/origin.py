@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.fabric import Level
     from flopwise.cost.intervals import ErrorBand
+    from flopwise.cost.rates import Rates
     from flopwise.facts.accelerators import Accelerator
     from flopwise.ops.shapes import Work
+    from flopwise.ops.types import Floats
 
 SUM = "sum"
 KERNEL, COUNTED = "kernel model", "counted"
 LEGEND = (
-    "kernel model: the longer of computing and moving, by tiles and waves over the cores, and a fixed time; "
+    "kernel model: a fixed time plus the longer of compute (in tiles and waves over the cores) and memory traffic; "
     "counted: weights, inputs, outputs and cache once, operations as the masks let through; "
     "message model: latency, steps and bandwidth of each level of links"
 )
@@ -89,12 +91,16 @@ class Ledger:
         return tuple(self._figures[name] for name in dict.fromkeys(words))
 
 
+_SAME_RATE = 1e-9
+
+
 class Device:
     """The facts and calibrated rates of a job's accelerator, each built once, so that a tree names it again."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        """Look nothing up yet."""
+    def __init__(self, cluster: Cluster, reached: Rates | None = None, reached_source: str = "") -> None:
+        """Look nothing up yet; `reached`: the rates of a program that reaches less than the device, and who says so."""
         self.cluster, self.chip, self.rates = cluster, cluster.accelerator, cluster.rates
+        self._reached, self._reached_source = reached or cluster.rates, reached_source
         self._known: dict[str, Figure] = {}
 
     def datasheet(self, field: str, unit: str) -> Figure:
@@ -122,20 +128,23 @@ class Device:
         key = f"rate {dtype}"
         if key not in self._known:
             peak, fraction = self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(f"matmul_frac.{_rate_of(dtype)}")
-            value = self.rates.matmul_flops_per_s(dtype)
-            self._known[key] = term(
-                f"achieved {dtype} rate", value, "FLOP/s", f"{peak.name} x {fraction.name}", peak, fraction
-            )
+            value, program = self.rates.matmul_flops_per_s(dtype), self._reached.matmul_flops_per_s(dtype)
+            self._known[key] = self._achieved(f"{dtype} rate", "FLOP/s", value, program, peak, fraction)
         return self._known[key]
+
+    def _achieved(self, name: str, unit: str, value: Floats, program: Floats, peak: Figure, fraction: Figure) -> Figure:
+        """A sustained rate, and what of it the program reaches."""
+        inputs, share = [peak, fraction], number(program) / number(value)
+        if abs(share - 1.0) > _SAME_RATE:
+            inputs.append(fact(f"the program's share of the {name}", share, "", source=self._reached_source))
+        return term(f"achieved {name}", number(program), unit, " x ".join(one.name for one in inputs), *inputs)
 
     def memory_rate(self) -> Figure:
         """Sustained bytes/s of streaming reads."""
         if "memory rate" not in self._known:
             peak, fraction = self.datasheet("hbm_bytes_per_s", "B/s"), self.parameter("dram_frac")
-            self._known["memory rate"] = term(
-                "achieved bandwidth", self.rates.read_bytes_per_s, "B/s", f"{peak.name} x {fraction.name}", peak,
-                fraction,
-            )  # fmt: skip
+            value, program = self.rates.read_bytes_per_s, self._reached.read_bytes_per_s
+            self._known["memory rate"] = self._achieved("bandwidth", "B/s", value, program, peak, fraction)
         return self._known["memory rate"]
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:

@@ -286,10 +286,8 @@ def format_usd(value: float, digits: int | None = None) -> str:
 
 
 def format_price(usd_per_gpu_hour: float | None, source: str) -> str:
-    """The price for one accelerator and hour with its origin and date; `unknown` for None."""
-    return (
-        "unknown" if usd_per_gpu_hour is None else f"{format_usd(usd_per_gpu_hour)} per accelerator and hour ({source})"
-    )
+    """The price of an accelerator-hour with its origin and date; `unknown` for None."""
+    return "unknown" if usd_per_gpu_hour is None else f"{format_usd(usd_per_gpu_hour)} per accelerator-hour ({source})"
 
 
 def format_joules(value: float) -> str:
@@ -300,6 +298,17 @@ def format_joules(value: float) -> str:
 def format_percent(fraction: float, digits: int = 1) -> str:
     """A fraction as a percentage: 0.413 is `41.3 %`."""
     return f"{100 * fraction:.{digits}f} %"
+
+
+def format_multiple(ratio: float) -> str:
+    """A ratio to something, before its name: `85.0 % of what`, from twice on `3.2 times what`."""
+    return (
+        f"{format_percent(ratio)} of what"
+        if ratio < 2
+        else f"{ratio:,.0f} times what"
+        if ratio >= 10
+        else f"{ratio:.1f} times what"
+    )
 
 
 def format_chance(probability: float) -> str:

@@ -3,12 +3,14 @@
 `dataclasses.dataclass` compiles six functions for each class. An estimate imports a hundred classes of up to seventy
 fields, and a third of its time went into compiling. This decorator has the same meaning and leaves real data classes
 (`fields`, `replace` and `asdict` work), but compiles `__init__` only: comparing, hashing, printing and the refusal of
-assignments are written once, below. `__init__` waits for the first object: most runs make none of half of the classes.
+assignments are written once, below. `__init__` waits for a class that has some objects: most runs make none of half of
+the classes, and few of most others, whose fields are set one by one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import MemberDescriptorType
@@ -70,22 +72,54 @@ def _frozen(cls: type, *, repr: bool, eq: bool, slots: bool) -> type:  # noqa: A
     return cls
 
 
-class _Unmade:
-    """`__init__` of a class of which there is no object yet; compiled when it is first looked up."""
+FEW = 8
+"""Objects of a class that are filled field by field. To compile `__init__` takes as long as to fill thirty."""
 
-    __slots__ = ("cls", "fields")
+
+class _Unmade:
+    """`__init__` of a class of which there are few objects yet: it sets their fields in turn, and is then compiled."""
+
+    __slots__ = ("cls", "fields", "filled")
 
     def __init__(self, cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
-        """Store the class and its fields; the method is compiled at its first use."""
-        self.cls, self.fields = cls, fields
+        """Store the class and its fields."""
+        self.cls, self.fields, self.filled = cls, fields, 0
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The function in its place, bound as functions are."""
+        if instance is not None and self.filled < FEW:
+            self.filled += 1
+            return partial(self.fill, instance)
+        return self.compiled().__get__(instance, owner)
+
+    def compiled(self) -> Any:
+        """The function, which from now on is the method of the class."""
         made = self.cls.__dict__["__init__"]
         if made is self:
             made = _initialiser(self.cls, self.fields)
             setattr(self.cls, "__init__", made)  # noqa: B010 - of a class whose `__init__` is not known yet
-        return made.__get__(instance, owner)
+        return made
+
+    def fill(self, instance: Any, /, *args: Any, **given: Any) -> None:
+        """Set the fields of one object as the compiled function would, which refuses what does not fit."""
+        places = [field.name for field in self.fields if field.init and not field.kw_only]
+        values = dict(zip(places, args, strict=False)) | given
+        left, complete = len(values), len(values) == len(args) + len(given)
+        for field in self.fields:
+            if field.init and field.name in values:
+                value, left = values[field.name], left - 1
+            elif field.default is not _MISSING:
+                value = field.default
+            elif field.default_factory is not _MISSING:
+                value = field.default_factory()
+            else:
+                complete = complete and not field.init
+                continue
+            object.__setattr__(instance, field.name, value)
+        if left or not complete:
+            self.compiled()(instance, *args, **given)
+        elif hasattr(instance, "__post_init__"):
+            instance.__post_init__()
 
 
 def _initialiser(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -43,6 +44,9 @@ SERVING: list[dict[str, Any]] = [
     {"model": "bert-base-uncased", "gpu": "t4", "input_tokens": 128, "weights": "fp16"},
     {"model": "Llama-3.1-8B", "gpu": "a10g", "weights": "awq", "price": 1.5},
     {"model": "Llama-3.1-8B", "gpu": "a100-80gb", "kv_dtype": "fp8", "concurrency": 16, "input_tokens": 4000},
+    {"model": "Qwen3.5-35B-A3B", "gpu": "Arc Pro B70", "engine": "llama.cpp", "weights": "Q4_K_M", "concurrency": 1},
+    {"model": "Qwen3-Next-80B-A3B", "gpu": "MI300X", "engine": "llama.cpp-2025", "weights": "Q4_K_M"},
+    {"model": "Llama-3.1-8B", "gpu": "MI100", "engine": "vllm-2025", "concurrency": 4},
 ]
 MEMORY: list[dict[str, Any]] = [
     {"model": "Llama-3.1-8B", "gpu": "h100", "dp": 8, "fsdp": True},
@@ -56,6 +60,8 @@ MEMORY: list[dict[str, Any]] = [
         "context": 4096,
     },
     {"model": "Llama-3.1-8B", "lora": 8},
+    {"model": "Llama-3.1-70B", "task": "serve", "gpu": "h100"},
+    {"model": "Llama-3.1-8B", "gpu": "l4", "dp": 2},
 ]
 CASES = [
     (kind, asked) for kind, cases in (("train", TRAINING), ("serve", SERVING), ("memory", MEMORY)) for asked in cases
@@ -460,6 +466,13 @@ def test_each_figure_of_a_simulation_says_where_it_comes_from(replicas: int) -> 
     assert price.kind == "fact"
     assert "aws" in price.source
     assert [one.name for one in named["TTFT p95"].inputs] == ["answered", "mean step"]
+    for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("whole request", "e2e_s")):
+        for percentile, ends in found.intervals[key].items():
+            words = [named[f"{name} {percentile}, {word}"] for word in ("low", "high")]
+            assert tuple(one.value for one in words) == pytest.approx(ends)
+            assert all("calibration" in {below.kind for below in one.inputs} for one in words)
+    assert named["running on average"].value == summary.mean_running
+    assert named["waiting on average"].value == summary.mean_queue
     assert {"decoding step", "step with prefill"} <= named.keys()
 
 
@@ -473,3 +486,103 @@ def test_each_figure_of_a_simulation_says_where_it_comes_from(replicas: int) -> 
 )  # fmt: skip
 def test_values_are_written_without_powers_of_ten(value: float, unit: str, text: str) -> None:
     assert format_value(Figure("x", value, unit, kind="given")) == text
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "option"),
+    [
+        ({"model": "Llama-3.1-70B", "task": "serve", "gpu": "h100"}, "weights in awq", {"weights": "awq"}),
+        ({"model": "Llama-3.1-70B", "task": "serve", "gpu": "h100"}, "tp 2", {"tp": 2}),
+        ({"model": "Llama-3.1-8B", "gpu": "l4", "dp": 2}, "Adafactor", {"optimizer": "adafactor"}),
+        ({"model": "Llama-3.1-8B", "gpu": "t4", "lora": 16}, "QLoRA (base weights in NF4)", {"qlora": True}),
+    ],
+)
+def test_what_a_change_saves_is_the_difference_of_two_answers(
+    asked: dict[str, Any], change: str, option: dict[str, Any]
+) -> None:
+    found, then = flopwise.memory(**asked), flopwise.memory(**asked, **option)
+    named = {one.name: one for one in walk(figure_of(found))}
+    after, saved = named[f"memory with the change: {change}"], named[f"saved by the change: {change}"]
+    assert after.value == pytest.approx(then.per_gpu_bytes)
+    assert saved.value == pytest.approx(found.per_gpu_bytes - then.per_gpu_bytes)
+    assert {one.name.partition(" with the change")[0]: one.value for one in after.inputs} == pytest.approx(
+        {name: size for name, size in then.items if size}
+    )
+    remedy = next(one for one in found.remedies if one.change == change)
+    assert saved.value == remedy.saves_bytes
+    assert remedy.fits == then.fits
+
+
+def _rule(named: dict[str, Figure], name: str) -> tuple[float, dict[str, float], float]:
+    """What a rule of thumb says, the values that its formula names, and how far it is off."""
+    said = named[f"{name} by the rule"]
+    off = named[f"error of the rule: {name}"]
+    assert recomputed(off) == pytest.approx(float(off.value or 0.0))
+    return float(said.value or 0.0), {one.name: float(one.value or 0.0) for one in said.inputs}, float(off.value or 0.0)
+
+
+def test_rules_of_thumb_say_what_they_are_made_of() -> None:
+    """By hand: Llama-3.1-8B has 8,030,261,248 parameters in 16 bits; an L40S has 864 GB/s, an H100 85.5 GB."""
+    served = flopwise.serve("Llama-3.1-8B", gpu="l40s", rate=2.0)
+    named = {one.name: one for one in walk(figure_of(served))}
+    said, values, off = _rule(named, "time per token")
+    assert values == {"weights of the model": 16_060_522_496, "L40S memory bandwidth": 864e9}
+    assert said == pytest.approx(16_060_522_496 / 864e9)
+    assert off == pytest.approx(said / float(served.estimate.tpot_s.value) - 1)  # type: ignore[union-attr]
+
+    trained = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, tokens=1e9)
+    named = {one.name: one for one in walk(figure_of(trained))}
+    said, values, _ = _rule(named, "6 N D")
+    assert values == {"active parameters of the model": 8_030_261_248, "tokens trained on": 1e9}
+    assert said == pytest.approx(6 * 8_030_261_248 * 1e9)
+    said, values, off = _rule(named, "16 bytes per parameter")
+    assert (said, off) == pytest.approx(
+        (values["parameters of the model"] * (2 + 14 / 8), said / trained.memory.per_gpu_bytes - 1)  # type: ignore[union-attr]  # token layers
+    )
+    said, values, _ = _rule(named, "GPUs")
+    assert values == {
+        "parameters of the model": 8_030_261_248,
+        "bytes of a parameter": 2,
+        "H100-SXM-80 memory": 85_520_809_984,
+    }
+    assert said == math.ceil(6 * 8_030_261_248 * 2 / 85_520_809_984) == 2
+    step = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, seq=2048, global_batch=64)
+    named = {one.name: one for one in walk(figure_of(step))}
+    assert _rule(named, "6 N D")[1]["tokens trained on"] == 2048 * 64
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gpu": "l4", "samples": 1e6},
+        {"gpu": "h100", "gpus": 16, "samples": 1e8, "provider": "aws"},
+        {"gpu": "t4", "micro_batch": 4096},
+    ],
+)
+def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked: dict[str, Any]) -> None:
+    found = flopwise.train("resnet50", **asked)
+    figures = list(walk(figure_of(found)))
+    for figure in filter(is_arithmetic, figures):
+        assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
+    named, shown = {one.name: one.value for one in figures}, found.document()
+    keys = {
+        "step time": "step_s", "samples per second": "samples_per_s", "MFU": "mfu_frac",
+        "samples per second per GPU, low": "low", "samples per second per GPU, high": "high",
+        "lower bound of the step": "lower_bound_s",
+    }  # fmt: skip
+    assert {name: named[name] for name in keys} == pytest.approx({name: shown[key] for name, key in keys.items()})
+    memory = flopwise.memory("resnet50", **{key: asked[key] for key in ("gpu", "micro_batch") if key in asked})
+    assert found.memory is not None
+    assert named["memory per GPU"] == pytest.approx(found.memory.per_gpu_bytes)
+    assert figure_of(memory).inputs[0].value == pytest.approx(memory.per_gpu_bytes)
+    for remedy in found.memory.remedies:
+        assert named[f"saved by the change: {remedy.change}"] == remedy.saves_bytes
+    assert bool(found.memory.remedies) == ("micro_batch" in asked)
+    run = shown["run"]
+    if run is None:
+        assert "run time" not in named
+        return
+    for name, key in (("run time", "seconds"), ("cost", "cost_usd"), ("energy", "energy_joules")):
+        ends = {f"{name}{word}": named[f"{name}{word}"] for word in ("", ", low", ", high")}
+        assert list(ends.values()) == pytest.approx([run[f"{key}{word}"] for word in ("", "_low", "_high")])
+        assert named[f"{name}, low"] < named[name] < named[f"{name}, high"]  # type: ignore[operator]

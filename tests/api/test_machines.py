@@ -16,7 +16,7 @@ def test_a_node_that_is_not_full_is_told(gpus: int, per_node: int, rest: int) ->
     built = MachineSpec(gpu="h100-sxm", gpus_per_node=per_node).cluster(gpus, load_facts())
     told = [one for one in built.assumptions if "do not fill nodes" in one]
     assert bool(told) == bool(rest)
-    assert all(f"nodes of {per_node}: the last has {rest} at work" in one for one in told)
+    assert all(f"nodes of {per_node}: the last node has {rest} in use" in one for one in told)
 
 
 def test_a_power_limit_is_that_of_a_row_with_less_power(tmp_path: Path) -> None:

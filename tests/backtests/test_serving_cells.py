@@ -55,6 +55,11 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "vllm", "date": "2024-04-27"}, "vllm-v0"),
         ({"engine": "Deepspeed"}, "deepspeed-inference"),
         ({"engine": "ollama"}, "llama.cpp"),
+        ({"engine": "ollama", "engine_version": "0.23.1"}, "llama.cpp-2025"),  # a delta rule of many operations
+        ({"engine": "ollama", "engine_version": "0.24.0"}, "llama.cpp"),
+        ({"engine": "llama.cpp", "engine_version": "b8123 (Vulkan)"}, "llama.cpp-2025"),
+        ({"engine": "llama.cpp", "engine_version": "b9020"}, "llama.cpp"),
+        ({"engine": "llama.cpp", "engine_version": "b2000", "date": "2026-01-01"}, "llama.cpp-2024"),
         ({"engine": "Deepspeed-MII"}, "deepspeed-mii"),
     ],
 )

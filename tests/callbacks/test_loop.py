@@ -16,13 +16,15 @@ import pytest
 from read_back import SIZES, Recorded, busy
 
 import flopwise
-from flopwise.callbacks import BudgetReachedError, RecordingSpec, record
+from flopwise.callbacks import BudgetReachedError, RecordingSpec, devices, record
 from flopwise.callbacks import recorder as recorder_module
 from flopwise.callbacks.budget import RunBudget
+from flopwise.callbacks.devices import LocalDevices
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.models import model_from_config
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.records.store import open_store
+from probed_cpu import DEVICE, NAME, cpu_probe
 
 LLAMA = {"model_type": "llama", **SIZES}
 
@@ -67,6 +69,41 @@ def test_memory_is_the_most_that_the_process_has_held(store: Path) -> None:
     peak = Recorded.of(store).values("peak_memory_bytes", "cpu")[-1]
     line = next(one for one in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if "VmHWM" in one)
     assert peak == pytest.approx(float(line.split()[1]) * 1024, rel=0.05)
+
+
+class Tensor:
+    """As much of a tensor as is asked of one: 50 million elements of 4 bytes."""
+
+    requires_grad, grad = True, None
+
+    def numel(self) -> int:
+        return 50_000_000
+
+    def element_size(self) -> int:
+        return 4
+
+
+class Module:
+    """A module of one parameter, with its gradient, and one buffer: 600 MB."""
+
+    def parameters(self) -> list[Tensor]:
+        one = Tensor()
+        one.grad = Tensor()  # type: ignore[assignment]
+        return [one]
+
+    def buffers(self) -> list[Tensor]:
+        return [Tensor()]
+
+
+def test_what_the_process_held_before_is_recorded_without_the_model(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "resident_bytes", lambda: 1e9)
+    with record(Module(), store=store, seq=8) as run:
+        run.step()
+    assert Recorded.of(store).values("untrained_memory_bytes", "cpu").tolist() == [4e8]
+    assert LocalDevices(kind="cuda", name="x", count=1, accelerator=None).untrained_bytes(1.0) is None
+    assert LocalDevices(kind="cpu", name="x", count=1, accelerator=None).untrained_bytes(None) is None
 
 
 def test_waiting_for_data_is_measured_apart(store: Path) -> None:
@@ -371,12 +408,37 @@ def test_a_question_says_what_is_expected_and_leaving_it_is_an_event(store: Path
     assert expected.figures["step_s"].value == pytest.approx(step)
     assert expected.figures["step_s"].low < step < expected.figures["step_s"].high
     assert sum(expected.terms.values()) == pytest.approx(step)
+    assert answer.estimate.run is not None
+    assert expected.figures["energy_joules"].value == pytest.approx(answer.estimate.run.energy_joules)
     assert expected.question.startswith("flopwise train Llama-3.1-8B --gpu h100")
     assert saved.run.model == "Llama-3.1-8B"
     assert (saved.run.settings["seq"], saved.run.settings["global_batch"]) == (4096, 16)
     assert saved.values("plan_deviation_frac")[-1] < -0.9  # a millisecond
     assert len(saved.texts("off_plan")) == 1
     assert saved.run.price_usd_per_hour == pytest.approx(8 * (answer.estimate.job.cluster.usd_per_gpu_hour or 0))
+
+
+def test_the_profile_of_a_question_says_what_the_cpu_reaches(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 GFLOP/s in bf16, by its probe: 1e9 operations in a step of over 10 ms are less than half of that."""
+    cpu_probe().write(tmp_path / "probe.json")
+    flopwise.calibrate(tmp_path / "probe.json", name="mine")
+    monkeypatch.setattr(devices, "cpu_name", lambda: DEVICE.name)
+    monkeypatch.setattr(devices, "usable_cores", lambda: 2)
+    question = {"model": "gpt2", "gpu": "here", "calibration": "mine", "seq": 64, "global_batch": 1}
+    with record(store=store, question=question) as run:
+        busy(0.01)
+        run.step(flops=1e9)
+    saved = Recorded.of(store)
+    assert saved.run.gpu == NAME
+    assert saved.values("mfu_frac") == pytest.approx(1e9 / saved.values("step_s") / 200e9)
+    del question["calibration"]
+    with record(store=store, calibration="mine", question=question) as other:  # the callback's holds for the question
+        pass
+    assert other.run.expected is not None
+    assert saved.run.expected is not None
+    assert other.run.expected.figures == saved.run.expected.figures
 
 
 def test_a_plan_that_was_written_says_what_is_expected(store: Path, tmp_path: Path) -> None:

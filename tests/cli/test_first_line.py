@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from flopwise import units
 
 Run = Callable[..., tuple[int, str, str]]
+TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth" / "weights.csv"
 
 
 def answers(run: Run, line: str) -> tuple[str, dict[str, Any]]:
@@ -160,6 +162,11 @@ def test_lists_open_with_a_sentence(run: Run) -> None:
         "fit Llama-3.1-8B --gpu rtx4090 --context 4k",
         "serve Llama-3.1-8B --gpu l40s --concurrency 8",
         "train gpt2 --gpu 2xh100 --seq 512 --global-batch 64",
+        "serve gpt2 --gpu l4 --sweep concurrency",
+        "serve gpt2 --gpu l4 --sweep=batch",
+        "serve Llama-3.1-8B --gpu h100 --sweep tp",
+        "prices own L40S",
+        f"backtest weights {TRUTH}",
     ],
 )
 def test_the_lines_at_the_end_go_deeper(run: Run, line: str) -> None:
@@ -191,6 +198,22 @@ def test_every_answer_ends_with_a_line_that_can_be_run(run: Run, line: str) -> N
     code, deeper, _ = run(last.removeprefix("  flopwise "))
     assert code == 0
     assert deeper
+
+
+def test_a_store_without_runs_and_rows_that_cannot_be_predicted_say_what_comes_next(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("runs list")
+    assert code == 0
+    assert out == (
+        "No recorded run matches. `flopwise.callbacks` records runs as they go.\n\n"
+        "Runs from files of other tools:\n  flopwise runs import FILE\n"
+    )
+    rows = tmp_path / "rows.csv"
+    rows.write_text(TRUTH.read_text(encoding="utf-8").split("\n")[0] + "\n", encoding="utf-8")
+    with rows.open("a", encoding="utf-8") as file:
+        file.write(",".join("no-such-model" for _ in range(rows.read_text(encoding="utf-8").count(",") + 1)) + "\n")
+    code, out, _ = run(f"backtest weights {rows}")
+    assert code == 0
+    assert out.endswith(f"Every row with the reason:\n  flopwise backtest weights {rows} --json\n")
 
 
 def test_the_rules_of_watch_open_with_how_they_are_applied(run: Run) -> None:

@@ -97,7 +97,7 @@ def test_latencies_without_a_target_have_the_percentile_of_the_others(run: Run) 
 def test_whole_requests_have_an_interval_that_says_it_is_composed(run: Run) -> None:
     line = "serve Llama-3.1-8B --gpu h100-sxm --concurrency 16"
     _, out, _ = run(line)
-    assert "whole request is computed from those of TTFT and TPOT; it could be checked on a few runs only" in out
+    assert "whole request is computed from those of TTFT and TPOT; few published runs allow a check" in out
     assert "the interval of TTFT is wide" in out
     _, out, _ = run(f"{line} --json")
     found = json.loads(out)

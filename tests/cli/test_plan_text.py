@@ -16,7 +16,7 @@ from flopwise.search.answer import Plan
      "finetune with LoRA on 50.0 M tokens; targets: budget $100"),
     ("serve", {"traffic": {"requests_per_s": "20/s", "input_tokens": "1k", "output_tokens": 250},
                "targets": {"ttft": {"p95": "1s"}}},
-     "serve 20 requests/s, 1,000 tokens in, 250 tokens out; targets: ttft p95 1s"),
+     "serve 20 requests/s, 1,000 tokens in, 250 tokens out; targets: TTFT p95 1s"),
     ("serve", {"traffic": {"requests_per_s": 1, "turns": "2:8"}}, "serve 1 session/s"),
     ("serve", {"traffic": {"concurrency": 8, "input_tokens": "200:800"}},
      "serve 8 requests in flight, 200:800 tokens in"),

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,6 +150,20 @@ def test_every_command_that_reports_progress_shows_a_line_from_its_start() -> No
     for file in sorted(Path(plan.__file__).parent.glob("*.py")):
         if "with Progress(" in file.read_text() and file.stem not in ("observe", "probe"):  # which wait by design
             assert 'work="' in file.read_text(), file.stem
+
+
+@pytest.mark.parametrize("command", ["models someorg/some-model", "fit someorg/some-model --gpu h100"])
+def test_a_model_of_the_hub_is_waited_for_with_a_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_: object) -> str:
+        time.sleep(4 * SHOWN_AFTER_S)
+        raise TimeoutError
+
+    monkeypatch.setattr("flopwise.facts.models.catalog._in_time", slow)
+    stream = _Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert cli.main(command.split()) == 2
+    assert "\r\x1b[Kasking the hub for the model ...\r\x1b[K" in stream.getvalue()
+    assert "the hub cannot be reached" in stream.getvalue()
 
 
 class _LooksEmpty(type(Path())):  # type: ignore[misc] # the platform's class

@@ -19,6 +19,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.fitting.constants import Values
 from flopwise.fitting.deployment import (
+    BETWEEN_LOADS,
     FIGURES,
     DeploymentModel,
     ServedLoad,
@@ -198,6 +199,17 @@ def test_errors_left_out_are_of_stretches_that_the_constants_have_not_seen(job: 
         assert found.p90_left_out[name] > 0.4
         assert found.left_out[name] < 0.4 * found.p90_left_out[name]
         assert 0.5 < found.inside[name] < 1.0
+
+
+def test_one_load_says_little_of_others_so_that_its_interval_is_that_between_loads(job: ServeJob) -> None:
+    """Exact answers leave nothing out of place: the interval is what loads of other deployments differ by."""
+    load = answered_by(moved_job(job, truth(job)), asked(240))
+    found = fit_deployment([replace(load, job=job)], FACTS)
+    assert max(found.p90_left_out.values()) < 0.05
+    assert found.spread == pytest.approx({name: np.exp(log) for name, log in BETWEEN_LOADS.items()})
+    four = [replace(load, job=job, name=name) for name in "abcd"]
+    known = fit_deployment(four, FACTS)
+    assert all(known.spread[name] < found.spread[name] - 0.1 for name in FIGURES)
 
 
 def test_of_several_loads_whole_ones_are_left_out(job: ServeJob) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,41 @@ def test_constants_of_a_cpu_by_hand() -> None:
     # the backward pass (2.5 times the operations) runs at 0.8 of the rate: 35 x 511 / 256 x (1 + 3.125) / 3.5 of 100
     assert found["train_attention_frac.fa2"] == pytest.approx(0.35 * 511 / 256 * 4.125 / 3.5, rel=1e-3)
     assert found["matmul_frac.bf16"] == 1.0
+
+
+def test_a_probe_says_how_much_of_its_products_the_constants_keep() -> None:
+    """Of 100 and 95 GFLOP/s; 10 GFLOP/s of 16 rows, which wait for their weights, and bf16 are no such products."""
+    own = probed_facts(cpu_probe())
+    assert [row["m"] for row in own.own_rows] == ["2048", "256"]
+    assert float(own.own_rows[0]["seconds"]) == pytest.approx(2 * 2048**3 / 100e9)
+    made = MadeProfile.of(Measurements(rows=(), probed=(own,), files=("x",)), load_facts(), "x", "2026-11-27")
+    [errors] = made.profile.errors
+    assert (errors.kind, errors.family, errors.rows, errors.left_out) == ("kernels", FAMILY, 2, "")
+    assert errors.p90_after < 0.02 < errors.median_before
+    assert not any("scatter" in note for note in made.profile.notes)
+    disturbed = tuple(
+        replace(one, value=one.value * 0.2, best=None) if one.shape.get("m") == 256 and one.value else one
+        for one in (*cpu_probe().measurements, measurement("matmul", "FLOP/s", 20e9, m=512, n=512, k=512))
+    )
+    busy = probed_facts(replace(cpu_probe(), measurements=disturbed))
+    other = MadeProfile.of(Measurements(rows=(), probed=(busy,), files=("x",)), load_facts(), "x", "2026-11-27")
+    assert other.profile.errors[0].p90_after > 0.5
+
+
+def test_a_probed_cpu_has_the_power_of_cores_like_its_own(tmp_path: Path) -> None:
+    """Of an EPYC 9654 360 W for 96 cores (AMD, datasheet), so 7.5 W for two; of another the median of its maker's."""
+    for name, watts in (("AMD EPYC 9654 96-Core Processor", 7.5), ("AMD Turin", None)):
+        file = tmp_path / f"{name.replace(' ', '-')}.json"
+        replace(cpu_probe(), devices=(replace(DEVICE, name=name),)).write(file)
+        made = MadeProfile.of(Measurements.from_files([file]), load_facts(), "x", "2026-11-28")
+        [row] = csv.DictReader(made.files["accelerators.csv"].decode().splitlines())
+        [note] = [one for one in made.profile.notes if "power is not measured" in one]
+        if watts is not None:
+            assert float(row["tdp_w"]) == watts
+            assert "EPYC 9654" in note
+        else:
+            assert 2 * 2.6 < float(row["tdp_w"]) < 2 * 15.0  # between an EPYC 9965's and a Ryzen 7800X3D's cores
+            assert "the median of" in note
 
 
 def test_the_rate_of_weights_is_what_computing_leaves_of_few_rows() -> None:

@@ -33,4 +33,11 @@ def test_every_set_up_of_a_bill_is_explained_and_they_sum_to_it() -> None:
             assert price.source if one.price_date else price.kind == "given"
             assert price.date == one.price_date
     assert {f"bill if {one.name}" for one in found.assessment.whatif if one.usd_per_month is not None} <= named.keys()
+    for other in found.assessment.whatif:
+        if other.change_usd is not None:
+            assert named[f"change if {other.name}"].value == other.change_usd
+    assert found.assessment.risks
+    for risk in found.assessment.risks:
+        what = f"{risk.kind}, {risk.workload or 'the fleet'}: {risk.evidence}"
+        assert (named[f"risk of {what}"].value, named[f"impact of {what}"].value) == (risk.probability, risk.impact)
     assert {f"saving by {one.what}, {one.workload}" for one in found.assessment.savings} <= named.keys()

@@ -14,7 +14,7 @@ from flopwise.fleet import allocate as allocation
 from flopwise.fleet import outlook
 from flopwise.fleet.allocate import allocate as allocate_problem
 from flopwise.fleet.assess import _optimality, assess
-from flopwise.fleet.model import Allocation
+from flopwise.fleet.model import Allocation, MonthlyOption
 from flopwise.fleet.outlook import bindings
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from
@@ -96,20 +96,50 @@ def test_what_is_left_out_for_a_share_is_said_with_what_it_would_save(more: dict
     assert not allocate(options, demands, RULES).left_out
 
 
-def test_an_allocation_too_large_to_leave_others_out_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shares that hold anyway: in a small allocation it is known whether they hold for less with something left out."""
+def test_an_allocation_without_the_effort_to_leave_others_out_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares that hold anyway: with it, it is known whether they hold for less with something left out."""
     options, demands = (
         [option(0, "a", 100), option(1, "b", 100), option(1, "b", 90, region="s")],
         (demand("s"), demand("t")),
     )
     rules = replace(HALVES, share_tolerance=0.2)
     assert allocate(options, demands, rules).whole_traits
-    monkeypatch.setattr("flopwise.fleet.allocate.EFFORT_EACH", 1e9)
-    large = allocate(options, demands, rules)
-    assert not large.whole_traits
-    assert large.usd == 190
-    assert "no region, device or way to buy left out" in _optimality([], large)
+    monkeypatch.setattr("flopwise.fleet.allocate.COMPARED_FRAC", 0.0)
+    unfinished = allocate(options, demands, rules)
+    assert not unfinished.whole_traits
+    assert unfinished.usd == 190
+    assert "as far as regions, devices or ways to buy were left out" in _optimality([], unfinished)
     assert allocate(options, demands, replace(RULES, providers={})).whole_traits  # nothing to hold
+
+
+def wide_fleet(pairs: int, regions: int, *, more: bool) -> list[MonthlyOption]:
+    """Pairs of workloads at 100 on a, or 2,000 on b, and at 100 on b, in one more region 40; both dearer elsewhere."""
+    options = []
+    for one, other in ((2 * n, 2 * n + 1) for n in range(pairs)):
+        options += [option(one, "a", 100), option(one, "b", 2000), option(other, "b", 100)]
+        options += [
+            option(work, provider, 300.0 + n, region=f"x{n}")
+            for work, provider in ((one, "a"), (other, "b"))
+            for n in range(regions)
+        ]
+        options += [option(other, "b", 40, region="s")] if more else []
+    return options
+
+
+@pytest.mark.parametrize(("pairs", "regions"), [(2, 3), (25, 85)])
+def test_a_region_more_costs_no_more_in_a_fleet_of_any_size(pairs: int, regions: int) -> None:
+    """Half of the bill each at 100 and 100. With 40 in one more region one workload would have to move to b for 2,000.
+
+    With that region left out for all, as policies did, the bill stays; without shares it is the least of each.
+    """
+    demands = [demand(f"w{n}") for n in range(2 * pairs)]
+    usual, wide = (wide_fleet(pairs, regions, more=more) for more in (False, True))
+    assert len(usual) > 4000 or pairs == 2
+    strict, loose = (allocate(options, demands, HALVES) for options in (usual, wide))
+    assert (strict.usd, loose.usd) == (200 * pairs, 200 * pairs)
+    assert loose.whole_traits
+    assert loose.left_out == ((("b", ("s", False, False, "")), 60.0 * pairs),)
+    assert allocate(wide, demands, replace(HALVES, providers={})).usd == 140 * pairs
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])

@@ -24,6 +24,18 @@ def test_on_plan(tmp_path: Path) -> None:
     assert why.outcomes[0].place == "inside"
 
 
+def test_memory_of_a_cpu_is_compared_without_what_its_process_held_before(tmp_path: Path) -> None:
+    series = {
+        "step_s": [1.0] * 20, "peak_memory_bytes@cpu": [6e8, 9e8], "untrained_memory_bytes@cpu": [5e8],
+    }  # fmt: skip
+    found = stored(tmp_path / "runs.db", series, expected=expectation(PLAN, step_s=1.0, peak_memory_bytes=4e8))
+    why = explanation(found)
+    outcome = next(one for one in why.outcomes if one.metric == "peak_memory_bytes")
+    assert outcome.measured is not None
+    assert (outcome.measured.value, outcome.place) == (4e8, "inside")
+    assert any("less 477 MiB" in note for note in why.notes)
+
+
 def test_waiting_for_data_is_told_apart_as_measured(tmp_path: Path) -> None:
     series = {"step_s": [1.8] * 20, "data_wait_s": [0.7] * 20}
     why = explanation(stored(tmp_path / "runs.db", series, gpus=8, expected=expectation(PLAN, step_s=1.0)))

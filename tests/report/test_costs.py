@@ -48,7 +48,7 @@ def test_units_have_a_column_where_a_workload_has_them() -> None:
     table = next(b for b in costs(found) if isinstance(b, Table) and b.headers[1] == ">a run")
     assert table.headers == ["workload", ">a run", ">an epoch", ">a request", ">a million requests", ">an hour"]
     assert tuple(table.rows[0]) == ("chat", "-", "-", "-", "$22.80", "$1.50")
-    assert tuple(table.rows[1]) == ("run", "$150", "$0.75", "0.0025 ¢", "-", "-")
+    assert tuple(table.rows[1]) == ("run", "$150", "$0.75", "$0.0000250", "-", "-")
 
 
 def test_unknown_carbon_is_told_and_is_no_zero() -> None:

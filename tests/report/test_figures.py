@@ -17,12 +17,12 @@ from flopwise.fleet.tables import WELL
 from flopwise.fleet.workload_alerts import MEMORY_SLACK, SELDOM, SPEND_SLACK
 from flopwise.report.words import digits, hours, purchase_text, share, usd
 from flopwise.search.model_sizes import CONDITIONS
-from flopwise.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+from flopwise.units import format_bytes, format_cost, format_count, format_percent, format_rate, format_seconds
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_statements import DOLLARS, data, report
 
-UNITS = "%|¢|[KMGT]iB|[GT]B/s|[TP]FLOP/s|ms|s|min|h|days|W|kg|kWh|[kMBT]"
+UNITS = "%|[KMGT]iB|[GT]B/s|[TP]FLOP/s|ms|s|min|h|days|W|kg|kWh|[kMBT]"
 NUMBER = re.compile(rf"(?<![\w.$-])(\d+(?:,\d{{3}})*(?:\.\d+)?)(?: ({UNITS})(?![\w/]))?(?![\w-])")
 SHARES = "probability|impact|score|meets|over_budget|drivers"
 KEYS = ("name", "workload", "gpu", "instance", "month", "phase", "model")
@@ -91,7 +91,7 @@ WRITTEN: tuple[tuple[str, Callable[[float], set[str]]], ...] = (
     (r".*bytes.*", lambda v: {format_bytes(v)}),
     (r"(?!.*_per_s$).*_s", lambda v: {format_seconds(v), f"{v / 60:g} min"}),
     (rf".*_frac|.*\b({SHARES})\b.*", lambda v: {format_percent(v), format_percent(v, 0), f"{v:.2f}"}),
-    (r".*\brequests?", lambda v: {f"{100 * v:.4f} ¢"}),
+    (r".*\brequests?", lambda v: {format_cost(v) or ""}),
     (r".*_w", lambda v: {f"{v:.0f} W"}),
     (r".*_kg_.*", lambda v: {digits(v), f"{digits(v)} kg"}),
     (r".*", lambda v: {digits(v), hours(v), format_count(v), f"{v:,.1f}", f"{v:,g}", f"{v:.0f}"}),

@@ -110,9 +110,20 @@ def test_what_is_folded_opens_and_is_not_printed(browser: Browser) -> None:
         page = _page(browser, made, 1280)
         assert printed_pages(page) == 1
         assert not page.get_by_text("row 399").is_visible()
-        assert page.get_by_text("row 9", exact=True).is_visible() is (made is part)
+        for media in ("print", "screen"):
+            page.emulate_media(media=media)
+            assert page.get_by_text("row 9", exact=True).is_visible() is (made is part), media
         page.locator("summary").click()
         assert page.get_by_text("row 399").is_visible()
+    page = _page(browser, section, 1280)
+    assert not page.locator(".paper").is_visible()
+    page.emulate_media(media="print")
+    assert not page.get_by_role("heading", name="All").is_visible(), "a heading over nothing"
+    assert page.locator(".paper").inner_text().startswith("Not printed, because they are folded: All.")
+    page.emulate_media(media="screen")
+    page.locator("summary").click()
+    page.emulate_media(media="print")
+    assert page.get_by_role("heading", name="All").is_visible()
     assert part.sections[0].blocks[0].rest == rows[10:]  # type: ignore[union-attr]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flopwise.fleet.assessment import Allotment, ProviderChoice
-from flopwise.report.blocks import Stream, Streams
+from flopwise.report.blocks import Bar, Bars, Stream, Streams
 from flopwise.report.content import document
-from flopwise.report.pages import html, markdown, streams_svg
+from flopwise.report.pages import html, markdown, narrow_bars_svg, streams_svg
 from flopwise.report.placement import COLUMNS, streams
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -95,3 +95,16 @@ def test_ribbons_share_a_node_by_their_values() -> None:
     ribbon = re.compile(rf'd="M{NUMBER} ({NUMBER})C.*? ({NUMBER})Z"')
     ends = [tuple(float(v) for v in found) for found in ribbon.findall(streams_svg(Streams("where", COLUMNS, rows)))]
     assert sorted(low - top for top, low in ends[::2]) == pytest.approx([51.5, 154.5], abs=0.2)
+
+
+def test_long_names_are_whole_in_pictures_and_on_a_phone() -> None:
+    """The longest names of instances and of workloads stand in full, with the figure on a line of its own."""
+    machines = "Standard_NC24ads_A100_v4 (A100-PCIe-80)"
+    picture = streams_svg(Streams("where", COLUMNS, (Stream(("a", "azure", machines), 1.0, "$1"),)))
+    name, figure = "train large (Llama-65B)", "12.2 h of 4.35 days (12 %)"
+    narrow = narrow_bars_svg(Bars("time", (Bar(name, 1.0, figure), Bar("b", 0.5, "1 h"))))
+    for shown in (picture, narrow):
+        assert "…" not in shown
+    assert f">{machines}</text>" in picture
+    levels = [re.search(rf'y="([\d.]+)"[^>]*>{re.escape(text)}<', narrow) for text in (name, figure)]
+    assert [float(found[1]) for found in levels if found] == [13.0, 28.0]

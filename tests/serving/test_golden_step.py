@@ -223,6 +223,46 @@ def test_kernels_around_experts_take_their_time_in_each_of_their_layers() -> Non
         assert added == pytest.approx(layers * 50e-6)
 
 
+def test_a_delta_rule_of_many_operations_costs_each_of_its_layers_its_time() -> None:
+    """0.5 ms in 36 of Qwen3-Next's 48 layers; the others attend."""
+    load = StepLoad(decode_batch=4, decode_context=1)
+    machine = plain_runner(plain_job(model=load_model("Qwen3-Next-80B-A3B")))
+    slower = replace(machine, engine=replace(machine.engine, delta_s=0.5e-3 + machine.engine.delta_s))
+    assert float(np.asarray(slower.step(load, ONE).seconds - machine.step(load, ONE).seconds)) == pytest.approx(18e-3)
+
+
+@pytest.mark.parametrize(("vendor", "kind", "slower"), [("Intel", "gpu", 1), ("Intel", "cpu", 0), ("NVIDIA", "gpu", 0)])
+def test_experts_cost_each_layer_more_on_gpus_of_intel(vendor: str, kind: str, slower: int) -> None:
+    """0.1 ms in 32 layers of Mixtral."""
+    load = StepLoad(decode_batch=4, decode_context=1)
+    plain = plain_runner(plain_job(model=load_model("Mixtral-8x7B")))
+    plain = replace(plain, rates=replace(plain.rates, vendor=vendor, is_host=kind == "cpu"))
+    later = replace(plain, engine=replace(plain.engine, intel_experts_s=0.1e-3))
+    added = float(np.asarray(later.step(load, ONE).seconds - plain.step(load, ONE).seconds))
+    assert added == pytest.approx(slower * 3.2e-3, abs=1e-12)
+
+
+@pytest.mark.parametrize(("vendor", "slower"), [("Intel", 4.0), ("NVIDIA", 1.0)])
+def test_products_reach_a_share_of_the_matrix_rate_of_intel(vendor: str, slower: float) -> None:
+    """A quarter of it: the products of a long prompt take four times as long, its attention as long as before."""
+    load, machine = StepLoad(prefill_tokens=8192, prefill_context=8192), plain_runner(plain_job())
+    machine = replace(machine, rates=replace(machine.rates, vendor=vendor))
+    quarter = replace(machine, engine=replace(machine.engine, intel_matmul_frac=0.25))
+    products = LAYERS * 2 * 8192 * (2 * WIDTH * (HEADS + KV_HEADS) * DIM + 3 * WIDTH * FFN) / FLOPS_PER_S
+    added = float(np.asarray(quarter.step(load, ONE).seconds - machine.step(load, ONE).seconds))
+    assert added == pytest.approx((slower - 1) * products, rel=1e-3, abs=1e-12)
+
+
+@pytest.mark.parametrize(("library", "slower"), [(True, 2.0), (False, 1.0)])
+def test_an_engine_without_kernels_for_few_rows_draws_the_share_of_the_library(library: bool, slower: float) -> None:
+    """Half of the bandwidth: all that a step reads takes twice as long, what the host does as long as before."""
+    load = StepLoad(decode_batch=1, decode_context=1000)
+    host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + ENGINE.sequence_s
+    engine = replace(ENGINE, library_rows=library)
+    found = seconds(load, cluster=plain_cluster(library_dram_frac=0.5), engine=engine)
+    assert found - host_s == pytest.approx(slower * (seconds(load) - host_s), rel=1e-6)
+
+
 def test_ported_products_of_experts_with_scales_of_blocks_read_their_weights_more_slowly() -> None:
     """At half the rate: each of the 32 layers reads its touched experts' 3 x 4096 x 14336 weights of 8.25 bits, twice.
 

@@ -158,9 +158,74 @@ def test_an_infeasible_question_says_why_and_shows_the_nearest(page: Page) -> No
 def test_an_error_says_what_was_wrong(page: Page) -> None:
     page.goto("/plan?workload=Llama-3.1-8B&task=serve&rate=often")
     expect(page.get_by_role("alert")).to_contain_text("--rate")
+    expect(page.locator("[aria-invalid]")).to_have_attribute("name", "rate")
+    page.get_by_label("Requests a second", exact=True).fill("1")
+    settled(page)
+    expect(page.locator("[aria-invalid]")).to_have_count(0)
     page.goto("/plan?workload=Lama-3.1-8Bx&task=serve&rate=1")
     expect(page.get_by_role("alert")).to_contain_text("Llama-3.1-8B")
     assert not serious(page)
+
+
+def test_a_service_that_no_replica_holds_says_so_and_leads_to_what_would_fit(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.goto("/serve?model=Llama-3.1-70B&gpu=l4&rate=2")
+    expect(page.get_by_role("alert")).to_contain_text("leaves no memory for a sequence")
+    expect(page.get_by_text("No answer.")).to_be_visible()
+    expect(page.locator("#results[aria-busy], .busy")).to_have_count(0)
+    page.get_by_role("link", name="What would make it fit").click()
+    settled(page)
+    found = _printed("memory Llama-3.1-70B --gpu l4 --task serve", capsys)
+    expect(page.get_by_role("heading", name=found["verdict"])).to_be_visible()
+    rows = page.get_by_role("region", name="Changes, each alone").locator("tbody tr")
+    expect(rows).to_have_count(len(found["remedies"]))
+    for one, row in zip(found["remedies"], rows.all(), strict=True):
+        left = units.format_gib(found["per_gpu_bytes"] - one["saves_bytes"])
+        shown = [one["change"], units.format_gib(one["saves_bytes"]), left, "yes" if one["fits"] else "no"]
+        assert row.locator("td").all_inner_texts() == shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train Llama-3.1-70B --gpu l4 --gpus 1", "serve Llama-3.1-70B --gpu l4",
+        "fit Llama-3.1-70B --gpu l4 --formats bf16,fp8",
+    ],
+)  # fmt: skip
+def test_an_estimate_that_says_no_shows_its_verdict(line: str, page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    noun = line.split(maxsplit=1)[0]
+    found = _printed(line, capsys)
+    page.goto(f"/estimate?{urlencode({'question': noun, **(nouns(app)[noun].example(f'flopwise {line}') or {})})}")
+    settled(page)
+    expect(page.get_by_role("alert")).to_have_text("No feasible answer")
+    expect(page.get_by_role("heading", name=found["verdict"])).to_be_visible()
+    expect(page.get_by_text("there is no feasible answer; see")).to_have_count(0)
+
+
+def test_a_narrow_screen_leads_from_the_form_to_the_answer(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/plan?{SERVE}")
+    settled(page)
+    headline = page.get_by_role("region", name="The answer")
+    expect(headline).not_to_be_in_viewport()
+    page.get_by_role("button", name="To the answer").click()
+    expect(headline).to_be_in_viewport()
+    expect(page.locator("#results")).to_be_focused()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    expect(page.get_by_role("button", name="To the answer")).to_be_hidden()
+
+
+def test_a_link_holds_which_workloads_are_folded(page: Page) -> None:
+    page.goto("/fleet")
+    page.get_by_role("button", name="Write an example").click()
+    first = page.locator("details.card", has_text="chat").first
+    first.locator("summary").click()
+    expect(page.get_by_label("Tokens of an answer")).to_be_hidden()
+    expect(page).to_have_url(re.compile("open=-workload"))
+    page.reload()
+    expect(page.locator("details.card", has_text="chat").first).not_to_have_attribute("open", "")
+    expect(page.locator("details.card", has_text="search").first).to_have_attribute("open", "")
 
 
 def test_a_dropped_configuration_is_planned(page: Page) -> None:
@@ -558,6 +623,15 @@ FIRST_LINES = """async () => {
 }"""
 """The first line of the provenance that a visible figure opens, with the figure's name: of each name the first and the
 last, which are those of the first and the last row in a table."""
+UNEXPLAINED = """() => {
+  for (const one of document.querySelectorAll("#results details")) one.open = true;
+  return [...document.querySelectorAll("#results td.n, #results dd")].filter((one) => /[0-9]/.test(one.textContent)
+    && !one.querySelector("button")).map((one) => one.cellIndex === undefined ? one.previousElementSibling.textContent
+    : one.closest("table").querySelectorAll("th")[one.cellIndex].textContent);
+}"""
+"""Headings of the figures that say nothing of where they come from; what is folded is opened."""
+COUNTED = {"#\u00a0▲", "times", "at once", "left out", "Best by cost"}
+"""Of those: ranks, numbers of layers and sequences, what was ruled out, and the name of a machine."""
 
 
 @pytest.mark.parametrize(
@@ -570,6 +644,7 @@ last, which are those of the first and the last row in a table."""
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&rate=2",
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6",
         "/estimate?question=memory&model=Llama-3.1-8B&gpu=h100&task=serve",
+        "/estimate?question=memory&model=Llama-3.1-70B&gpu=h100&task=serve",
         "/estimate?question=fit&model=Llama-3.1-8B&gpu=rtx4090&formats=bf16,awq",
         "/estimate?question=roofline&model=Llama-3.1-8B&gpu=l40s",
         "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s",
@@ -581,6 +656,7 @@ def test_every_figure_that_is_underlined_says_where_it_comes_from(path: str, pag
         settled(page)
     if "/serve" not in path:
         expect(page.locator(".tree")).to_be_visible()
+    assert set(page.evaluate(UNEXPLAINED)) <= COUNTED
     origins: list[list[str]] = page.evaluate(FIRST_LINES)
     assert len({name for name, _ in origins}) > 5
     for name, line in origins:
@@ -891,6 +967,19 @@ def test_a_service_is_planned_and_exported_with_the_keyboard_alone(page: Page) -
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text("cost of the plan: ")
     page.keyboard.press("Escape")
+    summary = page.locator("summary", has_text=re.compile("on the line$"))
+    summary.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    place = page.get_by_role("region", name="The cheapest at each time")
+    place.get_by_role("button", name=re.compile("^Show ")).last.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#chosen h2").first).to_contain_text(re.compile("On the front:|Plan "))
+    expect(page.locator(".tree")).to_be_visible()
+    page.locator("input[name=pick][value='2']").focus()
+    page.keyboard.press("Space")
+    expect(page.locator("#chosen h2").first).to_contain_text("Plan 2:")
+    expect(page.locator(".tree")).to_be_visible()
     _tab_to(page, "Export target")
     page.keyboard.type("vllm")
     expect(page.get_by_role("button", name="Download as zip")).to_be_visible()
@@ -1251,10 +1340,23 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
         row.get_by_role("button").first.click()
         expect(page.get_by_role("dialog")).to_contain_text("run tonight, recorded")
         page.get_by_role("button", name="Close").click()
+        row.get_by_role("button", name=units.format_percent(figures["step_s"]["difference"])).click()
+        difference = page.get_by_role("dialog").locator("details").first
+        expect(difference).to_contain_text("= measured / expected - 1")
+        for text in ("run tonight, recorded", "step time: "):
+            expect(difference).to_contain_text(text)
+        page.get_by_role("button", name="Close").click()
         expect(page.locator('[data-drawn="true"]')).to_have_count(1 + len(document["series"]))
         assert serious(page) == []
         assert not cut_on_paper(page)
         page.emulate_media(media="screen")
+        page.goto("/runs")
+        expect(page.get_by_role("row", name="tonight")).to_contain_text(
+            units.format_usd(document["metrics"]["cost_usd"])
+        )
+        assert page.locator("[data-origin]:has(button)").count() >= 3
+        assert not _unexplained(page)
+        assert serious(page) == []
         page.goto("/runs?run=no-such-run")
         expect(page.get_by_text("no-such-run").last).to_be_visible()
         page.close()

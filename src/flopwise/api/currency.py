@@ -23,7 +23,7 @@ def amounts_in(currency: str, *, facts: str | Path | None = None) -> AbstractCon
         >>> import flopwise
         >>> with flopwise.amounts_in("EUR=1.25"):
         ...     print(flopwise.serve("Llama-3.1-8B", gpu="l4", price=1).settings[-1])
-        ('price', '€0.80 per accelerator and hour (given)')
+        ('price', '€0.80 per accelerator-hour (given)')
     """
     from flopwise.facts import currencies
     from flopwise.facts.catalog import load_facts

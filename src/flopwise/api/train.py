@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,13 @@ from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flopwise.cost.cluster import Cluster
+    from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.training.alternatives import Setting
     from flopwise.training.answer import TrainAnswer
     from flopwise.training.corpus import Corpus
     from flopwise.training.job import TrainJob
@@ -66,6 +71,7 @@ def train_layers(
         SpecError, InfeasibleError: as `train`.
     """
     from flopwise.changes.memory import with_remedies
+    from flopwise.cost.intervals import OTHER_SOFTWARE
     from flopwise.provenance import implied_kinds
     from flopwise.training.answer import train_answer
     from flopwise.training.job import TrainJob
@@ -79,8 +85,11 @@ def train_layers(
     cluster = machines.cluster(gpus, facts)
     seq_len = data.seq_len(architecture, tunes=spec.tunes)
     batch, batch_note = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
-    wanted = spec.on(cluster.accelerator, facts).recipe(seq_len, batch, facts, data.documents(seq_len))
-    recipe, device_notes = recipe_on(wanted, cluster.accelerator)
+
+    def recipe_of(device: Accelerator) -> tuple[Recipe, tuple[str, ...]]:
+        return recipe_on(spec.on(device, facts).recipe(seq_len, batch, facts, data.documents(seq_len)), device)
+
+    recipe, device_notes = recipe_of(cluster.accelerator)
     check_skew(architecture, recipe)
     layout, laid_out = _layout(architecture, recipe, cluster, spec, gpus)
     storage, tokens = reads.reads(architecture, facts), _run_tokens(data, recipe, run)
@@ -100,7 +109,9 @@ def train_layers(
     open_settings = spec.open_settings if spec.says_layout else spec.open_settings & {"stack"}
     if not (machines.network or machines.names_offer):
         open_settings |= {"network"}
-    answer = train_answer(job, facts, laid_out, notes, data.epochs, open_settings)
+    asked_alike = not spec.says_layout and cluster.accelerator.kind in OTHER_SOFTWARE
+    on_gpus = _on_measured_gpus(architecture, recipe_of, spec, gpus, facts) if asked_alike else ()
+    answer = train_answer(job, facts, laid_out, notes, data.epochs, open_settings, on_gpus)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
     options = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
     kinds = implied_kinds(LAYOUT_SETTINGS, options, "default" if spec.says_layout else "chosen")
@@ -159,6 +170,23 @@ def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, 
 
     spec.layout(model)  # refuses what cannot be
     return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch)
+
+
+def _on_measured_gpus(
+    model: Model, recipe_of: Callable[[Accelerator], tuple[Recipe, tuple[str, ...]]], spec: TrainingSpec, gpus: int,
+    facts: Facts,
+) -> tuple[Setting, ...]:  # fmt: skip
+    """Layout and recipe that a question without a layout has on the best measured GPUs, where these can run it."""
+    from flopwise.cost.cluster import cluster
+    from flopwise.errors import InfeasibleError
+    from flopwise.training.alternatives import BEST_MEASURED
+
+    found: list[Setting] = []
+    for device in map(facts.accelerator, BEST_MEASURED):
+        recipe, _ = recipe_of(device)
+        with suppress(InfeasibleError):
+            found.append((_layout(model, recipe, cluster(device), spec, gpus)[0], recipe))
+    return tuple(found)
 
 
 def _run_tokens(data: DataSpec, recipe: Recipe, run: RunConditionsSpec) -> float | None:

@@ -57,9 +57,11 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
     ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
     "sglang": (("sglang-2025", (0, 5, 10), 2026),),
-    "llama.cpp": (("llama.cpp-2024", (0, 0), 2025),),
+    "llama.cpp": (("llama.cpp-2024", (0, 0), 2025), ("llama.cpp-2025", (0, 24), 2026)),
 }
-"""Older generations of an engine, oldest first: row, first release after it, year of that release."""
+"""Older generations of an engine, oldest first: row, first release after it (of ollama for llama.cpp), and its year."""
+BUILDS = {"llama.cpp-2024": 4400, "llama.cpp-2025": 8300}
+"""First build after a generation, where releases are counted: of January 2025, of March 2026."""
 LEAST_YEAR = 2024
 """Year to which a row without a version tells its engine's generation: several ended in that year."""
 MODEL_YEARS = {
@@ -110,6 +112,8 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     named = _known_engine(text, facts) or _known_engine(BRACKETS.sub("", text), facts)
     newest = named or (_known_engine(remark[1], facts) if remark else None) or facts.engine(text)
     older = GENERATIONS.get(newest.name, ())
+    if named and (build := re.search(r"\bb(\d{4,5})\b", row.get("engine_version", ""))):
+        return next((facts.engine(name) for name, _, _ in older if int(build[1]) < BUILDS.get(name, 0)), newest)
     version = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", row.get("engine_version", "")) if named else None
     if version:
         release = tuple(int(part or 0) for part in version.groups())

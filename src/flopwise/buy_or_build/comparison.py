@@ -149,12 +149,12 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     """What the comparison takes for granted."""
     own = [kind for kind in request.kinds if kind != "api"]
     notes = [
-        "every alternative is assumed to answer well enough; only cost is compared",
-        "whole machines serve, all month",
+        "all options are assumed to give good enough answers; only their cost is compared",
+        "self-hosted models run on whole machines, all month",
         "80 % intervals come from the measured errors of training and serving; prices are as listed",
     ]
     if "api" in request.kinds:
-        notes.append("API prices without discounts for batches, volume or cached prompts")
+        notes.append("API prices include no discounts for batches, volume or cached prompts")
     if set(own) - {"open"}:
         notes.append(
             f"{request.runs:,} training run{'s' * (request.runs != 1)} paid; data, evaluation and people do not count"
@@ -172,7 +172,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
             "weights of the same size have often seen many times that, and give better answers"
         )
     if own and not request.upkeep_usd_per_month:
-        notes.append("no upkeep: people and storage of a self-hosted service are not counted (--upkeep)")
+        notes.append("staff and storage of a self-hosted service are not counted (--upkeep adds them)")
     return notes
 
 

@@ -27,7 +27,7 @@ from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
 from flopwise.search import replica, run_job
-from flopwise.search.answer import Candidate, Plan
+from flopwise.search.answer import TARGET_NAMES, Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.service_machines import replica_machines
 from flopwise.search.workload import Resolved
@@ -457,6 +457,7 @@ class SelfHostedPlans:
 def _shortfalls(answer: Plan) -> list[str]:
     """What the nearest miss misses, or else the commonest reasons of the search."""
     for miss in answer.misses[:1]:
-        short = [f"{name} {times:,.3g} times its limit" for name, times in miss.shortfall.items() if times > 1]
+        over = {TARGET_NAMES.get(name, name): times for name, times in miss.shortfall.items() if times > 1}
+        short = [f"{name} {times:,.3g} times its limit" for name, times in over.items()]
         return [f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short) or 'too unsure'}"]
     return [f"{r.count:,} {r.unit}: {r.reason}" for r in answer.ruled_out[:REASONS]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,10 +37,22 @@ def training_recorder(
     Raises:
         SpecError: a plan or a question that cannot be read, or a name that is not known.
     """
+    source = _common_source(source, question)
     expected = _expectation_of(spec, source, question)
     return kind(
         spec, subject if subject is not None or expected is None else expected.model, store=store, expected=expected,
         source=source, settings=settings, resumed=resumed,
+    )  # fmt: skip
+
+
+def _common_source(source: SourceSpec, question: Any) -> SourceSpec:
+    """The facts and the profile of the callback, else those of the question: both have one catalog."""
+    if not isinstance(question, Mapping):
+        return source
+    facts, calibration = question.get("facts"), question.get("calibration")
+    return replace(
+        source, facts=source.facts or (None if facts is None else Path(facts)),
+        calibration=source.calibration or calibration,
     )  # fmt: skip
 
 
@@ -63,7 +76,7 @@ def _expectation_of(spec: RecordingSpec, source: SourceSpec, question: Any) -> E
     if "model" not in options:
         raise SpecError("question: the model is missing; as in question={'model': 'Llama-3.1-8B', 'gpu': 'h100'}")
     model, specs = options.pop("model"), (*TRAIN, ReadsSpec)
-    answer = train(model, **{"facts": source.facts, **options})
+    answer = train(model, **{"facts": source.facts, "calibration": source.calibration, **options})
     values = {name: getattr(part, name) for part in take(options, *specs) for name in changed_options(part)}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
     name = model if isinstance(model, str) else model.name

@@ -40,6 +40,15 @@ def resident_peak_bytes() -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
+def resident_bytes() -> float | None:
+    """Memory that this process holds now; None where the system does not say."""
+    with contextlib.suppress(OSError):
+        held = re.search(r"^VmRSS:\s+(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+        if held:
+            return float(held[1]) * 1024
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDevices:
     """The devices that this process computes on: `count`, kind, name, and the catalog row if one is known."""
@@ -49,6 +58,14 @@ class LocalDevices:
     count: int
     accelerator: Accelerator | None
     notes: tuple[str, ...] = ()
+
+    def untrained_bytes(self, model_bytes: float | None) -> float | None:
+        """Of a CPU: memory that the process holds now beside its model, as its interpreter, libraries and data.
+
+        None on a GPU, whose allocator counts nothing of them, and where the model's size is not known.
+        """
+        held = resident_bytes() if self.kind == "cpu" and model_bytes is not None else None
+        return None if held is None or model_bytes is None else max(held - model_bytes, 0.0)
 
     def memory(self) -> Iterator[tuple[str, dict[str, float]]]:
         """(device, its metrics of memory): what the allocator counted, or the resident set of the process."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flopwise.cost.memory_answer import Remedy
 from flopwise.errors import FlopwiseError
+from flopwise.ops.types import Floats
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -33,20 +36,26 @@ class Sensitivity:
         return max((abs(math.log(e)) for e in self.effects.values() if e), default=0.0)
 
 
-def ranked_remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], tuple[float, bool]]]]) -> list[Remedy]:
+MemoryAfter = tuple[Mapping[str, Floats], float, bool]
+"""Memory after a change: its items, their sum, and whether it fits."""
+
+
+def ranked_remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], MemoryAfter]]]) -> list[Remedy]:
     """The changes that save memory: those that fit first, then by what they save.
 
-    Each change is a name and a call that gives the bytes after it and whether these fit; one that raises an error of
-    ours is no remedy.
+    Each change is a name and a call that gives the memory after it; one that raises an error of ours is no remedy.
     """
     saving = []
     for change, memory_after in changes:
         try:
-            total, fits = memory_after()
+            after, total, fits = memory_after()
         except FlopwiseError:  # a model without a projection to adapt, say
             continue
         if total < now_bytes:
-            saving.append(Remedy(change=change, saves_bytes=now_bytes - total, total_bytes=total, fits=fits))
+            items = tuple((name, float(np.ravel(size)[0])) for name, size in after.items())
+            saving.append(
+                Remedy(change=change, saves_bytes=now_bytes - total, total_bytes=total, fits=fits, items=items)
+            )
     return sorted(saving, key=lambda remedy: (not remedy.fits, -remedy.saves_bytes))
 
 

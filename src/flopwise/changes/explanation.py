@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +15,9 @@ from flopwise.cost.money import num_instances
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.roofline import RooflineAnswer
 from flopwise.errors import SpecError
-from flopwise.origin import Device, Ledger, chip_fact, estimate_of, interval, number, price
+from flopwise.ops.tensors import active_parameters, parameters
+from flopwise.ops.weights import weight_bytes
+from flopwise.origin import COUNTED, Device, Ledger, chip_fact, estimate_of, interval, number, price, total
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Figure, assumptions, setting, term, to_json, walk, with_kinds
 from flopwise.results import Result, attributes
@@ -21,8 +25,13 @@ from flopwise.units import HOUR_S
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from flopwise.cost.memory_answer import Remedy
+    from flopwise.cost.quick import QuickFormula
     from flopwise.serving.answer import ServeAnswer
     from flopwise.training.answer import TrainAnswer
+
+RULE = "rule of thumb"
+"""How the formulas of rules begin, and their source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -69,7 +78,13 @@ def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation
 
 
 def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
-    """The effect of each single change that the question itself would accept, the largest first."""
+    """The effect of each single change that the question itself would accept, the largest first.
+
+    Raises:
+        SpecError: the answer is of a network that is known by its samples.
+    """
+    if not answer.explained:
+        raise SpecError("only models with token layers can be explained; this network is known by its samples")
     if isinstance(answer, MemoryAnswer):
         ratios = [(remedy.change, remedy.total_bytes / answer.per_gpu_bytes) for remedy in memory_remedies(answer)]
         effects = (Sensitivity(change=change, effects={"memory": ratio}) for change, ratio in ratios)
@@ -87,34 +102,121 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
 
 
 def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAnswer) -> Figure:
-    """The tree of an answer's figures.
-
-    Raises:
-        SpecError: the answer is of a network that is known by its samples.
-    """
+    """The tree of an answer's figures."""
     if not answer.explained:
-        raise SpecError("only models with token layers can be explained; this network is known by its samples")
+        return _sampled_figure(answer)
     if isinstance(answer, MemoryAnswer):
-        return with_kinds(memory_figure(answer), answer.kinds)
+        tree = memory_figure(answer)
+        rules = _rule_figures(answer.quick, tree, _quantities(answer))
+        return with_kinds(replace(tree, inputs=(*tree.inputs, *rules)), answer.kinds)
     if isinstance(answer, RooflineAnswer):
         return _roofline_figure(answer)
     from flopwise.training.answer import TrainAnswer  # noqa: PLC0415 - half is enough
 
+    quantities = _quantities(answer.memory)
     if isinstance(answer, TrainAnswer):
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
-        return with_kinds(_with_memory_ends(train_figure(answer.estimate), answer.memory), answer.kinds)
-    from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - half is enough
+        job, tree = answer.estimate.job, train_figure(answer.estimate)
+        tokens = job.recipe.useful_tokens if job.tokens is None else job.tokens
+        data = term("tokens trained on", float(tokens), "tokens", f"{COUNTED}: of the run, or of a step without a run")
+        quantities = {**quantities, "tokens": data}
+    else:
+        from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - half is enough
 
-    tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
-    return with_kinds(_with_memory_ends(tree, answer.memory), answer.kinds)
+        tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
+    rules = _rule_figures(answer.quick, tree, quantities)
+    tree = replace(tree, inputs=(*tree.inputs, *_further_memory(tree, answer.memory), *rules))
+    return with_kinds(tree, answer.kinds)
 
 
-def _with_memory_ends(tree: Figure, answer: MemoryAnswer) -> Figure:
-    """The tree of an estimate with the ends of the memory per GPU."""
-    total = next(one for one in walk(tree) if one.name == "memory per GPU")
-    ends = interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)
-    return replace(tree, inputs=(*tree.inputs, *ends))
+def _sampled_figure(answer: Any) -> Figure:
+    """The tree of an answer about a network that is known by its samples."""
+    from flopwise.changes.sampled_figures import sampled_figures  # noqa: PLC0415 - half is enough
+    from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - half is enough
+
+    if not isinstance(answer, SampledTrainAnswer):
+        return memory_figure(answer)
+    job, figures = answer.estimate.job, list(sampled_figures(answer.estimate))
+    if answer.memory is not None:
+        figures += memory_figure(answer.memory).inputs
+    return estimate_of(f"{job.recipe.work.name} on {job.num_gpus:,} x {job.cluster.accelerator.name}", figures)
+
+
+def _further_memory(tree: Figure, answer: MemoryAnswer) -> list[Figure]:
+    """The ends of the memory per GPU that the tree of an estimate holds, and what would make it fit."""
+    now = next(one for one in walk(tree) if one.name == "memory per GPU")
+    ends = interval(now.name, now, answer.band, answer.low_bytes, answer.high_bytes)
+    return [*ends, *_remedy_figures(answer.remedies, now)]
+
+
+def _remedy_figures(remedies: Iterable[Remedy], now: Figure) -> Iterator[Figure]:
+    """What each change saves of the memory `now`, and the items that it leaves."""
+    before = {item.name: item for item in now.inputs}
+    for remedy in remedies:
+        parts = []
+        for name, size in remedy.items:
+            item = before.get(name)
+            if item is not None and item.value == size:
+                parts.append(item)
+            elif size:
+                formula = f"memory model: {name} of the changed question"
+                inputs = () if item is None else (item,)
+                parts.append(term(f"{name} with the change: {remedy.change}", size, "B", formula, *inputs))
+        after = total(f"memory with the change: {remedy.change}", "B", parts)
+        yield after
+        saved = f"saved by the change: {remedy.change}"
+        yield term(saved, remedy.saves_bytes, "B", f"{now.name} - {after.name}", now, after)
+
+
+def _quantities(answer: MemoryAnswer) -> dict[str, Figure]:
+    """What the rules of thumb of an answer name of its model and device, by their words for it."""
+    if not answer.quick:
+        return {}
+    model, chip = answer.model, answer.accelerator
+    count, active, width = float(parameters(model)), float(active_parameters(model)), _parameter_bytes(answer)
+    every = term("parameters of the model", count, "", f"{COUNTED}: those of its configuration", source=model.source)
+    each = term("bytes of a parameter", width, "B", f"{COUNTED}: in the format of the question")
+    some = term(
+        "active parameters of the model", active, "", f"{COUNTED}: those that one token passes", source=model.source
+    )
+    weights = term("weights of the model", count * width, "B", f"{every.name} x {each.name}", every, each)
+    found = {"parameters": every, "bytes": each, "active parameters": some, "weights": weights}
+    if chip is not None:
+        facts = {"memory": ("hbm_bytes", "B"), "memory bandwidth": ("hbm_bytes_per_s", "B/s")}
+        found |= {name: chip_fact(chip, field, unit) for name, (field, unit) in facts.items()}
+    return found
+
+
+def _parameter_bytes(answer: MemoryAnswer) -> float:
+    """Bytes of a parameter, as the rules of thumb of an answer take them."""
+    from flopwise.serving.memory_answer import ServingMemoryAnswer  # noqa: PLC0415 - half is enough
+    from flopwise.training.memory_answer import TrainingMemoryAnswer  # noqa: PLC0415 - half is enough
+
+    if isinstance(answer, TrainingMemoryAnswer):
+        return float(answer.recipe.elem_bytes)
+    assert isinstance(answer, ServingMemoryAnswer)
+    weights = answer.deployment.software(answer.facts, answer.accelerator)["weights"]
+    return float(weight_bytes(answer.model, weights)) / max(1, parameters(answer.model))
+
+
+def _rule_figures(rules: Iterable[QuickFormula], tree: Figure, quantities: Mapping[str, Figure]) -> Iterator[Figure]:
+    """Each rule of thumb with the quantities that it names, the estimate of the same, and how far it is off."""
+    words = re.compile("|".join(rf"\b{name}\b" for name in sorted(quantities, key=len, reverse=True)) or "$^")
+    for rule in rules:
+        inputs = [quantities[name] for name in dict.fromkeys(words.findall(rule.formula))]
+        formula = f"{RULE}: {rule.formula}"
+        by_rule = term(f"{rule.name} by the rule", rule.value, rule.unit, formula, *inputs, source=RULE)
+        yield by_rule
+        if rule.estimate is None:
+            continue
+        same = [one for one in tree.inputs if one.unit == rule.unit and one.value == rule.estimate]
+        formula = f"{COUNTED}: what the models of this estimate say of it"
+        estimated = term(f"{rule.name}, estimated", rule.estimate, rule.unit, formula, *same[:1])
+        yield estimated
+        if rule.error_frac is not None:
+            formula = f"{by_rule.name} / {estimated.name} - 1"
+            yield term(f"error of the rule: {rule.name}", rule.error_frac, "frac", formula, by_rule, estimated)
 
 
 def memory_figure(answer: MemoryAnswer) -> Figure:
@@ -122,19 +224,22 @@ def memory_figure(answer: MemoryAnswer) -> Figure:
     from flopwise.serving.memory_answer import ServingMemoryAnswer  # noqa: PLC0415 - half is enough
     from flopwise.training.memory_answer import TrainingMemoryAnswer  # noqa: PLC0415 - half is enough
 
-    if isinstance(answer, TrainingMemoryAnswer):
+    if not answer.explained:
+        items = [term(name, size, "B", f"memory model: {name} of a device") for name, size in answer.items if size]
+        now, engine = total("memory per GPU", "B", items), ""
+    elif isinstance(answer, TrainingMemoryAnswer):
         from flopwise.training.explain import step_memory_figure  # noqa: PLC0415 - half is enough
 
-        total, engine = step_memory_figure(answer.model, answer.recipe, answer.layout, answer.memory), ""
+        now, engine = step_memory_figure(answer.model, answer.recipe, answer.layout, answer.memory), ""
     else:
         from flopwise.serving.explain import serving_memory_figure  # noqa: PLC0415 - half is enough
 
         assert isinstance(answer, ServingMemoryAnswer)
         software, engine = answer.deployment.software(answer.facts, answer.accelerator), str(answer.deployment.engine)
-        total = serving_memory_figure(
+        now = serving_memory_figure(
             answer.model, answer.layout, answer.memory, software["weights"], software["kv_dtype"], software["engine"]
         )
-    figures = [total, *interval(total.name, total, answer.band, answer.low_bytes, answer.high_bytes)]
+    figures = [now, *interval(now.name, now, answer.band, answer.low_bytes, answer.high_bytes)]
     if answer.accelerator is not None and answer.usable_bytes is not None:
         usable = chip_fact(answer.accelerator, "hbm_bytes", "B")
         if answer.usable_bytes != answer.capacity_bytes:
@@ -142,16 +247,17 @@ def memory_figure(answer: MemoryAnswer) -> Figure:
             usable = term(
                 "what the engine uses", answer.usable_bytes, "B", "memory model: the engine's rule", usable, rule
             )
-        figures.append(term("margin", answer.margin_bytes, "B", f"{usable.name} - {total.name}", usable, total))
+        figures.append(term("margin", answer.margin_bytes, "B", f"{usable.name} - {now.name}", usable, now))
         if answer.fits_probability is not None:
             ends = [below for end in figures[1:3] for below in end.inputs if below.kind == "calibration"]
-            formula = f"error model: probability that measured / predicted x {total.name} is at most {usable.name}"
-            figures.append(term("chance to fit", answer.fits_probability, "frac", formula, total, usable, *ends))
+            formula = f"error model: probability that measured / predicted x {now.name} is at most {usable.name}"
+            figures.append(term("chance to fit", answer.fits_probability, "frac", formula, now, usable, *ends))
         if isinstance(answer, ServingMemoryAnswer) and answer.kv_capacity_tokens is not None:
             left = f"memory model: tokens in what weights and workspace leave of {usable.name}"
             cache = term("cache capacity", answer.kv_capacity_tokens, "tokens", left, usable)
             formula = "memory model: sequences in the cache while answers grow, at most the largest batch"
             figures += [cache, term("maximum concurrency", answer.max_concurrency, "", formula, cache)]
+    figures += _remedy_figures(answer.remedies, now)
     return estimate_of(f"{answer.model.name} to {answer.task}", figures)
 
 

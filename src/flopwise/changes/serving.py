@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flopwise.changes.effects import Headline, Sensitivity, faster_clusters, ranked_remedies, ranked_sensitivities
+from flopwise.changes.effects import (
+    Headline,
+    MemoryAfter,
+    Sensitivity,
+    faster_clusters,
+    ranked_remedies,
+    ranked_sensitivities,
+)
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.fabric import fabric
 from flopwise.cost.memory_answer import Remedy
@@ -97,13 +104,14 @@ def remedies(
     service: dict[str, Any] = {"layout": layout, "engine": engine, "weights": weights, "kv_dtype": kv_dtype, **how}
     on = {} if device is None else {"hbm_bytes": device.hbm_bytes, "device_kind": device.kind}
 
-    def memory(fields: dict[str, Any]) -> Callable[[], tuple[float, bool]]:
-        def after() -> tuple[float, bool]:
+    def memory(fields: dict[str, Any]) -> Callable[[], MemoryAfter]:
+        def after() -> MemoryAfter:
             own = {name: fields[name] for name in ("weights", "kv_dtype", "layout", "techniques") if name in fields}
             techniques = {} if job is None else {"changes": memory_changes(replace(job, **own))}
             changed = {name: value for name, value in fields.items() if name != "techniques"}
             memory_after = serving_memory(model, **(service | on | changed | techniques))
-            return float(memory_after.total_bytes), device is not None and bool(memory_after.fits)
+            fits = device is not None and bool(memory_after.fits)
+            return memory_after.items, float(memory_after.total_bytes), fits
 
         return after
 
@@ -120,7 +128,7 @@ def remedies(
         stay = layers - round(away.frac * layers)
         techniques = replace(job.techniques, offload=away)
         saving.append((f"gpu layers {stay} of {layers}", memory({"techniques": techniques})))
-    return ranked_remedies(memory({})()[0], saving)
+    return ranked_remedies(memory({})()[1], saving)
 
 
 def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]) -> tuple[Sensitivity, ...]:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flopwise.changes.effects import Headline, Sensitivity, faster_clusters, ranked_remedies, ranked_sensitivities
+from flopwise.changes.effects import (
+    Headline,
+    MemoryAfter,
+    Sensitivity,
+    faster_clusters,
+    ranked_remedies,
+    ranked_sensitivities,
+)
 from flopwise.cost.memory_answer import Remedy
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
@@ -62,15 +69,16 @@ def remedies(setup: TrainingSetup, capacity_bytes: float | None = None, *, devic
     `capacity_bytes`: what the GPU has, None: nothing is known to fit.
     """
 
-    def memory(recipe: Recipe, layout: Layout) -> Callable[[], tuple[float, bool]]:
-        def after() -> tuple[float, bool]:
-            total = float(step_memory(setup.model, recipe, layout, device_kind=device_kind).total_bytes)
-            return total, capacity_bytes is not None and total <= capacity_bytes
+    def memory(recipe: Recipe, layout: Layout) -> Callable[[], MemoryAfter]:
+        def after() -> MemoryAfter:
+            changed = step_memory(setup.model, recipe, layout, device_kind=device_kind)
+            total = float(changed.total_bytes)
+            return changed.items, total, capacity_bytes is not None and total <= capacity_bytes
 
         return after
 
     changes = ((name, memory(recipe, layout)) for name, recipe, layout in training_changes(setup, SAVING))
-    return ranked_remedies(memory(setup.recipe, setup.layout)()[0], changes)
+    return ranked_remedies(memory(setup.recipe, setup.layout)()[1], changes)
 
 
 def sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -45,6 +46,8 @@ FORMS = {
 """Forms of an answer besides text for people, each asked for by an option of its name."""
 
 
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+"""organisation/model."""
 CURRENCY = Option(
     flags=("--currency",), kind=name("currency"),
     help="Show amounts in this currency: EUR, at a dated rate; EUR=1.08, at your own. Figures of --json stay in USD.",
@@ -258,7 +261,8 @@ class QuestionCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; options that do not go together are named as they are spelled."""
         try:
-            with Progress(self.work) if self.work else nullcontext():
+            work = self.work or ("asking the hub for the model" if _is_on_hub(ctx) else "")
+            with Progress(work) if work else nullcontext():
                 return super().invoke(ctx)
         except OptionError as error:
             named = next((spelling(p) for p in self.params if p.name == error.name), error.name)
@@ -281,6 +285,12 @@ class QuestionCommand(click.Command):
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+def _is_on_hub(ctx: click.Context) -> bool:
+    """Whether the command's model is named as on the Hugging Face hub, so that its configuration may be fetched."""
+    names = (ctx.params.get(param.name or "") for param in ctx.command.params if isinstance(param, click.Argument))
+    return any(isinstance(name, str) and HUB_ID.fullmatch(name) and not Path(name).exists() for name in names)
 
 
 def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[str, str | None]]:

@@ -54,7 +54,7 @@ def _with_lenders_folded(assumptions: Iterable[str]) -> list[str]:
         lenders.setdefault(who, []).append(f"{names.count(', ') + 1} from {source}")
     if lenders:
         parts = ", ".join(f"{who} ({' and '.join(dict.fromkeys(lent))})" for who, lent in lenders.items())
-        rest.append(f"measurements are missing, and values of related hardware used instead (see --json): {parts}")
+        rest.append(f"values of related hardware where measurements are missing (listed by --json): {parts}")
     return rest
 
 

@@ -13,11 +13,11 @@ from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
 from flopwise.errors import SpecError
 from flopwise.facts.offers import UNDATED, days_old, retirement_note
-from flopwise.search.answer import LATENCIES, RUNS
+from flopwise.search.answer import LATENCIES, RUNS, TARGET_NAMES
 from flopwise.search.spec import TRAINING
 
 if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate, Floor, Plan, SimulatedFigures, SimulatedSessions
+    from flopwise.search.answer import Candidate, Floor, Plan, Rejection, SimulatedFigures, SimulatedSessions
 
 METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
 """Ways of fine-tuning, as a heading names them."""
@@ -55,7 +55,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
     if shown:
         yield from _candidates(shown, plan, paper)
     if plan.floors:
-        yield bullets("What physics allows:", map(floor, plan.floors))
+        yield bullets("Physical limits:", map(floor, plan.floors))
     yield from _first(plan, paper)
     yield from _fronts(plan, paper) if plan.fronts else (_front(plan, paper),)
     if any(row.cost_usd is not None for row in plan.target_costs):
@@ -64,7 +64,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield "What one change to the best plan would do:\n" + _levers(plan, paper)
     yield from _ports(plan, paper)
     if plan.ruled_out:
-        rows = [(f"{r.count:,}", r.unit, r.reason, r.example) for r in plan.ruled_out]
+        rows = [(*_counted(r), r.reason, r.example) for r in plan.ruled_out]
         yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
     if plan.assumptions:
         yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
@@ -123,7 +123,7 @@ def title(plan: Plan) -> str:
         if value is not None:
             limit = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
             dollars = "$" if target == "budget" and str(limit).replace(".", "").isdigit() else ""
-            targets.append(f"{target} {dollars}{limit}")
+            targets.append(f"{TARGET_NAMES.get(target, target)} {dollars}{limit}")
     return text + (f"; targets: {', '.join(targets)}" if targets else "")
 
 
@@ -262,9 +262,11 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     ]
     rows += _interval_rows(best, plan)
     if best.start_s:
-        what = "machines that boot, image, weights, data, compilation"
-        share = f"{units.format_usd(best.start_usd)} of the cost"
-        rows.append(("start", f"{units.format_seconds(best.start_s)} before the time above, {share}: {what}"))
+        first = "step" if plan.task in TRAINING else "request"
+        when = (
+            f"{units.format_seconds(best.start_s)} before the first {first} (boot, image, weights, data, compilation)"
+        )
+        rows.append(("start", f"{when}; {units.format_usd(best.start_usd)} of the cost"))
     figures = {name: value for name, value in best.figures.items() if value is not None}
     if plan.task in WITHOUT_FIRST:
         figures.pop("ttft_s", None)
@@ -272,7 +274,10 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated, queued=plan.task == "batch")
-    rows += [(MET.get(name, f"meets {name}"), f"{units.format_chance(p)} chance") for name, p in best.meets.items()]
+    rows += [
+        (MET.get(name, f"meets {TARGET_NAMES.get(name, name)}"), f"{units.format_chance(p)} chance")
+        for name, p in best.meets.items()
+    ]
     return pairs(rows, paper)
 
 
@@ -443,10 +448,10 @@ def floor(one: Floor) -> str:
     """A sentence on the physical bound of a target, and on the device that reaches it."""
     terms = " + ".join(f"{name} {units.format_seconds(s)}" for name, s in one.parts.items() if s)
     how = f"tp {one.layout['tp']}, {one.layout['weights']} weights"
-    verdict = "physics forbids it" if one.seconds > one.limit_s else "physics would allow it"
+    verdict = "is impossible" if one.seconds > one.limit_s else "is physically possible"
     return (
-        f"{LATENCIES[one.target]} {units.format_seconds(one.limit_s)}: {verdict}, the fastest device allowed takes "
-        f"{units.format_seconds(one.seconds)} at least ({one.gpu} in {one.instance}, {how}: {terms})"
+        f"{LATENCIES[one.target]} {units.format_seconds(one.limit_s)} {verdict}: the fastest allowed device takes at "
+        f"least {units.format_seconds(one.seconds)} ({one.gpu} in {one.instance}, {how}: {terms})"
     )
 
 
@@ -458,14 +463,20 @@ def reasons(plan: Plan) -> list[str]:
 
     floors = [floor(f) for f in plan.floors if f.forbids]
     for miss in plan.misses[:3]:
-        short = [f"{name} {times(ratio)} its limit" for name, ratio in miss.shortfall.items() if ratio > 1]
+        over = {TARGET_NAMES.get(name, name): ratio for name, ratio in miss.shortfall.items() if ratio > 1}
+        short = [f"{name} {times(ratio)} its limit" for name, ratio in over.items()]
         odds = [
-            f"{name} {units.format_chance(p)} chance"
+            f"{TARGET_NAMES.get(name, name)} {units.format_chance(p)} chance"
             for name, p in miss.meets.items()
             if miss.shortfall.get(name, 0) <= 1
         ]
         floors.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
-    return floors + [f"{r.count:,} {r.unit}: {r.reason}" for r in plan.ruled_out[:5]]
+    return floors + [f"{' '.join(_counted(r))}: {r.reason}" for r in plan.ruled_out[:5]]
+
+
+def _counted(one: Rejection) -> tuple[str, str]:
+    """How many were ruled out, and of what: `1,204`, `layouts`."""
+    return f"{one.count:,}", one.unit.removesuffix("s") if one.count == 1 else one.unit
 
 
 def comparison(one: Plan, two: Plan, paper: Screen) -> Iterator[str]:

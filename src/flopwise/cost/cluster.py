@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.rates import Rates, rates
-from flopwise.facts.offers import retirement_note
+from flopwise.facts.offers import ANYWHERE, retirement_note
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     note = offer.price_note(purchase)
     notes = ["" if note == "undated price" else note, retirement_note(offer.retires_on)]
     dated = ", ".join([offer.price_date_of(purchase), *filter(None, notes)])
-    place = f"{offer.provider} {offer.instance} in {offer.region}, {purchase.replace('_', ' ')}"
+    region = "" if offer.region == ANYWHERE else f" in {offer.region}"
+    place = f"{offer.provider} {offer.instance}{region}, {purchase.replace('_', ' ')}"
     source = f"{place}, {dated}: {offer.price_source_of(purchase)}"
     source = source if offer.price_date else offer.source  # a hypothetical machine's
     return None if whole is None else whole / max(1, offer.count), source

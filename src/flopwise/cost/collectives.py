@@ -24,7 +24,11 @@ PAIR = 2.0
 """Ranks of the smallest group: it cannot use all channels of a switch."""
 
 
-def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Floats]]:
+Groups = list[tuple[Level, Floats]]
+"""Of each level, innermost first, how many peers (or groups of the level below) of a collective it joins."""
+
+
+def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> Groups:
     """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first.
 
     A level that ranks share has the rate of one of them: those `stride` apart are in groups that send at the same time.
@@ -32,18 +36,19 @@ def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> list[tuple[Level, Flo
     Source: NCCL: a hierarchical collective joins each level's groups in turn.
     Assumes: ranks lie `stride` apart and each inner group is filled before the next begins.
     """
-    groups: list[tuple[Level, Floats]] = []
-    done: Floats = np.ones(np.broadcast(n, stride).shape)
-    last = len(fabric.levels) - 1
-    for index, level in enumerate(fabric.levels):
-        if index == last:
-            joined = n / done
-        else:
-            room = np.maximum(1.0, np.floor(level.size / np.maximum(stride * done, 1.0)))
-            joined = np.minimum(n / done, room)
-        joined = np.maximum(joined, 1.0)
+    groups: Groups = []
+    left: Floats = np.multiply(n, 1.0)  # peers that no level has joined yet
+    apart: Floats = np.multiply(stride, 1.0)
+    done: Floats = 1.0
+    *inner, last = fabric.levels
+    for level in inner:
+        room = np.maximum(1.0, np.floor(level.size / np.maximum(apart, 1.0)))
+        joined = np.maximum(np.minimum(left, room), 1.0)
         done = done * joined
-        groups.append((_rank_level(level, stride * done) if level.shared else level, joined))
+        left, apart = n / done, stride * done
+        groups.append((_rank_level(level, apart) if level.shared else level, joined))
+    joined = np.maximum(left, 1.0)
+    groups.append((_rank_level(last, apart * joined) if last.shared else last, joined))
     return groups
 
 
@@ -74,12 +79,13 @@ def _share_s(
     level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0, *, ring: bool = False
 ) -> Floats:
     """A collective in which every rank sends `passes` times (g - 1) / g of `nbytes`; 0 for a group of one."""
-    if not np.any(joined > 1.0):
+    several = joined > 1.0
+    if not several.any():  # type: ignore[union-attr]  # an array, or one of NumPy's scalars
         return np.zeros(np.broadcast(nbytes, joined).shape)
-    gain = gain * np.where(joined > PAIR, 1.0, level.pair)
-    transfer = passes * (joined - 1.0) / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
-    fixed = level.launch_s + 0.5 * passes * level.hop_s * (joined - 1.0 if ring else _steps(joined))
-    return np.where(joined > 1.0, ramped_s(level, fixed, transfer), 0.0)
+    gain, others = gain * np.where(joined > PAIR, 1.0, level.pair), joined - 1.0
+    transfer = passes * others / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
+    fixed = level.launch_s + 0.5 * passes * level.hop_s * (others if ring else _steps(joined))
+    return np.where(several, ramped_s(level, fixed, transfer), 0.0)
 
 
 def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
@@ -92,25 +98,28 @@ def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
 
 
 def _reduce_here_s(level: Level, nbytes: Floats, joined: Floats, direct: bool | NDArray[np.bool_]) -> Floats:
-    gain = np.maximum(
-        1.0, level.multicast * 2.0 * (joined - 1.0) / (joined + 1.0)
-    )  # the switch adds up: (n + 1) / n sent
+    gain: Floats = 1.0
+    if level.multicast:  # the switch adds up: (n + 1) / n sent
+        gain = np.maximum(1.0, level.multicast * 2.0 * (joined - 1.0) / (joined + 1.0))
     library = _share_s(level, nbytes, joined, 2.0, gain)
-    if np.any(direct) and np.isfinite(level.direct_s):
+    if direct is not False and np.any(direct) and np.isfinite(level.direct_s):
         return np.where(direct, np.minimum(library, _direct_s(level, nbytes, joined)), library)
     return library
 
 
-def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, direct: bool = False) -> Floats:
+def all_reduce_s(
+    fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, direct: bool = False, groups: Groups | None = None
+) -> Floats:
     """Sum over `n` ranks, result on all. `direct`: custom kernels for small messages, as serving engines have them.
 
-    Inside: reduce-scatter, all-reduce of the share outside, all-gather inside.
+    Inside: reduce-scatter, all-reduce of the share outside, all-gather inside. `groups`: `level_groups` of the ranks,
+    where they are known.
 
     Source: NCCL documentation (ring, tree, NVLS); rates calibrated. Assumes: levels run one after the other.
     """
     total: Floats = 0.0
     left: Floats = nbytes
-    groups = level_groups(fabric, n, stride)
+    groups = groups or level_groups(fabric, n, stride)
     custom: bool | NDArray[np.bool_] = direct
     for level, joined in groups:
         if direct and np.isfinite(level.direct_devices):
@@ -121,8 +130,8 @@ def all_reduce_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, d
     return total
 
 
-def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> Floats:
-    """Every rank ends with all `nbytes`, of which it held 1 / n.
+def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, groups: Groups | None = None) -> Floats:
+    """Every rank ends with all `nbytes`, of which it held 1 / n; `groups` as in `all_reduce_s`.
 
     Level by level; between nodes round a ring, for which libraries have no tree.
 
@@ -131,7 +140,7 @@ def all_gather_s(fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1) -> F
     total: Floats = 0.0
     left: Floats = nbytes
     last = fabric.levels[-1]
-    for level, joined in level_groups(fabric, n, stride):
+    for level, joined in groups or level_groups(fabric, n, stride):
         total = total + _share_s(level, left, joined, 1.0, ring=level is last and len(fabric.levels) > 1)
         left = left / joined
     return total

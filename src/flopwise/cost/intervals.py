@@ -48,10 +48,10 @@ class ErrorBand(ErrorQuantiles):
         Source: data/coverage.json. Assumes: a device is of the family that its rates are taken from.
         """
         if self.family_rows is None:
-            return f"{self.rows:,} measured rows"
+            return f"{self.rows:,} measured runs"
         if not self.family_rows:
             return f"no measured run on this architecture ({self.family})"
-        return f"{self.family_rows:,} of {self.rows:,} measured rows on this architecture ({self.family})"
+        return f"{self.rows:,} measured runs, {self.family_rows:,} of them on this architecture ({self.family})"
 
     @property
     def log_median(self) -> float:

@@ -26,6 +26,7 @@ class Remedy:
     saves_bytes: float
     total_bytes: float
     fits: bool
+    items: tuple[tuple[str, float], ...] = ()  # what is left, item by item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -46,7 +46,7 @@ CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s"
 """Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
 FEW_CORES = ("tpu", "npu")
 """Devices of a few large cores, whose compiled programs load one tile while they compute another."""
-OF_ENGINES = frozenset({"served_dram_frac", "chained_frac", "experts_s"})
+OF_ENGINES = frozenset({"served_dram_frac", "library_dram_frac", "chained_frac", "experts_s"})
 """Parameters of what some engines do on some devices, by definition nothing elsewhere."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""

@@ -135,8 +135,8 @@ class MachineSpec(Spec):
             assumptions = tuple(note for note in assumptions if not note.startswith(UNKNOWN_NETWORK))
         elif rest := num_gpus % size:
             partly = (
-                f"{num_gpus:,} accelerators do not fill nodes of {size}: the last has {rest} at work, yet messages are "
-                "timed as if all were full"
+                f"{num_gpus:,} accelerators do not fill nodes of {size}: the last node has {rest} in use, but messages "
+                "are timed as if every node were full"
             )
             assumptions = (*assumptions, partly)
         machines = replace(machines, assumptions=(*assumptions, *limits))

@@ -43,7 +43,7 @@ from flopwise.facts.offers import (
     names_instance,
     region_names,
 )
-from flopwise.facts.tables import ANY, FactTable, Key, N, Row, spellings
+from flopwise.facts.tables import ANY, FactTable, Key, Lazy, N, Row, spellings
 from flopwise.options import PROVIDER_ALIASES, provider_name
 from flopwise.values import dataclass
 
@@ -203,9 +203,9 @@ class Facts:
         for name, member in vars(type(self)).items():
             if isinstance(member, cached_property):
                 getattr(self, name)
-        return self.__dict__ | {"lookups": {}}
+        return self.__dict__ | {"accelerators": dict(self.accelerators), "lookups": {}}
 
-    def rows(self, wanted: FactTable[Any] | str) -> dict[Key, Any]:
+    def rows(self, wanted: FactTable[Any] | str) -> Mapping[Key, Any]:
         """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
         table = _table(wanted) if isinstance(wanted, str) else wanted
         rows = _shipped_rows(table)
@@ -248,7 +248,7 @@ class Facts:
                 num_tensor_cores=count.tensor_cores * chip.num_sms,
             )  # fmt: skip
 
-        return {name: with_cores(chip) for (name,), chip in rows.items()}
+        return Lazy([name for (name,) in rows], lambda name: with_cores(rows[name,]))
 
     @cached_property
     def spellings(self) -> Mapping[str, Alias]:
@@ -373,6 +373,10 @@ class Facts:
                 raise SpecError(f"{fault}. {remedy}") from None
         for own in self._own_files(OFFERS):
             rows = OFFERS.overlay(rows, own, with_chip_name)
+        return self._with_records(rows.values())
+
+    def _with_records(self, offers: Iterable[Offer]) -> tuple[Offer, ...]:
+        """Offers with what the tables of marketplaces and of retirements say of them."""
         hosts, retired = (tuple(self.rows(f"offers.{name}").values()) for name in ("MARKETPLACES", "RETIREMENTS"))
 
         def first(records: Iterable[P], offer: Offer) -> P | None:
@@ -386,7 +390,16 @@ class Facts:
             day = None if retirement is None else retirement.retires_on
             return replace(offer, marketplace=host is not None, retires_on=day)
 
-        return tuple(map(with_records, rows.values()))
+        return tuple(map(with_records, offers))
+
+    def offers_with(self, accelerator: str) -> tuple[Offer, ...]:
+        """The offers of an accelerator by its canonical name; of a table without rows of one's own no others are read.
+
+        Offers are in the order of the catalog.
+        """
+        if "offers" in self.__dict__ or self._imported or self._own_files(OFFERS):
+            return tuple(offer for offer in self.offers if offer.accelerator == accelerator)
+        return self._with_records(_shipped_offers(accelerator).values())
 
     def offers_for(
         self,
@@ -401,6 +414,8 @@ class Facts:
         Raises:
             UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator.
         """
+        if accelerator is not None and provider is region is instance is None:
+            return self.offers_with(self.accelerator(accelerator).name)
         provider = None if provider is None else self._provider(provider)
         types = dict.fromkeys(o.instance for o in self.offers)
         named = types if instance is None else {t for t in types if names_instance(instance, t)}
@@ -639,8 +654,13 @@ class Facts:
 
 
 @cache
-def _shipped_rows(table: FactTable[R]) -> dict[Key, R]:
-    return table.overlay({}, DATA / table.file)
+def _shipped_rows(table: FactTable[R]) -> Mapping[Key, R]:
+    return table.shipped(DATA / table.file)
+
+
+@cache
+def _shipped_offers(accelerator: str) -> Mapping[Key, Offer]:
+    return OFFERS.shipped(DATA / OFFERS.file, accelerator=accelerator)
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from flopwise import options
 from flopwise.errors import SpecError, nearest_hint
 from flopwise.facts.accelerators import DTYPES, Accelerator
-from flopwise.facts.offers import Offer
+from flopwise.facts.offers import ANYWHERE, Offer
 from flopwise.values import dataclass
 
 PREFIX = "custom:"
@@ -72,7 +72,7 @@ class CustomDevice:
             return []
         return [
             Offer(
-                provider="custom", instance=f"node of {count}", region="any", accelerator=name, count=count,
+                provider="custom", instance=f"node of {count}", region=ANYWHERE, accelerator=name, count=count,
                 source=GIVEN, price_date="", confidence="low", on_demand_usd_per_hour=float(price) * count,
                 network_bytes_per_s=None if network is None else float(network) * count,
             )

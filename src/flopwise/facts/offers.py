@@ -27,6 +27,8 @@ PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
 """How machines of your own are had: no offer of a provider is."""
 PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
+ANYWHERE = "any"
+"""Region of an offer whose provider names none."""
 UNDATED = "undated"
 """The date of a price whose source has none."""
 

@@ -363,9 +363,15 @@ class Engine(Software):
     )
     serial: bool  # one batch passes through all pipeline stages before the next starts
     port_frac: float = _by_fit("Rate of its kernels on devices of other vendors than those they were written for.")
+    intel_source: str = ""  # of what differs on Intel's GPUs
+    intel_date: str = ""
+    intel_matmul_frac: float = 1.0  # share of their matrix rate that its products reach there
+    intel_experts_s: float = 0.0  # time a layer of experts and step there, besides `experts_s`
+    delta_s: float = 0.0  # time a layer and step of a delta rule that is many small operations, besides their bytes
     local: bool  # for one user on one machine
     composed: bool = False  # experts and recurrences are several operations, which the host launches one by one
     triton_experts: bool = False  # its experts run in Triton kernels where the device's maker has none for it
+    library_rows: bool = False  # products of few rows are the library's on AMD devices other than CDNA 2 and later
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""

@@ -15,7 +15,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -270,6 +270,33 @@ class FactTable(Generic[R]):
             result[key] = own[key] = made if finish is None else finish(row, made)
         return result
 
+    def shipped(self, path: Path, **only: str) -> Mapping[Key, R]:
+        """The records of the file at `path`, which is part of the package, by key; those of a CSV made when asked for.
+
+        `only`: cells of the rows that are asked for.
+
+        Raises:
+            SpecError: as `overlay`, of records that are made.
+        """
+        if path.suffix == ".json" or self.check is not None:
+            return self.overlay({}, path)
+        header, lines = _csv_lines(path, self.columns, self.required_columns)
+        for name, cell in only.items():
+            place = header.index(name)
+            lines = [line for line in lines if line[1][place] == cell]
+        places = [place for place, name in enumerate(header) if name in self.key]
+        row, key_row = (
+            _row_reader(str(path), names, self.columns, self.required_columns)
+            for names in (header, [header[place] for place in places])
+        )
+        by_key: dict[Key, Line] = {}
+        for number, cells in lines:
+            key = key_row(number, [cells[place] for place in places]).values
+            by_key[tuple(key.get(name) for name in self.key)] = number, cells
+        if len(by_key) < len(lines):
+            return self.overlay({}, path)  # which names the row that is there twice
+        return Lazy(by_key, lambda key: self.row_of(row(*by_key[key]), None))
+
     def _like(self, row: Row, rows: Mapping[Key, R]) -> R | None:
         """What the record that a new one is like says."""
         like = row.values.pop(LIKE, None)
@@ -278,6 +305,38 @@ class FactTable(Generic[R]):
         if (like,) not in rows:
             raise row.error(LIKE, like, f"allowed: a record above it: {', '.join(k[0] for k in rows)}")
         return replace(rows[like,], aliases=())  # type: ignore[type-var]  # rows are dataclasses
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Lazy(Mapping[K, V]):
+    """A mapping whose values are made when they are first asked for: most questions are about few rows of a table."""
+
+    def __init__(self, keys: Iterable[K], make: Callable[[K], V]) -> None:
+        """Make nothing yet."""
+        self._make = make
+        self._made: dict[K, V | None] = dict.fromkeys(keys)
+
+    def __getitem__(self, key: K) -> V:
+        """The value of a key."""
+        value = self._made[key]
+        if value is None:
+            value = self._made[key] = self._make(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is such a key."""
+        return key in self._made
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys, in their order."""
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        """The number of keys."""
+        return len(self._made)
 
 
 LIKE = "like"
@@ -316,7 +375,17 @@ def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ..
     Raises:
         SpecError: the file cannot be read or is not such a table; names the row and column.
     """
-    lines, file = csv.reader(_text(path).splitlines(keepends=True), strict=True), str(path)
+    header, lines = _csv_lines(path, columns, keys)
+    row = _row_reader(str(path), header, columns, keys)
+    return [row(*line) for line in lines]
+
+
+Line = tuple[int, list[str]]
+
+
+def _csv_lines(path: Path, columns: Mapping[str, Reader], keys: tuple[str, ...]) -> tuple[list[str], list[Line]]:
+    """The header of a CSV file, and the number and the cells of each of its rows, as text."""
+    lines = csv.reader(_text(path).splitlines(keepends=True), strict=True)
     try:
         header = [column.strip() for column in next(lines, [])]
         _check_header(path, header, columns, keys)
@@ -327,17 +396,27 @@ def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ..
         if len(cells) != len(header):
             expected = f"the header has {len(header)} (a comma inside a cell needs quotes)"
             raise SpecError(f"{path}, row {line}: has {len(cells)} cells; {expected}")
-    rows = [Row({}, file, line) for line, _ in raw]
-    for column, given in zip(header, zip(*(cells for _, cells in raw), strict=True), strict=False):
-        required = column in keys
-        seen: dict[str, Any] = {}
-        for row, cell in zip(rows, given, strict=True):
+    return header, raw
+
+
+def _row_reader(
+    file: str, header: Sequence[str], columns: Mapping[str, Reader], keys: Collection[str]
+) -> Callable[[int, Sequence[str]], Row]:
+    """The function that checks a row, given its number and its cells in the order of `header`."""
+    each: list[tuple[str, bool, dict[str, Any]]] = [(column, column in keys, {}) for column in header]  # values by cell
+
+    def checked(line: int, cells: Sequence[str]) -> Row:
+        row = Row({}, file, line)
+        values = row.values
+        for (column, required, seen), cell in zip(each, cells, strict=True):
             if cell or required:
                 if cell not in seen:
                     seen[cell] = _value(row, column, cell.strip(), columns[column], required=required)
                 if seen[cell] is not _SILENT:
-                    row.values[column] = seen[cell]
-    return rows
+                    values[column] = seen[cell]
+        return row
+
+    return checked
 
 
 def _value(row: Row, column: str, cell: str, read: Reader, *, required: bool) -> Any:

@@ -23,6 +23,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
+from flopwise.files import read_at_most
 from flopwise.probes.backend import ELEMENT_BYTES
 from flopwise.probes.file import FIGURES, Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds.elementwise import WRITTEN
@@ -86,8 +87,7 @@ class Measurements:
 def _is_json(file: Path) -> bool:
     """Whether a file has one JSON document, whatever its name ends in: that is how probes are written."""
     try:
-        with file.open("rb") as stream:
-            return stream.read(64).lstrip().startswith(b"{")
+        return read_at_most(file, 64).lstrip().startswith(b"{")
     except OSError:
         return False
 
@@ -170,13 +170,14 @@ class ProbedFacts:
     devices: tuple[dict[str, Any], ...] = ()
     parameters: tuple[Parameter, ...] = ()
     rows: tuple[Row, ...] = ()
+    own_rows: tuple[Row, ...] = ()  # products of new devices, whose constants are made of them
     notes: tuple[str, ...] = ()
 
 
 def probed_facts(probe: Probe) -> ProbedFacts:
     """A CPU becomes a device of its own; a GPU of the catalog brings rows to fit its family's constants to."""
     devices, parameters = list[dict[str, Any]](), list[Parameter]()
-    rows, notes = list[Row](), list[str]()
+    rows, own_rows, notes = list[Row](), list[Row](), list[str]()
     for device in probe.devices:
         if device.kind == "cpu":
             figures = _cpu_figures(probe, device)
@@ -185,11 +186,15 @@ def probed_facts(probe: Probe) -> ProbedFacts:
                 continue
             devices.append(_device_row(probe, device, figures))
             parameters += _cpu_parameters(probe, device, figures)
+            own_rows += _own_rows(probe, device)
         elif device.accelerator is None:
             notes.append(f"{device.name} is in no catalog: add a row to accelerators.csv in a facts folder (--facts)")
         else:
             rows += _kernel_rows(probe, device, device.accelerator)
-    return ProbedFacts(devices=tuple(devices), parameters=tuple(parameters), rows=tuple(rows), notes=tuple(notes))
+    return ProbedFacts(
+        devices=tuple(devices), parameters=tuple(parameters), rows=tuple(rows), own_rows=tuple(own_rows),
+        notes=tuple(notes),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +358,20 @@ def _cpu_parameters(probe: Probe, device: ProbedDevice, figures: _Figures) -> It
     for name, (value, unit, meaning) in counted.items():
         rounded = float(f"{value:.4g}")
         yield Parameter(name=name, scope=_scope(device), value=rounded, unit=unit, meaning=meaning, **origin)
+
+
+def _own_rows(probe: Probe, device: ProbedDevice) -> Iterator[Row]:
+    """The products of a CPU that its rate and its cost of small tiles are made of, as rows of a kernels file."""
+    for place, one in enumerate(probe.measurements):
+        shape = one.shape
+        if (one.name, one.device, one.dtype) != ("matmul", device.id, "fp32") or min(shape.values()) < NARROW:
+            continue
+        if one.value is not None:
+            flops = 2.0 * shape["m"] * shape["n"] * shape["k"]
+            yield {
+                "id": f"{device.id}/{place}", "op": "gemm", "gpu": device_name(device), "dtype": "fp32",
+                "seconds": repr(flops / _best_value(one, one.value)), **{name: str(n) for name, n in shape.items()},
+            }  # fmt: skip
 
 
 def _kernel_rows(probe: Probe, device: ProbedDevice, gpu: str) -> Iterator[Row]:

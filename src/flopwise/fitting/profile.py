@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -123,6 +124,7 @@ class MadeProfile:
             SpecError: none of the rows can be predicted, and no probe brings a device.
         """
         base = None if facts.profile is None else facts.profile.name
+        given = replace(given, probed=tuple(_with_power(one, facts) for one in given.probed))
         probed = [one for one in given.probed if one.parameters]
         devices = {row["name"]: row for one in probed for row in one.devices}
         with_probe = _with_probes(facts, probed)
@@ -139,12 +141,13 @@ class MadeProfile:
         new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
         fixed = figure_errors(still, with_probe)
         untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
-        errors = [one for refit in (*fits, untouched) for one in _errors(refit)]
+        own = [*_probed(probed, facts, with_probe)]
+        errors = [one for refit in (*fits, untouched, *own) for one in _errors(refit)]
         profile = CalibrationProfile(
             name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
             devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
             constants=tuple(_constant(p, fits, facts) for p in new.values()),
-            notes=tuple(_notes(given, fits, skipped)),
+            notes=(*_notes(given, fits, skipped), *_scattered(own)),
         )  # fmt: skip
         return MadeProfile(
             profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
@@ -177,8 +180,33 @@ def _figure(row: MeasuredRow, one: Prediction, measured: float, facts: Facts, pl
     return MeasuredFigure(row, one.quantity, measured, family, band, group, job)
 
 
+def _with_power(probed: ProbedFacts, facts: Facts) -> ProbedFacts:
+    """New devices with a power limit: watts a core of the processors of the catalog that are called most alike.
+
+    Assumes: cores of a family draw alike; what a virtual machine calls a core is one.
+    """
+    known = [c for c in facts.accelerators.values() if c.kind == "cpu" and c.tdp_w and c.num_sms]
+    rows, notes = list[dict[str, Any]](), list[str]()
+    for row in probed.devices:
+        words = set(str(row["name"]).lower().split())
+        likeness = [len(words & set(c.name.lower().split())) + (c.vendor == row["vendor"]) for c in known]
+        alike = [c for c, much in zip(known, likeness, strict=True) if much == max(likeness)]
+        watts = statistics.median(c.tdp_w / c.num_sms for c in alike if c.tdp_w and c.num_sms) if alike else None
+        if watts is not None and not row.get("tdp_w"):
+            cores = float(row["num_sms"])
+            whose = alike[0].name if len(alike) == 1 else f"the median of {len(alike)} like it in the catalog"
+            notes.append(f"{row['name']}: power is not measured: {cores:g} x {watts:.2g} W a core, {whose}")
+            row = {**row, "tdp_w": f"{cores * watts:.3g}", "notes": f"{row['notes']}; {notes[-1]}"}  # noqa: PLW2901
+        rows.append(row)
+    return replace(probed, devices=tuple(rows), notes=(*probed.notes, *notes))
+
+
 def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     """The facts with the devices of probes, which are read as a facts folder's rows are."""
+    return with_parameters(_with_devices(facts, probed), [p for one in probed for p in one.parameters])
+
+
+def _with_devices(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     rows = [row for one in probed for row in one.devices]
     if not rows:
         return facts
@@ -191,7 +219,24 @@ def _with_probes(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     chips = {**facts.accelerators, **{row["name"]: read[row["name"],] for row in rows}}
     facts = facts.with_tables(accelerators=chips)
     facts.__dict__.pop("spellings", None)
-    return with_parameters(facts, [p for one in probed for p in one.parameters])
+    return facts
+
+
+def _probed(probed: Sequence[ProbedFacts], facts: Facts, with_probe: Facts) -> Iterator[Refit]:
+    """Errors on the products that new devices were probed with: the shipped constants at their rates, and their own.
+
+    They say how much of what was measured the few constants keep; nothing is left out.
+    """
+    rows = [MeasuredRow("kernels", row, "") for one in probed for row in one.own_rows]
+    figures, _ = predicted_figures(rows, with_probe)
+    if figures:
+        before = figure_errors(figures, _with_devices(facts, probed))
+        yield Refit(figures, {}, {}, before, figure_errors(figures, with_probe), None, "")
+
+
+def _scattered(own: Sequence[Refit]) -> Iterator[str]:
+    if any(np.median(np.abs(np.expm1(one.after))) > np.median(np.abs(np.expm1(one.before))) for one in own):
+        yield "the probe's products scatter more than a device's own do: probe again while nothing else runs"
 
 
 def _parameter(constant: Constant, value: float, refit: Refit, facts: Facts, date: str) -> Parameter:

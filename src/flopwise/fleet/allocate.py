@@ -53,12 +53,11 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 
 GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
-"""Of the effort for an allocation: to improve a late one, and for each step of finding out why there is none."""
-EFFORT_EACH = 5e3
-"""Effort for each option, those of each trait kept apart, with which traits are left out of an allocation where that is
-cheaper; with less where nothing else holds."""
-COMPARISONS = 40
-"""Solutions of which the shares do not hold once what they use is a measure, after which no more are looked for."""
+"""Of the effort for an allocation: to improve a late one or compare with another, and for each step of finding out why
+there is none."""
+COMPARED_FRAC, UNHELD_FRAC = 3.0, 12.0
+"""Of that effort: to compare with allocations that leave markets, devices or ways to buy out, in all, where some
+allocation holds without and where none does."""
 CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
 ROUNDS = 4
@@ -173,31 +172,35 @@ def _with_traits_left_out(
 ) -> tuple[ThriftyProgram, Solution, bool]:
     """The program and its solution, or cheaper ones that leave markets, devices or ways to buy out for all workloads.
 
-    So that shares that hold under policies that leave these out hold with them, too. With whether such were looked for:
-    in large allocations only where there is no solution.
+    So that shares that hold under policies that leave these out hold with them, too. With whether it is known that none
+    is cheaper: the solver's effort ends the search in large allocations, unless the bill is already what it would be if
+    waste were allowed.
     """
     options = (*problem.options, *problem.dropped)
     if not closable_traits(options):
         return made, solution, True
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
-    if solution.columns is not None and len(wider.options) * EFFORT_EACH > effort:
-        return made, solution, False
-    most, late = np.inf, False
+    most, late, spent, whole = np.inf, False, 0.0, UNHELD_FRAC * effort
     if solution.columns is not None:
+        whole = COMPARED_FRAC * effort
         most = solution.objective * (1.0 - max(gap, CENT_FRAC))
-    for _ in range(COMPARISONS):
+        if len(wider.options) > LARGE:
+            wasteful = solve(AllocationProgram(wider, made.without).program, 0.0, effort, relaxed=True)
+            if wasteful.finished and wasteful.objective >= most:
+                return made, solution, True
+    while spent < whole:
         trial = ThriftyProgram(wider, made.without)
         if np.isfinite(most):  # what costs no less is not looked for
             trial.program.at_most({column: usd for column, usd in enumerate(trial.program.costs) if usd}, most)
         other = solve(trial.program, gap, effort * LATER_FRAC)
-        late |= other.out_of_time
+        late, spent = late or other.out_of_time, spent + other.effort
         if other.columns is None or other.objective >= most:
-            break
+            return made, replace(solution, out_of_time=late), other.finished
         more = trial.tightening(other.columns)
         if not any(more):
             return trial, replace(other, out_of_time=late), True
         wider = replace(wider, minimal=wider.minimal | more.minimal, measures=wider.measures | more.measures)
-    return made, replace(solution, out_of_time=late), True
+    return made, replace(solution, out_of_time=late), False
 
 
 def _lean_solution(

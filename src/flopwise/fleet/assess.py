@@ -188,7 +188,7 @@ def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str
     if allocation.out_of_time:
         proven += f" (the solver's time limit of {GUARD_S:g} s was reached: a faster machine may find less)"
     if not allocation.whole_traits:
-        proven += " (with no region, device or way to buy left out for all workloads so that the shares hold)"
+        proven += " (as far as regions, devices or ways to buy were left out for all workloads so that the shares hold)"
     text = f"{proven} among {options:,} ways to run the workloads"
     few = [item.num_kinds for item in items if item.num_kinds is not None]
     if not few:

@@ -341,7 +341,7 @@ def why_not_cheaper(chosen: ChosenWorkload) -> str:
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:
-        obstacle = "policies of the fleet (shares, quotas, backup ...) rule it out"
+        obstacle = "a policy rules it out (share, quota, backup ...)"
         if option.purchase == OWNED:
             obstacle = "own machines are paid for all month, and other workloads share them"
         elif first.purchase == OWNED:

@@ -40,7 +40,8 @@ def _tree(assessment: Assessment, plans: Mapping[str, Plan]) -> Figure:
     if abs(cost.total - float(bill.value or 0.0)) > _SAME * abs(cost.total):
         formula = f"{COUNTED}: these parts, and commitments that nothing uses"
         bill = term(BILL, cost.total, "USD", formula, *rows, *besides)
-    figures = [bill, *_drawn(assessment, bill), *_changes(assessment, bill)]
+    drawn = list(_drawn(assessment, bill))
+    figures = [bill, *drawn, *_budget(assessment, drawn[0] if drawn else bill), *_changes(assessment, bill)]
     return Figure("assessment", assessment.name, "", "the figures below", "", tuple(figures))
 
 
@@ -85,6 +86,14 @@ def _drawn(assessment: Assessment, bill: Figure) -> Iterator[Figure]:
         yield term(f"expected bill, {name}", value, "USD", f"{COUNTED}: {share} percentile of {what}", *inputs)
 
 
+def _budget(assessment: Assessment, bill: Figure) -> Iterator[Figure]:
+    """The share of the budget that the bill takes."""
+    if assessment.budget_per_month:
+        budget = setting("budget of a month", assessment.budget_per_month, "USD")
+        share = float(bill.value or 0.0) / assessment.budget_per_month
+        yield term("share of the budget", share, "frac", f"{bill.name} / {budget.name}", bill, budget)
+
+
 def _changes(assessment: Assessment, bill: Figure) -> Iterator[Figure]:
     """Savings, what would be if, and risks."""
     for saving in assessment.savings:
@@ -93,11 +102,13 @@ def _changes(assessment: Assessment, bill: Figure) -> Iterator[Figure]:
     for other in assessment.whatif:
         if other.usd_per_month is not None:
             formula = f"{COUNTED}: the fleet planned again; {other.text}"
-            yield term(f"bill if {other.name}", other.usd_per_month, "USD", formula, bill)
+            then = term(f"bill if {other.name}", other.usd_per_month, "USD", formula, bill)
+            yield then
+            if other.change_usd is not None:
+                formula, name = f"{then.name} - {bill.name}", f"change if {other.name}"
+                yield term(name, other.change_usd, "USD", formula, then, bill)
     for risk in assessment.risks:
-        yield term(
-            f"risk of {risk.kind}, {risk.workload or 'the fleet'}",
-            risk.probability,
-            "frac",
-            f"{COUNTED}: {risk.evidence}",
-        )
+        what = f"{risk.kind}, {risk.workload or 'the fleet'}: {risk.evidence}"
+        yield term(f"risk of {what}", risk.probability, "frac", f"{COUNTED}: {risk.evidence}")
+        formula = f"{COUNTED}: share of the workload, the quota or the bill that it affects; {risk.evidence}"
+        yield term(f"impact of {what}", risk.impact, "frac", formula)

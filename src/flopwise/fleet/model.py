@@ -391,9 +391,7 @@ class Allocation:
     left_out: tuple[
         tuple[Trait, float], ...
     ] = ()  # for all workloads, so that shares hold; USD a month cheaper with it
-    whole_traits: bool = (
-        True  # whether leaving others out was tried, too: in large allocations only where nothing holds
-    )
+    whole_traits: bool = True  # whether it is known that no allocation which leaves others out is cheaper
     out_of_time: bool = False  # the clock stopped the solver: another machine may find a cheaper one
     columns: Array | None = field(default=None, repr=False, compare=False)  # of the program, to begin another from
 

@@ -100,7 +100,8 @@ class Program:
 class Solution:
     """The best columns, None where there are none; of a relaxation the dual of each row (`duals`).
 
-    `out_of_time`: stopped by the clock, so that another machine may find more.
+    `out_of_time`: stopped by the clock, so that another machine may find more. `finished`: stopped by neither clock nor
+    effort, so that there are no better columns, or none at all. `effort`: what it took of that, at least a relaxation.
     """
 
     columns: Array | None
@@ -108,6 +109,8 @@ class Solution:
     gap: float = 0.0
     duals: Array | None = None
     out_of_time: bool = False
+    finished: bool = False
+    effort: float = 0.0
 
 
 SAME_FRAC = 1e-6
@@ -122,6 +125,11 @@ class EffortLimit:
 
     def __init__(self, effort: float, nonzeros: int) -> None:
         self.most, self.each, self.spent = effort, max(1, nonzeros), 0.0
+
+    @property
+    def least_spent(self) -> float:
+        """What the solver took, one relaxation at least: HiGHS does not ask within presolve."""
+        return max(self.spent, AT_ROOT * self.each)
 
     def check(self, event: Any) -> None:
         """Count one check, and interrupt where the limit is reached."""
@@ -149,19 +157,25 @@ def solve(
         solution = highspy.HighsSolution()
         solution.col_value = [float(v) for v in start]
         solver.setSolution(solution)
+    limit = EffortLimit(effort, sum(len(row.terms) for row in program.rows))
     if not relaxed:
-        solver.cbMipInterrupt.subscribe(EffortLimit(effort, sum(len(row.terms) for row in program.rows)).check)
+        solver.cbMipInterrupt.subscribe(limit.check)
     solver.run()
-    info, late = solver.getInfo(), solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit
+    info, status, ends = solver.getInfo(), solver.getModelStatus(), highspy.HighsModelStatus
+    late, finished = status == ends.kTimeLimit, status in {ends.kOptimal, ends.kInfeasible}
     if info.primal_solution_status != FEASIBLE:
-        return Solution(columns=None, out_of_time=late)
+        return Solution(columns=None, out_of_time=late, finished=finished, effort=limit.least_spent)
     solution = solver.getSolution()
     columns, objective = np.array(solution.col_value), float(info.objective_function_value)
     if start is not None and np.dot(program.costs, columns) > objective + SAME_FRAC * abs(objective):
         return solve(program, gap, effort, relaxed=relaxed)  # HiGHS 1.16 keeps `start` where presolve does better
     if relaxed:
-        return Solution(columns=columns, objective=objective, duals=np.array(solution.row_dual), out_of_time=late)
-    return Solution(columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)), out_of_time=late)
+        duals = np.array(solution.row_dual)
+        return Solution(columns=columns, objective=objective, duals=duals, out_of_time=late, finished=finished)
+    return Solution(
+        columns=columns, objective=objective, gap=max(0.0, float(info.mip_gap)), out_of_time=late, finished=finished,
+        effort=limit.least_spent,
+    )  # fmt: skip
 
 
 def _silent_solver(highspy: Any) -> Any:

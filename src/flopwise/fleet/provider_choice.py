@@ -55,12 +55,12 @@ def _why_not(option: MonthlyOption, chosen: ChosenWorkload, usd: float, *, taken
     if option.usd > usd * SAME:
         may_be_spot = chosen.option.purchase == "spot" and option.purchase != "spot"
         unknown = may_be_spot and option.offer.spot_usd_per_hour is None
-        return "dearer; its price on spot is not known" if unknown else "dearer"
+        return "costs more; its spot price is not known" if unknown else "costs more"
     if option.usd * SAME >= usd:
         return "costs as much as the plan"
     if chosen.option.purchase == OWNED:
         return "cheaper alone, but own machines are paid for all month, and other workloads share them"
-    return "cheaper, but policies of the fleet (shares, quotas, limits on spot, backup) rule it out"
+    return "cheaper, but a policy rules it out (share, quota, limit on spot or backup)"
 
 
 def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:

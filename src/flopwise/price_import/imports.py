@@ -379,8 +379,7 @@ def remove_prices(name: str) -> Path:
     """
     path, names = price_file(name), [Path(stamp[0]).stem for stamp in stamps()]
     if name not in names:
-        known = f"there are {', '.join(names)}" if names else "there are none"
-        raise UnknownNameError("imported prices", name, names, known)
+        raise UnknownNameError("imported prices", name, names, "" if names else "there are none")
     try:
         path.unlink()
     except OSError as fault:

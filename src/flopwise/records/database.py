@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.pool import NullPool
 
 from flopwise.errors import SpecError
+from flopwise.files import read_at_most
 from flopwise.records.schema import REVISIONS, VERSION_TABLE
 
 RUNS_VARIABLE = "FLOPWISE_RUNS"
@@ -199,8 +200,7 @@ def _sqlite(path: Path, *, create: bool) -> Engine:
 def _may_be_sqlite(path: Path) -> bool:
     """Whether a file begins with SQLite's header or is empty; SQLite itself accepts any file of a few bytes."""
     try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) in (MAGIC, b"")
+        return read_at_most(path, len(MAGIC) - 1) in (MAGIC, b"")
     except OSError as fault:
         raise SpecError(f"{path} cannot be read ({fault.strerror or fault})") from None
 

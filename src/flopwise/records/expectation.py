@@ -98,7 +98,9 @@ def _expectation(answer: TrainAnswer, question: str) -> Expectation:
     for name, value in (("tokens_per_s", estimate.tokens_per_s), ("mfu_frac", estimate.mfu_frac)):
         figures[name] = (value, value * slow, value * fast)
     run = estimate.run
-    longer = {"step_s": estimate.step_s} | ({} if run is None else {"cost_usd": run.cost_usd})
+    longer: dict[str, float | None] = {"step_s": estimate.step_s}
+    if run is not None:
+        longer |= {"cost_usd": run.cost_usd, "energy_joules": run.energy_joules}
     for name, seconds in longer.items():
         if seconds is not None:
             figures[name] = (seconds, seconds / fast, seconds / slow)

@@ -272,6 +272,12 @@ def _notes(measured: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
         )
     if measured.derived:
         yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(measured.derived)}"
+    before = measured.value("untrained_memory_bytes")
+    if before is not None:
+        yield (
+            f"memory: the peak of the process less {before / 2**20:,.0f} MiB that it held before training, beside its "
+            "model"
+        )
     if any("not separated" in term.basis for term in terms):
         yield ("compute and communication are one term, because communication_s was not measured")
     if measured.value("utilization_frac") is not None and any(term.name == HOST for term in terms):

@@ -82,6 +82,8 @@ def run_figures(store: Store, run: Run) -> Measured:
             totals[name] = sum(s.total for s in mine)
         elif (one := _level(name, mine, series.get(name), steady_steps, kept, store, run)) is not None:
             levels[name] = one
+    if (trained := _trained_peak(levels)) is not None:
+        levels["peak_memory_bytes"] = trained
     ratio = _batch_ratio(run, {**levels, **_derived_levels(run, levels)})
     if run.expected is not None and ratio != 1.0:
         run = replace(run, expected=_of_a_step(run.expected, ratio))
@@ -138,6 +140,15 @@ def _level(
         here = np.isin(columns.step, kept) & (columns.step >= 0)
         values_of = values_of[here] if here.any() else values_of
     return level(values_of, "mean" if name in OF_REQUESTS else "median")
+
+
+def _trained_peak(levels: Mapping[str, Statistic]) -> Statistic | None:
+    """The peak of a CPU's process without what it held before it trained; None where that was not recorded.
+
+    Assumes: what was held before is held at the peak.
+    """
+    peak, before = levels.get("peak_memory_bytes"), levels.get("untrained_memory_bytes")
+    return None if peak is None or before is None else replace(peak, value=max(peak.value - before.value, 0.0))
 
 
 def _with_evaluations(events: Sequence[Event], series: Mapping[str, SampleColumns]) -> list[Event]:

@@ -36,6 +36,9 @@ METRICS = {
         Metric("plan_deviation_frac", "", "time of the last steps over the expected time, less 1"),
         Metric("peak_memory_bytes", "bytes", "most memory allocated on a device so far"),
         Metric("reserved_memory_bytes", "bytes", "most memory that the framework reserved on a device so far"),
+        Metric(
+            "untrained_memory_bytes", "bytes", "of the peak on a CPU, what the process held before, its model apart"
+        ),
         Metric("used_memory_bytes", "bytes", "memory of a device in use, by all processes"),
         Metric("energy_joules", "J", "energy of the accelerators since the run began", cumulative=True),
         Metric("cost_usd", "USD", "price of the machines since the run began", cumulative=True),

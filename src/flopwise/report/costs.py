@@ -10,7 +10,7 @@ from flopwise.facts.offers import UNDATED, retirement_note
 from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, change_text, dash, digits, hourly, hours, largest, purchase_text, share, usd
-from flopwise.units import CURRENCY, format_cost, format_percent, in_currency
+from flopwise.units import format_cost, format_percent
 
 DRAWN = 30
 """Workloads in a picture; tables have all."""
@@ -103,6 +103,8 @@ UNITS = {
 def _unit_costs(assessment: Assessment) -> Iterator[Block]:
     """What one of each unit costs, for each workload."""
     some = [unit for unit in UNITS if any(unit in w.unit_usd for w in assessment.workloads)]
+    if all("million_requests" in w.unit_usd for w in assessment.workloads if "request" in w.unit_usd):
+        some = [unit for unit in some if unit != "request"]  # the same figure, of millionths of a dollar
     if some:
         yield Table(
             ["workload", *(f">{UNITS[unit]}" for unit in some)],
@@ -114,9 +116,6 @@ def _unit_costs(assessment: Assessment) -> Iterator[Block]:
 
 def _small_usd(value: float | None) -> str:
     """An amount of which a cent is much."""
-    shown = CURRENCY.get()
-    if value is not None and in_currency(value) < 1e-3 and shown.symbol[-1] in "$€":
-        return f"{100 * in_currency(value):.4f} ¢"
     return usd(value) if value is None or value >= 1 else format_cost(value) or ""
 
 
@@ -181,7 +180,7 @@ def baseline_text(assessment: Assessment) -> str:
     if assessment.baseline == "existing":
         return "what runs today, where that is stated, else the same machines on demand"
     if assessment.baseline == "on_demand":
-        return "the same machines on demand, services around the clock, runs for as long as they take"
+        return "the same machines on demand, with services around the clock and runs for as long as they take"
     return f"{assessment.baseline}, each workload as published, on demand, services around the clock"
 
 
@@ -252,7 +251,7 @@ def what_ifs(assessment: Assessment) -> Iterator[Block]:
              w.text.split(" %), ", 1)[-1])
             for w in assessment.whatif
         ]  # fmt: skip
-        yield Table(["what if", ">a month", ">change", ""], rows)
+        yield Table(["what if", ">a month", ">change", "how"], rows)
     drawn = assessment.scenarios
     if drawn is None:
         return

@@ -27,7 +27,7 @@ def risks(assessment: Assessment) -> Iterator[Block]:
             for r in sorted(assessment.risks, key=lambda r: -r.score)
         ]  # fmt: skip
         yield Table(
-            [">score", "", ">probability", ">impact", "risk", "workload", "evidence", "what to do"], rows,
+            [">score", "level", ">probability", ">impact", "risk", "workload", "evidence", "what to do"], rows,
             "Probability: of the event within a month (within a year for failing machines and lost providers). "
             "Impact: the share of the workload, the quota or the bill that it affects (all of it for a missed target "
             "or limit). Score: their product. Where no rate is published, the probability is assumed to be 50 %.",
@@ -162,7 +162,7 @@ def advice(assessment: Assessment) -> Iterator[Block]:
         if texts:
             yield Heading(title)
             yield Table(
-                ["workloads", "", "source"],
+                ["workloads", "advice", "source"],
                 [(", ".join(names), sentence(text), source or "-") for (text, source), names in texts.items()],
             )
 
@@ -191,7 +191,7 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
              assessment.monitoring if a.action}  # fmt: skip
     if kinds:
         rows = [(metric, lasts(for_s), severity, action) for metric, for_s, severity, action in kinds]
-        yield Table(["metric", ">for", "", "what to do"], rows)
+        yield Table(["metric", ">for", "severity", "what to do"], rows)
 
 
 def lasts(seconds: float) -> str:

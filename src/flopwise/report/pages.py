@@ -109,8 +109,9 @@ def html(document: Document) -> str:
 
 WIDTH, LABEL, ROW = 860.0, 232.0, 26.0
 """Units of the picture: its width, the column of names, a row's height."""
-NARROW, STEP, THIN = 340.0, 42.0, 12.0
-"""Units of a picture on a narrow screen: its width, the height of a row whose name stands above its bar, a bar's."""
+NARROW, STEP, LINE, THIN = 340.0, 42.0, 15.0, 12.0
+"""Units of a picture on a narrow screen: its width, the height of a row whose name stands above its bar, that of a
+further line of text, a bar's."""
 TINTS = 4
 """Colours of ribbons."""
 LETTER = 6.9
@@ -170,15 +171,18 @@ def _most(block: Bars) -> float:
 
 
 def narrow_bars_svg(block: Bars) -> str:
-    """The same with names and figures above the bars."""
-    most, parts = _most(block), list[str]()
-    height = STEP * len(block.bars) + (18 if block.mark is not None else 4)
+    """The same with names and figures above the bars, on lines of their own where one has no room for both."""
+    most, parts, letters = _most(block), list[str](), int(NARROW / LETTER)
+    second = LINE if any(width(plain(bar.name)) + width(bar.text) + 2 > letters for bar in block.bars) else 0.0
+    step = STEP + second
+    height = step * len(block.bars) + (18 if block.mark is not None else 4)
     for number, bar in enumerate(block.bars):
-        y = number * STEP
-        room = int((NARROW - (width(bar.text) + 2) * LETTER) / LETTER)
-        parts += [_text(0, y + 13, bar.name, "name", most=room), _text(NARROW, y + 13, bar.text, "value", "end")]
-        parts.append(_rect(0, y + 19, max(0.0, min(bar.value / most, 1.0)) * NARROW, "bar", THIN))
-        parts += _interval_lines(bar, most, 0.0, NARROW, y + 19 + THIN / 2)
+        y = number * step
+        parts.append(_text(0, y + 13, bar.name, "name", most=letters))
+        beside = (NARROW, y + 13, bar.text, "value", "end")
+        parts.append(_text(0, y + 13 + second, bar.text, "value") if second else _text(*beside))
+        parts.append(_rect(0, y + second + 19, max(0.0, min(bar.value / most, 1.0)) * NARROW, "bar", THIN))
+        parts += _interval_lines(bar, most, 0.0, NARROW, y + second + 19 + THIN / 2)
     if block.mark is not None and isfinite(block.mark):
         parts.append(f'<path d="M{_number(block.mark / most * NARROW)} 0V{_number(height - 14)}" class="mark"/>')
         half = width(block.mark_text) * LETTER / 2
@@ -264,9 +268,9 @@ def _narrow_table(block: Streams) -> str:
 
 Node = tuple[int, str]
 """A node of a graph: its column and its name."""
-NODES, NODE = (232.0, 430.0, 610.0), 10.0
+NODES, NODE = (216.0, 378.0, 540.0), 10.0
 """Places of the columns of nodes in a graph, and the width of a node."""
-MOST_LETTERS = (int(226 / LETTER), int(160 / LETTER), 30)
+MOST_LETTERS = (int(210 / LETTER), int(140 / LETTER), 42)
 """Letters that the names of each column have room for: those of instances have many capitals."""
 LEAST_NODE, ALL_NODES, GAP = 16.0, 190.0, 8.0
 """Height of a node of next to nothing, what the heights of a column share beyond that, and between two nodes."""

@@ -13,7 +13,7 @@ BOUGHT = {
     "owned": "own machines", "api": "API, per token",
 }  # fmt: skip
 
-AS_PLANNED = "as planned, at list prices"
+AS_PLANNED = "at list prices"
 """Words for the bill that all tables split: demand, prices and machines as planned."""
 
 

@@ -253,6 +253,8 @@ RUNS = ("pretrain", "finetune", "batch")
 """Tasks that end; a service is paid by the month."""
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 """How targets of latency are called in text."""
+TARGET_NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
+"""Targets whose name is an abbreviation; the others are called as files spell them."""
 LIMITED = LATENCIES | {"max_gpus": "number of GPUs", "deadline": "time", "budget": "cost"}
 """How the figures that targets and limits hold are called in text."""
 

@@ -107,6 +107,7 @@ class LayoutSearch:
     moved_bytes: NDArray[np.float64] | None = None  # of a micro-batch, where activations are offloaded
     conditions: Conditions = DEFAULT_CONDITIONS
     _least_bytes: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # by family
+    _kinds: dict[int, Index] = field(default_factory=dict, init=False, repr=False, compare=False)  # by family
     _partial_bytes: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _possible: dict[tuple[int, ...], PossibleMeshes] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -117,6 +118,12 @@ class LayoutSearch:
         if number not in self._least_bytes:
             self._least_bytes[number] = self.allocated_bytes[number].min(axis=(0, 1, 2))
         return self._least_bytes[number]
+
+    def kinds(self, number: int) -> Index:
+        """Kinds of parallelism besides that of data of a family's meshes."""
+        if number not in self._kinds:
+            self._kinds[number] = kinds_in(self.space.columns(self.space.families[number]))
+        return self._kinds[number]
 
     def possible_meshes(self, number: int, node: NodeKind | AnyNodes) -> PossibleMeshes:
         """The meshes of a family that are whole nodes whose tensor ranks share the fast link.
@@ -138,12 +145,12 @@ class LayoutSearch:
 
         Kinds of node ask for many of the same rows: each is evaluated once.
         """
-        known = self._partial_bytes.setdefault("rows", np.empty(0, dtype=np.intp))
-        new = np.flatnonzero(~np.isin(rows, known))
+        known = self._partial_bytes.setdefault("rows", np.full(1, -1))
+        new = np.flatnonzero(known[np.searchsorted(known, rows, side="right") - 1] != rows)
         if new.size:
             some = replace(layout.take(new), recompute_every=np.array(EVERY)[:, None])
             nbytes = np.broadcast_to(allocated_and_host(self.memory, some)[0], (len(EVERY), new.size))
-            before = self._partial_bytes.get("bytes", np.empty((len(EVERY), 0)))
+            before = self._partial_bytes.get("bytes", np.empty((len(EVERY), 1)))
             order = np.argsort(every := np.concatenate([known, rows[new]]))
             self._partial_bytes["rows"] = known = every[order]
             self._partial_bytes["bytes"] = np.concatenate([before, nbytes], axis=1)[:, order]
@@ -261,11 +268,16 @@ class TimedLayouts:
 
 
 class Piece(NamedTuple):
-    """Some meshes of a family, and of every choice on them the bytes of tensors and whether they fit."""
+    """Some meshes of a family with their kinds of parallelism; of every choice on them bytes of tensors and the fit.
+
+    `open`: of each recompute mode, whether any choice fits.
+    """
 
     meshes: Index
+    kinds: Index
     nbytes: Floats
     fits: Mask
+    open: Mask
 
     def take(self, kept: Index) -> Piece:
         """Only these meshes."""
@@ -403,11 +415,14 @@ class _NodeSearch:
                     fits &= unless.allocated_bytes[number][..., chosen] > self.capacity
                 if search.host_bytes:
                     fits &= search.host_bytes[number][..., chosen] <= self.node.host_bytes
-                self.fitting += int(np.count_nonzero(fits))
-                self.smallest = min(self.smallest, float(nbytes.min(where=~fits, initial=np.inf)))
-                usable = np.flatnonzero(fits.reshape(-1, chosen.size).any(axis=0))
-                if usable.size:
-                    yield family, space.starts[number], Piece(chosen, nbytes, fits).take(usable)
+                fitting = int(np.count_nonzero(fits))
+                self.fitting += fitting
+                if fitting < fits.size:
+                    self.smallest = min(self.smallest, float(np.where(fits, np.inf, nbytes).min()))
+                if fitting:
+                    possible_modes: Mask = np.asarray(fits.reshape(-1, *fits.shape[2:]).any(axis=0))
+                    piece = Piece(chosen, search.kinds(number)[chosen], nbytes, fits, possible_modes)
+                    yield family, space.starts[number], piece.take(np.flatnonzero(possible_modes.any(axis=0)))
 
     def start(self, after: TimedLayouts | None) -> None:
         """Make room for the fastest steps, which are those of `after` at first."""
@@ -434,37 +449,37 @@ class _NodeSearch:
         A step takes at least `floor_s`. Where full recompute fits, some of it may: that takes no less than none.
         """
         meshes = family.take(piece.meshes)
-        possible = np.asarray(piece.fits.any(axis=(0, 1)))
+        possible = piece.open.copy()
         if family.recomputes == MODES:
             possible[0] |= possible[FULL]
         least = np.where(possible, floor_s(table, self.search.space, meshes), np.inf).min(axis=0)
-        kinds = kinds_in(self.search.space.columns(meshes))
-        return piece.take(np.flatnonzero(least < self.to_beat_s(meshes.num_gpus, kinds)))
+        return piece.take(np.flatnonzero(least < self.to_beat_s(meshes.num_gpus, piece.kinds)))
 
     def time(self, table: StepTable, family: Family, start: int, piece: Piece, *, every: bool) -> None:
         """Add what is fastest on each mesh of a piece, or everything that fits."""
         meshes = family.take(piece.meshes)
         whole_s = steps_s(table, self.search.space, meshes)
-        gpus, kinds = meshes.num_gpus, kinds_in(self.search.space.columns(meshes))
         self.timed += whole_s.size
-        rows = np.arange(family.choices)[:, None] * family.meshes + piece.meshes + start
-        step = np.where(piece.fits, whole_s, np.inf)
-        each = (rows, step, np.broadcast_to(gpus, step.shape), piece.nbytes, np.broadcast_to(kinds, step.shape))
-        columns = Rows._make(column.reshape(family.choices, -1) for column in each)
-        if every:
-            self.parts.append(columns.take(np.isfinite(columns.step_s)))
-        else:
-            self.parts.append(columns.take((columns.step_s.argmin(axis=0), np.arange(columns.row.shape[1]))))
+        shape = (family.choices, meshes.meshes)
+        step = np.where(piece.fits, whole_s, np.inf).reshape(shape)
+        best = step.argmin(axis=0)
+        choice, mesh = np.nonzero(np.isfinite(step)) if every else (best, np.arange(best.size))
+        self.parts.append(
+            Rows(
+                choice * family.meshes + piece.meshes[mesh] + start, step[choice, mesh], meshes.num_gpus[mesh],
+                piece.nbytes.reshape(shape)[choice, mesh], piece.kinds[mesh],
+            )
+        )  # fmt: skip
         self.add_least(self.parts[-1].num_gpus, self.parts[-1].kinds, self.parts[-1].step_s)
         if family.recomputes == MODES and not self.search.space.offload:
-            shape = (-1, len(MODES), columns.row.shape[1])
-            fits, none_s = piece.fits.reshape(shape), whole_s.reshape(shape)[:, 0]
+            by_mode = (-1, len(MODES), meshes.meshes)
+            fits, none_s = piece.fits.reshape(by_mode), whole_s.reshape(by_mode)[:, 0]
             maybe = fits[:, FULL] & ~fits[:, 0]
             if not every:
-                maybe &= none_s < columns.step_s.min(axis=0)
-            full = columns.row.reshape(shape)[:, FULL]
-            counts, simple = (column.reshape(shape)[:, 0] for column in (columns.num_gpus, columns.kinds))
-            self.undecided.append((full[maybe], none_s[maybe], counts[maybe], simple[maybe]))
+                maybe &= none_s < step[best, mesh]
+            turn, mesh = np.nonzero(maybe)
+            rows = (turn * len(MODES) + FULL) * family.meshes + piece.meshes[mesh] + start
+            self.undecided.append((rows, none_s[maybe], meshes.num_gpus[mesh], piece.kinds[mesh]))
 
     def undecided_rows(self, *, every: bool) -> Index:
         """Rows of full recompute that might be better with some blocks: their steps without any beat the fastest."""

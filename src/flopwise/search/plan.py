@@ -184,19 +184,13 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     if not open_settings:
         return []
     from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
-    from flopwise.training.alternatives import usual_stacks  # noqa: PLC0415 - half is enough
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
-    from flopwise.training.memory import step_memory  # noqa: PLC0415 - half is enough
     from flopwise.training.memory_answer import unstated_memory  # noqa: PLC0415 - half is enough
-    from flopwise.training.unstated import open_inputs, other_jobs  # noqa: PLC0415 - half is enough
+    from flopwise.training.unstated import open_inputs  # noqa: PLC0415 - half is enough
 
     place = first.provider, first.instance, first.region
     job = candidate_job(workload, model, facts, next(o for o in facts.offers if o.key == place), first)
-    device = job.cluster.accelerator
-    others = other_jobs(job, open_settings, usual_stacks(job.layout, job.recipe, device, facts))
-    settings = {name: [(one.layout, one.recipe) for one in jobs] for name, jobs in others.items()}
-    total = float(step_memory(model, job.recipe, job.layout, device_kind=device.kind).total_bytes)
-    memory, _ = unstated_memory(model, total, settings, device.kind)
+    memory, _ = unstated_memory(model, (job.layout, job.recipe), job.cluster.accelerator, facts, open_settings)
     return [
         OpenInput(name=one.name, speed_low=one.low, speed_high=one.high, memory_low=other.low, memory_high=other.high)
         for one, other in zip(open_inputs(estimate(job), open_settings, facts), memory, strict=True)

@@ -19,7 +19,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
-from flopwise.search.answer import Candidate, PlanDraft, RejectionLog
+from flopwise.search.answer import TARGET_NAMES, Candidate, PlanDraft, RejectionLog
 from flopwise.search.deployments import (
     SIZED,
     Answer,
@@ -450,7 +450,7 @@ def _format_there(
     try:
         return format_on(weights, node.cluster, workload.facts)
     except MissingFactError as error:
-        draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
+        draft.ruled_out.add("the device does not run this format", 1, str(error), unit="machines")
         return None
 
 
@@ -459,7 +459,7 @@ def _sized_there(question: ReplicaQuestion, draft: PlanDraft) -> Answer:
     try:
         return sized_replicas(question)
     except MissingFactError as error:
-        draft.ruled_out.add("the device lacks a rate for this format", 1, str(error), unit="machines")
+        draft.ruled_out.add("the device does not run this format", 1, str(error), unit="machines")
         return None
     except SpecError as error:
         if not question.workload.techniques.any:
@@ -475,7 +475,11 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
         if id(odds) not in likeliest:
             likeliest[id(odds)] = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
         too_many = bool((option.num_gpus > option.workload.max_gpus).all())
-        reason = "needs more GPUs than --max-gpus allows" if too_many else f"misses {likeliest[id(odds)]}"
+        reason = (
+            "needs more GPUs than --max-gpus allows"
+            if too_many
+            else f"misses {TARGET_NAMES.get(likeliest[id(odds)], likeliest[id(odds)])}"
+        )
         example = "" if draft.ruled_out.has(reason, "offers") else _miss(option, row)
         draft.ruled_out.add(reason, 1, example, unit="offers")
 

@@ -399,7 +399,7 @@ def _options(
             most_usd = dearest * best[precision]
             kept.tables.clusters = [other.cluster for least_usd, other in by_floor[done:] if least_usd <= most_usd]
             if floor_usd > most_usd:
-                reason = f"costs over {dearest:g} times the best even at its kernels' rates"
+                reason = f"costs over {dearest:g} times as much as the best, even at the highest rates of its kernels"
                 draft.ruled_out.add(reason, 1, node.label, unit="machines")
                 continue
             band = memory_band(recipe, facts.calibration, node.cluster.accelerator)
@@ -480,12 +480,14 @@ def _by_floor(
         try:
             floor_s = floor_gpu_s(job, node, flops)
         except MissingFactError as error:
-            draft.ruled_out.add("the device lacks a rate for this precision", 1, str(error), unit="machines")
+            draft.ruled_out.add("the device does not compute in this precision", 1, str(error), unit="machines")
             continue
         most = workload.max_gpus if node.networked else node.count
         if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
             example = f"{node.label}: {format_seconds(floor_s / most)} on {most} devices"
-            draft.ruled_out.add("too slow for the deadline even at its kernels' rates", 1, example, unit="machines")
+            draft.ruled_out.add(
+                "too slow for the deadline, even at the highest rates of its kernels", 1, example, unit="machines"
+            )
             slow.append((floor_s / most, node))
             continue
         kept.append((floor_s / 3600 * node.priced[0].usd_per_hour / node.count, node))
@@ -616,6 +618,7 @@ class Offloads:
     search: LayoutSearch
     known: dict[tuple[str, ...], LayoutSearch] = field(default_factory=dict)
     plain: LayoutSearch | None = None  # what copied activations are instead of
+    instead: tuple[LayoutSearch, LayoutSearch] | None = None  # with activations copied and without, none recomputed
 
     def at(self, parts: tuple[str, ...]) -> LayoutSearch:
         """The search with `parts` in host memory."""
@@ -645,8 +648,9 @@ class Offloads:
         if result.fitting:
             away = self.at(ACTIVATIONS)
             if copying_is_quicker(self.search, away, result):
-                instead = without_recompute(away)
-                yield instead, clock(instead, after=result, unless=without_recompute(self.single))
+                self.instead = self.instead or (without_recompute(away), without_recompute(self.single))
+                instead, kept = self.instead
+                yield instead, clock(instead, after=result, unless=kept)
             return
         for row in OFFLOADS:
             fitting = 0

@@ -145,12 +145,12 @@ def ruled_out(strategy: str, count: int, limits: LayoutLimits, batch: int) -> st
     """Why `strategy` cannot use `count` GPUs; empty where it can."""
     replicas = {
         f"the batch is exhausted: {batch:,} sequences for {count:,} replicas": count > batch,
-        f"{batch:,} sequences do not divide by {count:,} replicas": batch % count != 0,
+        f"{batch:,} sequences are not divisible by {count:,} replicas": batch % count != 0,
     }
     others = {
-        "tensor": {f"{limits.heads} attention heads do not divide by {count:,}": limits.heads % count != 0},
+        "tensor": {f"{limits.heads} attention heads are not divisible by {count:,}": limits.heads % count != 0},
         "pipeline": {f"{count:,} stages are more than the {limits.layers} layers": count > limits.layers},
-        "context": {f"{limits.seq_len:,} tokens do not divide by 2 x {count:,}": limits.seq_len % (2 * count) != 0},
+        "context": {f"{limits.seq_len:,} tokens are not divisible by 2 x {count:,}": limits.seq_len % (2 * count) != 0},
     }
     return next((reason for reason, holds in others.get(strategy, replicas).items() if holds), "")
 

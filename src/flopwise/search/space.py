@@ -304,7 +304,7 @@ def _count_uneven(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: F
     fills = limits.global_batch // (meshes.dp * inner.micro_batch[meshes.inner_index]) % pp == 0
     of_mesh = [counts.sum(axis=1)[meshes.degree_index] for counts in (able & ~alike, alike)]
     ruled_out["virtual stages would have different numbers of layers"] = int(of_mesh[0][fills].sum())
-    reason = "micro-batches are no multiple of the pipeline's stages, as virtual stages need"
+    reason = "micro-batches are not a multiple of the pipeline stages, as virtual stages require"
     ruled_out[reason] = int(of_mesh[1][~fills].sum())
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.ops.types import Array
-from flopwise.search.answer import Candidate, PlanDraft, SimulatedFigures, SimulatedSessions
+from flopwise.search.answer import TARGET_NAMES, Candidate, PlanDraft, SimulatedFigures, SimulatedSessions
 from flopwise.search.deployments import Deployments, deployments
 from flopwise.search.rank import Pick
 from flopwise.search.replica import DEGREES
@@ -337,7 +337,8 @@ def verified_plans(
             trial = simulated_trial(pick, simulator)
             if trial.failed:
                 failed.append(trial)
-                draft.ruled_out.add(f"misses {trial.failed} in the simulator", 1, trial.note, unit="plans")
+                missed = TARGET_NAMES.get(trial.failed, trial.failed)
+                draft.ruled_out.add(f"misses {missed} in the simulator", 1, trial.note, unit="plans")
             else:
                 heapq.heappush(queue, (*_rank(trial, ran=True), number, trial))
     draft.demoted = [one.candidate(place) for place, one in enumerate(failed, start=1)]

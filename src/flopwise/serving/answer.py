@@ -35,7 +35,15 @@ from flopwise.serving.steady import (
 )
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
-from flopwise.units import format_arrivals, format_cost, format_interval, format_percent, format_price, format_seconds
+from flopwise.units import (
+    format_arrivals,
+    format_cost,
+    format_interval,
+    format_multiple,
+    format_percent,
+    format_price,
+    format_seconds,
+)  # fmt: skip
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -206,9 +214,9 @@ class ServeAnswer(Result):
         if not self.fits:
             return self.memory.verdict
         if load is not None and not self.keeps_up:
-            share, needed = format_percent(load.utilisation_frac), load.replicas_needed * estimate.num_gpus
-            text = f"{format_arrivals(load.requests_per_s)} is {share} of what {where} can sustain"
-            return f"Too slow: {text}; {needed:,} are needed."
+            needed = load.replicas_needed * estimate.num_gpus
+            rate, far = format_arrivals(load.requests_per_s), format_multiple(load.utilisation_frac)
+            return f"Too slow: {rate} is {far} {where} can sustain; {needed:,} are needed."
         verb = "serves" if self.num_gpus == 1 else "serve"
         decodes = estimate.tpot_s is not None and estimate.output_tokens_per_s is not None
         usd = format_cost(estimate.usd_per_million_output_tokens if decodes else self.usd_per_million_requests)

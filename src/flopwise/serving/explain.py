@@ -14,7 +14,16 @@ from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
 from flopwise.provenance import Figure, fact, setting, term, walk
 from flopwise.serving.estimate import steady_state, step_lines
-from flopwise.serving.iteration import StepLoad, StepTime, TimedKernel, expert_layers, layer_kinds, prompt
+from flopwise.serving.iteration import (
+    StepLoad,
+    StepTime,
+    TimedKernel,
+    delta_layers,
+    expert_layers,
+    layer_kinds,
+    on_intel,
+    prompt,
+)
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.steady import Steady
 from flopwise.serving.techniques import prefix_tokens, runner, tokens_a_round
@@ -118,6 +127,8 @@ _COLUMNS = {
     "context": ("context_bytes", "B"),
     "time per layer": ("layer_s", "s"),
     "time per layer of experts": ("experts_s", "s"),
+    "time per layer of experts on Intel": ("intel_experts_s", "s"),
+    "time per layer of a delta rule": ("delta_s", "s"),
     "time per step": ("step_s", "s"),
     "host time per request": ("request_s", "s"),
     "memory rule": ("memory_rule", ""),
@@ -183,7 +194,9 @@ class _Tree:
     def __init__(self, estimate: ServeEstimate) -> None:
         self.estimate, self.job = estimate, estimate.job
         limited = replace(self.job.cluster, rates=limited_rates(self.job.cluster.rates))
-        self.device, self.row, self.machine = Device(limited), self.job.engine, runner(self.job)
+        self.row, self.machine = self.job.engine, runner(self.job)
+        source = f"data/engines.json, {self.row.name}: {self.row.source}; data/calibration/serving.json"
+        self.device = Device(limited, self.machine.own_rates, source)
         self.output = setting("output tokens", self.job.output_tokens, "tokens")
         self.prompt = prompt(self.job.model, self.job.input_tokens)
         read = self.job.input_tokens if self.job.decodes else int(self.prompt.tokens)
@@ -261,9 +274,16 @@ class _Tree:
             each = [_engine(self.row, "time per layer of experts")]
             if self.row.triton_experts:
                 each.append(self.device.parameter("experts_s"))
+            if on_intel(self.machine.rates) and self.row.intel_experts_s:
+                each.append(_engine(self.row, "time per layer of experts on Intel"))
             value += sum(number(one.value) for one in each) * routed
             formula += f" + ({' + '.join(one.name for one in each)}) x layers with experts"
             inputs += [*each, term("layers with experts", routed, "", f"{COUNTED}: of the model")]
+        if self.row.delta_s and (recurrent := delta_layers(self.job.model.stacks[0])):
+            one = _engine(self.row, "time per layer of a delta rule")
+            value += self.row.delta_s * recurrent
+            formula += f" + {one.name} x layers with a delta rule"
+            inputs += [one, term("layers with a delta rule", recurrent, "", f"{COUNTED}: of the model")]
         return term("host", value, "s", formula, *inputs)
 
     def timing(self) -> list[Figure]:

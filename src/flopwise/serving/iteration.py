@@ -6,7 +6,7 @@ reads its own cache) and for prefill. All counts may be columns of candidates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,6 +50,8 @@ their two products tokens are sorted by expert, in three kernels (vLLM and SGLan
 over chunks: norms of queries and keys, sums of decays, products inside a chunk, their triangular solution, weights,
 states from chunk to chunk, and outputs (flash-linear-attention, chunk_gated_delta_rule; Mamba-2's has five, and states
 that are read and written)."""
+DELTA_RULES = frozenset({"delta", "kda"})
+"""Kinds of recurrences that follow a delta rule."""
 DISPATCH_CORES = 24
 """Cores that DeepEP's kernels for prompts keep busy (docs/legacy.md, Buffer.set_num_sms)."""
 
@@ -109,7 +111,16 @@ def whole_prompts(model: Model, batch: Floats, input_tokens: Floats) -> StepLoad
 
 def expert_layers(stack: Stack) -> int:
     """Layers of a stack that have experts."""
-    return sum(n for kind, n in layer_kinds(stack) if any(isinstance(item, Experts) for item in kind.items))
+    return _layers_with(stack, lambda item: isinstance(item, Experts))
+
+
+def delta_layers(stack: Stack) -> int:
+    """Layers of a stack whose recurrence follows a delta rule (Gated DeltaNet, Kimi Delta Attention)."""
+    return _layers_with(stack, lambda item: isinstance(item, Recurrence) and item.kind in DELTA_RULES)
+
+
+def _layers_with(stack: Stack, is_one: Callable[[Item], bool]) -> int:
+    return sum(n for kind, n in layer_kinds(stack) if any(is_one(item) for item in kind.items))
 
 
 def layer_kinds(stack: Stack) -> list[tuple[Layer, int]]:
@@ -206,7 +217,8 @@ class Runner:
         total = total.plus(added) if (added := self.added_kernels(load, split)) is not None else total
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
         experts_s = self.engine.experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
-        layers_s = layers_s + experts_s * expert_layers(stack)
+        experts_s += self.engine.intel_experts_s * on_intel(self.rates)
+        layers_s = layers_s + experts_s * expert_layers(stack) + self.engine.delta_s * delta_layers(stack)
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
         launched = self.launches_prompts(split) & ((np.asarray(load.prefill_tokens) > 0) | (not self.engine.graphs))
         if np.any(launched):
@@ -508,6 +520,11 @@ def native(rates: Rates, engine: Engine) -> bool:
     return engine.port_frac == 1.0 or rates.vendor in ("", *NATIVE)
 
 
+def on_intel(rates: Rates) -> bool:
+    """True on a GPU of Intel."""
+    return rates.vendor == "Intel" and not rates.is_host
+
+
 def cold_host(rates: Rates, nbytes: Floats) -> Floats:
     """The slowdown of the host's own work on a processor that has read `nbytes` since it last did the same.
 
@@ -539,6 +556,8 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) 
     value = dict(rates.value)
     if generating:
         value["dram_frac"] *= value["served_dram_frac"]
+    if engine.library_rows:
+        value["dram_frac"] *= value["library_dram_frac"]
     if rates.is_host and engine.cpu_packs_once:
         value |= dict.fromkeys((*PACKING.values(), PACKED_16), 0.0)
     if rates.is_host and engine.cpu_attention_keys:
@@ -547,6 +566,8 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) 
         value |= {k: v * engine.port_frac for k, v in value.items() if k == "dram_frac" or k.startswith("matmul_frac.")}
     if rates.vendor not in ("", *NATIVE):
         value[PORTED + "fp8_block"] = engine.block_port_frac
+    if on_intel(rates):
+        value |= {k: v * engine.intel_matmul_frac for k, v in value.items() if k.startswith("matmul_frac.")}
     if engine.graphs and chains:
         kept = 1.0 - value["chained_frac"]
         value |= {name: value[name] * kept for name in STARTS} | {"core_bytes_per_s": value["core_bytes_per_s"] / kept}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -253,6 +254,16 @@ def latency_band(job: ServeJob, *, queued: bool = False) -> WholeBand:
     return WholeBand(ttft, serving_band(job, "tpot") if job.decodes else ttft)
 
 
+def no_room_text(job: ServeJob, context: int) -> str:
+    """A sentence on a model that leaves no memory for one sequence, with the command that compares weight formats."""
+    name, count, gpu = job.model.name, job.num_gpus, job.cluster.accelerator.name
+    fit = shlex.join(["flopwise", "fit", name, "--gpu", gpu if count == 1 else f"{count}x{gpu}"])
+    return (
+        f"{name} in {job.weights.name} does not fit {count:,} x {gpu} with one sequence of {context:,} tokens; `{fit}` "
+        "compares weight formats"
+    )
+
+
 WIDE = 4.0
 """Times from the lower to the upper end of an interval from which it needs a word."""
 
@@ -262,15 +273,15 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
     notes = []
     if ttft.high > WIDE * ttft.low:
         across = ttft.high / ttft.low
-        wider = f" ({across ** (1 / ttft.spread):.1f}x, before what is added for the device)" if ttft.spread > 1 else ""
+        wider = f"by {across ** (1 / ttft.spread):.1f}x, and the device adds to that" if ttft.spread > 1 else "as much"
         notes.append(
-            f"the interval of TTFT is wide ({across:.1f}x from low to high) because {ttft.rows:,} published runs of "
-            f"its class vary as much{wider}: most do not state their load generator, bursts, queues or warm-up; "
-            "measure it under your own load"
+            f"the interval of TTFT is wide (its ends are {across:.1f}x apart) because the {ttft.rows:,} published runs "
+            f"of this class vary {wider}: most do not state load generator, bursts, queue or warm-up; measure it under "
+            "your own load"
         )
     if job.decodes:
-        measured = "it was checked against fixed batches and single streams" if job.static or job.engine.local else (
-            "it could be checked on a few runs only: most of servers state TTFT and TPOT alone"
+        measured = "it was checked on fixed batches and single streams" if job.static or job.engine.local else (
+            "few published runs allow a check, because most state only TTFT and TPOT"
         )  # fmt: skip
         notes.append(f"the interval of a whole request is computed from those of TTFT and TPOT; {measured}")
     return tuple(notes)

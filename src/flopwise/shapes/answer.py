@@ -154,7 +154,7 @@ def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Findi
     gain = now.pass_s - best.pass_s
     if case.worth(gain):
         was, less = now.memory_bound_frac * now.pass_s, best.memory_bound_frac * best.pass_s
-        why = f"memory-bound operations take {1e3 * was:,.3g} ms, there {1e3 * less:,.3g} ms"
+        why = f"memory-bound operations take {1e3 * less:,.3g} ms instead of {1e3 * was:,.3g} ms"
         if was - less < gain / 2:
             why += "; more from attention kernel, launches and overlap"
         yield case.advice("software", now.name, best.name, why, gain)

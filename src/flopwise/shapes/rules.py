@@ -229,7 +229,7 @@ def degrees(case: Case) -> Iterator[Finding]:
     if odd is not None:
         to = max(fewer)
         full = -(-odd.heads // tp)
-        why = f"{odd.heads} heads do not divide by {tp}: software refuses, or the fullest rank has {full}"
+        why = f"{odd.heads} heads are not divisible by {tp}: software refuses, or the fullest rank has {full}"
         near = f"{odd.heads // tp * tp or tp} or {full * tp} heads"
         yield case.advice("tensor parallelism", f"tp {tp}", f"tp {to}, or {near}", why, gains[to], needed=True)
         return

@@ -32,7 +32,7 @@ from flopwise.training.samples import (
     workload_of_sample,
 )
 from flopwise.training.spec import DataSpec
-from flopwise.units import format_interval, format_rate
+from flopwise.units import format_interval, format_rate, format_seconds
 from flopwise.values import dataclass
 
 GIVEN = "given"
@@ -102,8 +102,22 @@ class StorageAnswer(Result):
         if not enough:
             return f"{text}: none of {len(self.deliveries)} kinds of storage keeps up."
         least = min(enough, key=lambda delivery: delivery.read_bytes_per_s)
-        count = f"{len(enough)} of {len(self.deliveries)} kinds of storage keep up"
-        return f"{text}: {count}, the slowest of them {least.name} ({format_rate(least.read_bytes_per_s)})."
+        slowest = f"{least.name} ({format_rate(least.read_bytes_per_s)})"
+        if len(self.deliveries) == 1:
+            return f"{text}: {slowest} keeps up."
+        if len(enough) == len(self.deliveries):
+            return f"{text}: all {len(enough)} kinds of storage keep up, even {slowest}{self._saved_text()}."
+        return (
+            f"{text}: {len(enough)} of {len(self.deliveries)} kinds of storage keep up, the slowest of them {slowest}."
+        )
+
+    def _saved_text(self) -> str:
+        """The bandwidth that checkpoints need: where reading needs next to none, that decides."""
+        saved = self.checkpoints
+        if saved is None or saved.write_bytes_per_s is None or saved.interval_s is None:
+            return ""
+        every = format_seconds(saved.interval_s)
+        return f"; checkpoints every {every} need {format_rate(saved.write_bytes_per_s)} in total"
 
     def picture(self) -> Picture:
         """The bandwidth of each kind of storage to a node, and the need, as a picture."""
@@ -296,7 +310,7 @@ def _rate_and_band(
             rate = replace(rate, samples_per_s=sample.achieved_flops_per_s / work.flops_per_sample)
         return rate, None, ()
     rate = device_rate(work, cluster, facts, batch=sample.batch, precision=sample.precision)
-    messages = ("replicas exchange gradients behind the backward pass",) * (num_gpus > 1)
+    messages = ("replicas exchange gradients during the backward pass",) * (num_gpus > 1)
     return rate, rate_band(rate, facts.calibration), (*rate.notes, *messages)
 
 
@@ -342,7 +356,9 @@ def _read_bytes(work: SampledWorkload, request: StorageRequest) -> tuple[float, 
         if work.record_bytes is None:
             return work.sample_bytes, ()
         smaller = f"{work.record_bytes / work.sample_bytes:.2f}x"
-        return work.sample_bytes, (f"records as fed; stored compressed they are {smaller} of that (--records)",)
+        return work.sample_bytes, (
+            f"records are read uncompressed; compressed they have {smaller} of the size (--records)",
+        )
     if work.record_bytes is None:
         raise MissingFactError(f"{work.name}: the size of its compressed records is not known; give --record-bytes")
     return work.record_bytes, ()

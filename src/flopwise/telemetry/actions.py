@@ -89,10 +89,12 @@ class Webhook:
         import urllib.error  # noqa: PLC0415 - a watcher without a webhook does without
         import urllib.request  # noqa: PLC0415 - same
 
+        from flopwise.pages import answer_within  # noqa: PLC0415 - same
+
         headers = {"Content-Type": "application/json", "User-Agent": "flopwise"}
         try:
             request = urllib.request.Request(self._url, data=body, headers=headers)  # noqa: S310 - http and https alone
-            with urllib.request.urlopen(request, timeout=self._timeout_s):  # noqa: S310 - same
+            with answer_within(request, self._timeout_s):
                 return "", False
         except urllib.error.HTTPError as error:
             return f"it answered {error.code}", error.code >= 500 or error.code == 429

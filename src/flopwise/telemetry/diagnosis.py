@@ -226,6 +226,11 @@ def _rule_diagnosis(
 
 
 def _missing(window: Window) -> str:
+    if not window.readings[-1].devices:
+        return (
+            "no device is read, so that what its units do is not known: a run on a CPU records its steps and data "
+            "waits alone; on GPUs give --prometheus with dcgm-exporter, or watch on their machine"
+        )
     absent = [name for name in PROFILING if window.value(name) is None]
     if absent:
         return (

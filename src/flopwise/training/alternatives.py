@@ -98,8 +98,8 @@ def other_settings(
     return others
 
 
-BEST_MEASURED = "H100-SXM-80"
-"""The device of the family with the most measured runs of training (data/coverage.json)."""
+BEST_MEASURED = ("H100-SXM-80", "H100-PCIe-80")
+"""The device of the family with the most measured runs of training (data/coverage.json), in the forms it is sold in."""
 
 
 def measured_recipe(recipe: Recipe, device: Accelerator | None, facts: Facts) -> Recipe | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from flopwise.units import format_count, format_interval, format_percent, format
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from flopwise.training.alternatives import Setting
     from flopwise.training.sampled import SampledEstimate
 
 
@@ -134,16 +135,20 @@ def train_answer(
     notes: tuple[str, ...],
     epochs: float = 1.0,
     open_settings: Collection[str] = (),
+    on_gpus: Sequence[Setting] = (),
 ) -> TrainAnswer:
     """The answer for one job, laid out by whom `laid_out` says, which goes `epochs` times through its data.
 
-    `notes`: what was assumed of the job; `open_settings`: its inputs that nobody stated, as `other_jobs` names them.
+    `notes`: what was assumed of the job; `open_settings`: its inputs that nobody stated, as `other_jobs` names them;
+    `on_gpus`: as `memory_answer` takes them.
     """
     result = estimate(job)
     if open_settings:
         result = with_unstated_inputs(result, open_inputs(result, open_settings, facts))
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
-    memory = memory_answer(job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings)
+    memory = memory_answer(
+        job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings, on_gpus=on_gpus
+    )
     node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
     millions, run = (job.tokens or 0.0) / 1e6, result.run
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)

@@ -208,11 +208,12 @@ class Recipe:
         """
         return ep * self.expert_tp(tp, ep)
 
-    def grad_sync_of(self, pp: Ints) -> NDArray[np.str_]:
-        """The time at which a step reduces sharded gradients, as given or the stack's own; shape of `pp`."""
+    @property
+    def grad_syncs(self) -> tuple[str, str]:
+        """The time at which a step reduces sharded gradients, as given or the stack's own: without pipeline, in one."""
         of = self.stack.grad_sync, self.stack.pipeline_grad_sync
         single, piped = (self.grad_sync or each for each in of)
-        return np.where(np.asarray(pp) > 1, piped, "last" if single == "round" else single)
+        return "last" if single == "round" else single, piped
 
     def reductions(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
         """Gradient reductions of a step of `num_micro` micro-batches: one where gradients are not sharded; broadcasts.
@@ -220,10 +221,12 @@ class Recipe:
         Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2: a stage runs as many micro-batches of a chunk, one
         after the other, as there are stages. Assumes: no further ones.
         """
-        when = self.grad_sync_of(pp)
+        if not np.any(np.asarray(zero) > 1):
+            return 1.0
         rounds = np.maximum(num_micro / np.asarray(pp), 1.0)
-        sharded = np.where(when == "last", 1.0, np.where(when == "round", rounds, num_micro))
-        return np.where(np.asarray(zero) > 1, sharded, 1.0)
+        of_time: dict[str, Floats] = {"last": 1.0, "round": rounds, "each": num_micro}
+        single, piped = (of_time[when] for when in self.grad_syncs)
+        return np.where(np.asarray(zero) > 1, np.where(np.asarray(pp) > 1, piped, single), 1.0)
 
     def gathers(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
         """Weight gathers for forward passes of a step of `num_micro` micro-batches; broadcasts.

@@ -117,14 +117,15 @@ def allocated_and_host(table: MemoryTable, layout: Layout) -> tuple[Floats, Floa
 
     Neither depends on the device. Source and assumptions: as `step_memory`.
     """
-    run = StageMemory(table, layout)
+    run, shape = StageMemory(table, layout), layout.shape()
     best: Floats = 0.0
     host: Floats = 0.0
-    for stage in pipeline_stages(table, layout):
+    for number, stage in enumerate(pipeline_stages(table, layout)):
         parts = run.parts(stage)
         fixed, _, peak = _moments(parts)
-        best, host = np.maximum(best, fixed + peak), np.maximum(host, parts.host)
-    return _plain(best, layout.shape()), _plain(host, layout.shape())
+        best = np.maximum(best, fixed + peak) if number else fixed + peak
+        host = np.maximum(host, parts.host)
+    return _plain(best, shape), _plain(host, shape)
 
 
 STALE_ENDS = (0.0, 4.0)

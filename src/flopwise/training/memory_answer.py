@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -53,20 +53,16 @@ def memory_answer(
     *,
     seq_given: bool = True,
     open_settings: Collection[str] = (),
+    on_gpus: Sequence[Setting] = (),
 ) -> TrainingMemoryAnswer:
-    """The memory of one layout of one recipe, against `device`; `open_settings`: its inputs that nobody stated."""
+    """The memory of one layout of one recipe, against `device`; `open_settings`: its inputs that nobody stated.
+
+    `on_gpus`: as `unstated_memory` takes them.
+    """
     kind = "gpu" if device is None else device.kind
     memory = step_memory(model, recipe, layout, table=memory_table(model, recipe), device_kind=kind)
     total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
-    stacks = usual_stacks(layout, recipe, device, facts) if "stack" in open_settings else []
-    layers, recomputes = model.stacks[0].num_layers, (NO_RECOMPUTE, FULL)
-    others = other_settings(layout, recipe, layers, open_settings, stacks, recomputes)
-    unstated, least = unstated_memory(model, total, others, kind)
-    if (measured := measured_recipe(recipe, device, facts)) is not None:
-        stacks = usual_stacks(layout, measured, None, facts) if "stack" in open_settings else []
-        others = other_settings(layout, measured, layers, open_settings, stacks, recomputes)
-        on_gpus, _ = unstated_memory(model, float(step_memory(model, measured, layout).total_bytes), others, "gpu")
-        unstated = tuple(one.no_surer_than(other) for one, other in zip(unstated, on_gpus, strict=True))
+    unstated, least = unstated_memory(model, (layout, recipe), device, facts, open_settings, on_gpus)
     shifts = [(math.log(one.low), math.log(one.high)) for one in unstated]
     floor = min(memory.floor_bytes, least)
     band = memory_band(recipe, facts.calibration, device).between(*ends_of([stale_shifts(memory, total), *shifts]))
@@ -100,15 +96,37 @@ def memory_answer(
 
 
 def unstated_memory(
-    model: Model, total: float, others: Mapping[str, Sequence[Setting]], device_kind: str
-) -> tuple[tuple[UnstatedInput, ...], float]:
-    """The inputs that are assumed in `total` bytes, and the least that is exact of any of `others` (by input).
+    model: Model, own: Setting, device: Accelerator | None, facts: Facts, open_settings: Collection[str],
+    on_gpus: Sequence[Setting] = (),
+) -> tuple[tuple[UnstatedInput, ...], float]:  # fmt: skip
+    """The inputs that are assumed in the memory of a setting, and the least that is exact of any that others have.
+
+    On devices with software of their own an input moves the memory by no less than on the best measured GPUs.
+    `on_gpus`: the setting that the same question has there (default: the same layout, on software that is measured).
 
     Source: the same formulas. Assumes: inputs change the memory independently.
     """
-    inputs, least = [], math.inf
+    inputs, least = _moved_memory(model, own, device, facts, open_settings)
+    if (measured := measured_recipe(own[1], device, facts)) is not None:
+        for setting in on_gpus or ((own[0], measured),):
+            found, _ = _moved_memory(model, setting, None, facts, open_settings)
+            by_name = {one.name: one for one in found}
+            inputs = tuple(one.no_surer_than(by_name.get(one.name, one)) for one in inputs)
+    return inputs, least
+
+
+def _moved_memory(
+    model: Model, own: Setting, device: Accelerator | None, facts: Facts, open_settings: Collection[str]
+) -> tuple[tuple[UnstatedInput, ...], float]:
+    """As `unstated_memory`, of this device alone; None: a GPU."""
+    layout, recipe = own
+    kind, layers = "gpu" if device is None else device.kind, model.stacks[0].num_layers
+    stacks = usual_stacks(layout, recipe, device, facts) if "stack" in open_settings else []
+    others = other_settings(layout, recipe, layers, open_settings, stacks, (NO_RECOMPUTE, FULL))
+    inputs, least = list[UnstatedInput](), math.inf
+    total = float(step_memory(model, recipe, layout, device_kind=kind).total_bytes) if others else 0.0
     for name, settings in others.items():
-        found = [step_memory(model, recipe, layout, device_kind=device_kind) for layout, recipe in settings]
+        found = [step_memory(model, recipe, layout, device_kind=kind) for layout, recipe in settings]
         shares = [1.0, *(float(memory.total_bytes) / total for memory in found)]
         inputs.append(UnstatedInput(name=name, low=min(shares), high=max(shares)))
         least = min([least, *(memory.floor_bytes for memory in found)])

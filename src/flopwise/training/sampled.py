@@ -179,7 +179,9 @@ def _message_s(job: SampledJob, count: float | None) -> tuple[float, tuple[str, 
         return 0.0, ("its parameters are not known, so the time of exchanging gradients is not in the step",)
     pieces = _buckets(count)
     each = all_reduce_s(job.cluster.fabric, PARAMETER_BYTES * count / pieces, np.array([job.num_gpus]))
-    note = f"gradients in 32 bits, {pieces} messages a step behind the backward pass (DistributedDataParallel)"
+    note = (
+        f"gradients in 32 bits, {pieces} messages per step, hidden behind the backward pass (DistributedDataParallel)"
+    )
     return pieces * float(np.ravel(each)[0]), (note,)
 
 

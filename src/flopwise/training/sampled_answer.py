@@ -100,7 +100,8 @@ def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -
         memory = sampled_memory(other, kind)
         if memory is not None and memory.counts_activations:
             left = memory.total_bytes
-            yield Remedy(change=change, saves_bytes=total - left, total_bytes=left, fits=left <= capacity)
+            fits, items = left <= capacity, tuple(memory.items.items())
+            yield Remedy(change=change, saves_bytes=total - left, total_bytes=left, fits=fits, items=items)
 
     halves = [recipe.batch // 2**times for times in range(1, recipe.batch.bit_length())]
     changes = [

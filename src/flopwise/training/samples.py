@@ -53,8 +53,8 @@ def workload_of_sample(row: TrainingSample, model: Model, facts: Facts, *, seq: 
     if flops is None:
         raise MissingFactError(f"{row.name}: the FLOP of a sample are not known; give --flops-per-sample")
     if counted is not None and not 0.9 < flops / counted < 1.1:
-        times = f"{flops / counted:.2f}x what {model.name} counts ({format_flops(counted)})"
-        notes = (f"FLOP of a sample as profiled by the source, {times}",)
+        times = f"{flops / counted:.2f} times the {format_flops(counted)} of the layers of {model.name}"
+        notes = (f"FLOP of a sample as the source profiled them: {times}",)
     return SampledWorkload(
         name=row.name, sample=row.sample, flops_per_sample=flops, sample_bytes=row.sample_bytes,
         source=f"{row.source} ({row.date}, {row.confidence} confidence)", model=model,

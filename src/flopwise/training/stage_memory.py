@@ -150,13 +150,13 @@ class StageMemory:
             of_experts = np.minimum(of_group * sets, 1.0)
             self.expert_shares = [np.where(chosen, of_experts, whole) for chosen in at_least]
         pp, alone = np.asarray(layout.pp), np.asarray(self.recipe.global_batch) <= replicas * self.micro_batch
-        self.gathers_once, when = table.recipe.gathers_once(pp) | (zero == 2), table.recipe.grad_sync_of(pp)
-        late = at_least[1] & (when != "each") & ~alone
+        self.gathers_once, (single, piped) = table.recipe.gathers_once(pp) | (zero == 2), table.recipe.grad_syncs
+        late = at_least[1] & np.where(pp > 1, piped != "each", single != "each") & ~alone
         if late.any():
             narrow = self.row.unsharded_grad_dtype == "compute" and table.lora is None
             share = whole * (min(1.0, table.elem_bytes / self.width.gradients) if narrow else 1.0)
             of_round = np.minimum(_CHUNKS_WHOLE / np.asarray(layout.interleave), 1.0)
-            share = share * np.where(when == "round", of_round, 1.0)
+            share = share * np.where((pp > 1) & (piped == "round"), of_round, 1.0)
             self.shares[1] = np.where(late, np.maximum(share, self.shares[1]), self.shares[1])
             self.expert_shares[1] = np.where(late, np.maximum(share, self.expert_shares[1]), self.expert_shares[1])
         self.lasting: Floats = 1.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, p2p_s
+from flopwise.cost.collectives import Groups, all_gather_s, all_reduce_s, level_groups, p2p_s
 from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
 from flopwise.cost.sustained import products_clock_frac
 from flopwise.ops.columns import ascending, runs
@@ -93,17 +93,22 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     stage = table.stage_parts[:, recompute, degree, inner]
     stage_s = table.stage_s[recompute, degree, inner]
     parts: dict[str, Floats] = dict(zip(table.lines, stage * num_micro, strict=True))
-    pipe, others = Pipe(pp, interleave, num_micro), others_s(table, recompute, degree, inner, layout.schedule)
-    parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
+    pipe, piped = Pipe(pp, interleave, num_micro), int(pp.max(initial=1)) > 1
+    parts["pipeline_bubble"] = 0.0
+    if piped:
+        others = others_s(table, recompute, degree, inner, layout.schedule)
+        parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
     if any_of(layout.schedule, lambda schedule: schedule.pairs):
         beside = table.stage_beside_s[recompute, degree, inner]
         parts[ROUTED] = parts[ROUTED] - hidden_beside_s(layout.schedule, pipe, beside)
     if recipe.documents is not None:
         each = np.asarray(layout.zero) > 2
         parts[WAITING] = num_micro * stage_s * recipe.documents.waiting_frac(micro, dp, num_micro, each=each)
-    passes_s = stage[_FORWARD] + stage[_BACKWARD]
-    parts["pipeline_p2p"] = p2p_step_s(table, inner, pipe, dp, layout.schedule, passes_s)
-    parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro)
+    parts["pipeline_p2p"] = 0.0
+    if piped:
+        passes_s = stage[_FORWARD] + stage[_BACKWARD]
+        parts["pipeline_p2p"] = p2p_step_s(table, inner, pipe, dp, layout.schedule, passes_s)
+    parts["data_parallel"] = _data_parallel_s(table, inner, degree, layout, num_micro, stage)
     owned = owned_params(table, inner, degree, layout)
     parts["optimizer"] = _optimizer_s(table, owned, owned_others(table, inner, degree, layout), layout)
     if table.matrices is not None:
@@ -124,7 +129,7 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
             moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
             exposed = exposed + passes_transfer_s(weights, moved, rates, forward_s, backward_s, num_micro)
         parts["offload"] = exposed
-    parts["launch"] = num_micro * launch_s(table, recompute, degree, inner, stage_s)
+    parts["launch"] = num_micro * launch_s(table, degree, inner, stage, stage_s)
     if table.fresh_bytes is not None:
         parts[FRESH_MEMORY] = num_micro * table.fresh_bytes[inner] / table.rates.value["fresh_bytes_per_s"]
     return parts
@@ -136,19 +141,23 @@ def host_s(table: StepTable, mode: Array | int, degree: Index | int, inner: Inde
     Source: `StepTable.host_s`; checkpointing runs the module's forward function a second time (torch.utils.checkpoint).
     Assumes: a third of the launches are of the forward pass; launches of what runs again are its share of that pass.
     """
-    again = table.stage_parts[_RECOMPUTE, mode, degree, inner] / table.stage_parts[_FORWARD, mode, degree, inner]
-    seconds: Floats = table.host_s[degree, inner] * (1.0 + again / 3.0)
+    return _host_s(table, degree, inner, table.stage_parts[:, mode, degree, inner])
+
+
+def _host_s(table: StepTable, degree: Index | int, inner: Index | int, stage: Array) -> Floats:
+    """`host_s` of a stage whose parts are known."""
+    seconds: Floats = table.host_s[degree, inner] * (1.0 + stage[_RECOMPUTE] / stage[_FORWARD] / 3.0)
     return seconds
 
 
-def launch_s(table: StepTable, mode: Array, degree: Index, inner: Index, stage_s: Floats) -> Floats:
+def launch_s(table: StepTable, degree: Index, inner: Index, stage: Array, stage_s: Floats) -> Floats:
     """Seconds by which launching a micro-batch's operations lengthens it: beyond what the device is busy with.
 
     A device that is its own host has no time for the one while it does the other.
 
     Source: PyTorch's CPU operators run on the thread that dispatches them. Assumes: launches are spread evenly.
     """
-    seconds = host_s(table, mode, degree, inner)
+    seconds = _host_s(table, degree, inner, stage)
     if table.rates.is_host:
         return seconds * table.rates.value["train_host_ratio"]
     return np.maximum(0.0, seconds - stage_s)
@@ -246,11 +255,13 @@ def messages_s(
     ranks = dp * cp
     grad_bytes = sent_grad_bytes(table.recipe)
     pieces = table.software.layer_messages * table.num_layers / table.degrees[degree]
-    group = shard_ranks(shard, ranks)
+    group = shard_ranks(shard, ranks) if wanted[2] else ranks
     links = group_fabric(table.fabric, inner=False, tp=tp)
 
-    def message_s(collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints) -> Array:
-        seconds = collective(links, nbytes / pieces, n, stride=stride)
+    def message_s(
+        collective: Callable[..., Floats], nbytes: Floats, n: Ints, stride: Ints, groups: Groups | None = None
+    ) -> Array:
+        seconds = collective(links, nbytes / pieces, n, stride=stride, groups=groups)
         frac: Floats = table.software.message_frac
         if frac != 1.0:
             frac = np.where(np.asarray(n) * stride > node_ranks(table.fabric), frac, 1.0)
@@ -260,24 +271,33 @@ def messages_s(
     if table.expert_params.any():
         params = np.stack([params[0], table.expert_params[degree, inner]])
         stride = np.stack([tp, np.broadcast_to(table.recipe.expert_ranks(tp, ep), tp.shape)])
-    members, every = np.maximum(group * tp // stride, 1), np.maximum(ranks * tp // stride, 1)
+    members = np.maximum(group * tp // stride, 1)
+    every = np.maximum(ranks * tp // stride, 1) if group is not ranks else members
     whole = reduce_ = gather = across = np.zeros(inner.shape)
+    groups = level_groups(links, members, stride)
     if wanted[0]:
-        whole = message_s(all_reduce_s, params * grad_bytes, every, stride).sum(axis=0)
+        of_every = groups if every is members else None
+        whole = message_s(all_reduce_s, params * grad_bytes, every, stride, of_every).sum(axis=0)
     if wanted[1]:  # what is scattered and what is gathered, over the same groups: one formula
         widths = ascending(np.array([grad_bytes, ACT_BYTES], dtype=float))
-        sent_s = message_s(all_gather_s, params * widths[:, None, None], members, stride).sum(axis=1)
+        sent_s = message_s(all_gather_s, params * widths[:, None, None], members, stride, groups).sum(axis=1)
         reduce_, gather = (sent_s[np.searchsorted(widths, width)] for width in (grad_bytes, ACT_BYTES))
     if wanted[2]:
         across = message_s(all_reduce_s, params * grad_bytes / members, every // members, stride * members).sum(axis=0)
     together = gather
-    if table.frozen_bytes.any():
-        together = gather + message_s(all_gather_s, table.frozen_bytes[degree, inner], group, tp)
+    if wanted[1] and table.frozen_bytes.any():
+        of_dense = groups if len(params) == 1 else None
+        still = table.frozen_bytes[degree, inner][None]
+        together = gather + message_s(all_gather_s, still, members[:1], stride[:1], of_dense)[0]
     return whole, reduce_, gather, across, together
 
 
-def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layout, num_micro: Floats) -> Floats:
+def _data_parallel_s(
+    table: StepTable, inner: Index, degree: Index, layout: Layout, num_micro: Floats, stage: Array
+) -> Floats:
     """Exposed seconds of gradients (and, with ZeRO, weights) across replicas, per step.
+
+    `stage`: parts of a micro-batch on the busiest stage.
 
     ZeRO 0 and 1 send once a step, behind the last backward and the first forward, unless the software gathers the
     updated weights before that (`gathers_after_step`); ZeRO 2 scatters gradients, and where weights are sharded between
@@ -290,34 +310,39 @@ def _data_parallel_s(table: StepTable, inner: Index, degree: Index, layout: Layo
     micro-batch; PyTorch, `ShardingStrategy.SHARD_GRAD_OP`.
     Assumes: micro-batches alike.
     """
-    zero, hybrid = np.asarray(layout.zero), bool(np.any(layout.shard))
-    replicated, full = bool((zero == 0).any()), bool((zero > 2).any())
-    forward, back, again = table.stage_parts[:3, mode_index(layout, table.partials), degree, inner]
-    backward = back + again
+    hybrid, stages = bool(np.any(layout.shard)), sorted(set(np.ravel(layout.zero).tolist()))
+    forward, backward = stage[_FORWARD], stage[_BACKWARD] + stage[_RECOMPUTE]
     dp, shard = (np.broadcast_to(column, inner.shape) for column in (layout.dp, layout.shard))
     key = table.inner
     first, place = runs(key.tp[inner], key.cp[inner], key.ep[inner], degree, dp, shard)  # whatever the micro-batch
-    wanted = (replicated, bool(zero.any()), hybrid)
+    wanted = (0 in stages, stages[-1] > 0, hybrid)
     messages = messages_s(table, inner[first], degree[first], dp[first], shard[first], wanted)
-    whole, reduce_, gather, across, gather_all = (m[..., place] for m in messages)
+    whole, reduce_, gather, across, gather_all = (m[place] for m in messages)
     exposed_s = partial(
         exposed_message_s, hide=table.software.dp_overlap, first=1.0 / table.num_layers,
         contention=table.rates.value["train_contention"],
     )  # fmt: skip
-    total: Floats = exposed_s(whole, backward) if replicated else 0.0
-    recipe = table.recipe
-    reduces, gathers = recipe.reductions(zero, layout.pp, num_micro), recipe.gathers(zero, layout.pp, num_micro)
-    if ((zero > 0) & (zero < 3)).any():
-        behind = 0.0 * forward if table.software.gathers_after_step else forward
-        gather = np.where(zero >= recipe.shards_weights_from, gather_all, gather)
-        total = np.where(zero == 0, total, reduces * exposed_s(reduce_, backward) + gathers * exposed_s(gather, behind))
-    if full:
-        again_s = np.where(recipe.gathers_once(layout.pp), 0.0, gather_all)
-        each = gathers * exposed_s(gather_all, forward) + reduces * exposed_s(again_s + reduce_, backward)
-        each = each + (num_micro - reduces) * exposed_s(again_s, backward)
-        total = np.where(zero < 3, total, each) if zero.min() < 3 else each
+    recipe, pp = table.recipe, layout.pp
+
+    def of_stage(zero: int) -> Floats:
+        """The seconds under one ZeRO stage, messages between groups of HSDP apart."""
+        if not zero:
+            return exposed_s(whole, backward)
+        reduces, gathers = recipe.reductions(zero, pp, num_micro), recipe.gathers(zero, pp, num_micro)
+        if zero < 3:
+            behind = 0.0 * forward if table.software.gathers_after_step else forward
+            weights = gather_all if zero >= recipe.shards_weights_from else gather
+            return reduces * exposed_s(reduce_, backward) + gathers * exposed_s(weights, behind)
+        again_s = np.where(recipe.gathers_once(pp), 0.0, gather_all)
+        total = gathers * exposed_s(gather_all, forward) + reduces * exposed_s(again_s + reduce_, backward)
+        return total + (num_micro - reduces) * exposed_s(again_s, backward)
+
+    total = of_stage(stages[0])
+    for zero in stages[1:]:
+        total = np.where(np.asarray(layout.zero) == zero, of_stage(zero), total)
     total = total + exposed_s(across, backward) if hybrid else total
-    return total * copies(layout.schedule, table.degrees[degree])
+    twice = copies(layout.schedule, table.degrees[degree])
+    return total if isinstance(twice, float) else total * twice
 
 
 def exposed_message_s(message_s: Floats, behind_s: Floats, *, hide: float, first: float, contention: float) -> Floats:
@@ -343,11 +368,12 @@ def owned_params(table: StepTable, inner: Index, degree: Index, layout: Layout) 
     section 4. Assumes: groups of HSDP that hold no two ranks with the same experts shard none of them.
     """
     keys, zero = table.inner, np.asarray(layout.zero)
-    group = shard_ranks(layout.shard, layout.dp * keys.cp[inner])
-    tp, ep = keys.tp[inner], keys.ep[inner]
-    of_experts = np.maximum(group * tp / table.recipe.expert_ranks(tp, ep), 1.0)
-    dense, expert = table.dense_params[degree, inner], table.expert_params[degree, inner]
-    owned = dense / np.where(zero > 0, group, 1) + expert / np.where(zero > 0, of_experts, 1)
+    group, sharded = shard_ranks(layout.shard, layout.dp * keys.cp[inner]), zero > 0
+    owned = table.dense_params[degree, inner] / np.where(sharded, group, 1)
+    if table.expert_params.any():
+        tp, ep = keys.tp[inner], keys.ep[inner]
+        of_experts = np.maximum(group * tp / table.recipe.expert_ranks(tp, ep), 1.0)
+        owned = owned + table.expert_params[degree, inner] / np.where(sharded, of_experts, 1)
     return owned * _copies(table, degree, layout)
 
 

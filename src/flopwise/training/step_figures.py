@@ -368,7 +368,7 @@ class StepFigures(Ledger):
         width = self._software("bytes per gradient as sent", sent_grad_bytes(self.recipe))
         nbytes, formula = number(params.value) * number(width.value), f"{params.name} x {width.name}"
         when = {"each": "micro-batch", "round": "round of a chunk's micro-batches", "last": "step"}
-        scattered, gathered = when[str(self.recipe.grad_sync_of(self.pp))] if zero >= 2 else "step", "once per step"
+        scattered, gathered = when[self.recipe.grad_syncs[self.pp > 1]] if zero >= 2 else "step", "once per step"
         if zero >= self.recipe.shards_weights_from and not self.recipe.gathers_once(self.pp):
             gathered = "twice per micro-batch" if zero == 3 else "once per micro-batch"
         kind = "one all-reduce per step"

@@ -72,7 +72,7 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
     measured = measured_recipe(job.recipe, device, facts)
     if measured is None:
         return inputs
-    nodes = cluster(facts.accelerator(BEST_MEASURED), gpus_per_node=job.cluster.gpus_per_node)
+    nodes = cluster(facts.accelerator(BEST_MEASURED[0]), gpus_per_node=job.cluster.gpus_per_node)
     alike = replace(job, recipe=measured, cluster=nodes)
     if (rate := _rate(alike)) is None:
         return inputs

@@ -50,6 +50,7 @@ def test_a_clock_that_falls_back_makes_no_negative_time() -> None:
     [event] = [event for event in run.events if event.kind == "clock"]
     assert event.step == 3
     assert "100.0 s" in event.text
+    assert run.started_at_s == START  # not where the clock fell back to
     assert run.ended_at_s == START + 4.0  # the second after the jump stands where the jump was
 
 
@@ -65,7 +66,7 @@ def test_a_counter_that_began_anew_is_counted_on() -> None:
     counts = [100.0, 200.0, 50.0, 150.0]  # the process was started again behind the second line
     run = made([{"at": float(n), "step": n, "energy_joules": count} for n, count in enumerate(counts)])
     assert values(run, "energy_joules") == [100.0, 200.0, 250.0, 350.0]
-    assert any("restarted 1 times" in note for note in run.notes)
+    assert any("restarted once" in note for note in run.notes)
 
 
 def test_a_negative_counter_is_no_negative_progress() -> None:

@@ -45,8 +45,12 @@ def command(*, kind: str, file: Path, by: tuple[str, ...], facts: Path | None, c
 
     with Progress(f"predicting {kind}") as progress:
         done = backtest(kind, file, facts=facts, calibration=calibration, progress=progress)
-    adjusts = {"Constants fitted to these rows": shlex.join(["flopwise", "calibrate", str(file), "--dry-run"])}
-    further = adjusts if kind in ("kernels", "training", "serving", "gpu-hours") else None
+    if not any(prediction.predicted is not None for prediction in done.predictions):
+        further = {"Every row with the reason": shlex.join(["flopwise", "backtest", kind, str(file), "--json"])}
+    elif kind in ("kernels", "training", "serving", "gpu-hours"):
+        further = {"Constants fitted to these rows": shlex.join(["flopwise", "calibrate", str(file), "--dry-run"])}
+    else:
+        further = {"The errors of each model": shlex.join(["flopwise", "backtest", kind, str(file), "--by", "model"])}
     text, plain = lambda result, paper: _report(result, by, paper), lambda result: document(result, by)
     options.answer(done, text, plain, further=further)
 

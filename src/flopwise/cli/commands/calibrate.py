@@ -93,7 +93,12 @@ def command(
     else:
         with Progress("fitting") as progress:
             done = api.calibrate(*files, facts=facts, advance=progress, **options.values(given))
-        options.answer(done, _report)
+        if given["dry_run"]:
+            line = options.command_line("calibrate").replace(" --dry-run", "")
+            further = {"The same, written as a profile": line}
+        else:
+            further = {"The profile again": shlex.join(["flopwise", "calibrate", "--show", done.name])}
+        options.answer(done, _report, further=further)
         if not given["dry_run"]:
             note(f"`--calibration {done.name}` lets an estimate use it")
 
@@ -128,9 +133,19 @@ def _share(value: float | None) -> str | None:
     return None if value is None else units.format_percent(value)
 
 
-def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
+def _verdict(profile: CalibrationProfile) -> str:
+    """The constants that changed, and the median error before and now of the kind with most figures."""
     count = len(profile.constants)
-    yield heading(f"Calibration profile {profile.name}: {count} constant{'s' * (count != 1)}, {profile.date}", paper)
+    text = f"Calibration profile {profile.name} of {profile.date}: {count} constant{'s'[: count != 1]} changed"
+    before, now, left_out = _overall(profile)
+    if before is None or now is None:
+        return f"{text}."
+    unseen = "" if left_out is None else f", {left_out} on rows that were left out"
+    return f"{text}; the median error is {now} instead of {before}{unseen}."
+
+
+def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
+    yield verdict(_verdict(profile), paper)
     yield f"From {', '.join(profile.files)}" + (f", on profile {profile.based_on}" if profile.based_on else "") + "."
     for device in profile.devices:
         yield f"It adds a device: --gpu {device!r}, or --gpu here."

@@ -62,33 +62,46 @@ def command(*, explain: bool, web: bool, **given: Any) -> None:
 def lines(answer: FitAnswer, paper: Screen) -> Iterator[str]:
     """The matrix as people read it."""
     yield pairs(answer.settings, paper)
-    rate = ">tokens/s" if answer.output_tokens else ">inputs/s"
-    headers = [
-        "weights", ">GiB each", "fits", ">chance", ">longest context", ">requests at once", rate, ">of one user",
-        ">TTFT", f">{units.CURRENCY.get().symbol}/M output", ">scores kept",
-    ]  # fmt: skip
-    yield table(headers, map(_row, answer.formats), paper, spare=(">TTFT", ">of one user", ">scores kept"))
+    headers = ["weights", ">GiB each", "fits", ">chance", ">longest context", ">requests at once"]
+    if answer.output_tokens:
+        headers += [">tokens/s", ">of one user", ">TTFT", f">{units.CURRENCY.get().symbol}/M output", ">scores kept"]
+        rows = [(*_memory_cells(row), *_generation_cells(row), _kept(row)) for row in answer.formats]
+    else:
+        headers += [">inputs/s", ">latency", ">scores kept"]
+        rows = [(*_memory_cells(row), *_pass_cells(row), _kept(row)) for row in answer.formats]
+    spare = (">TTFT", ">of one user", ">scores kept")
+    yield table(headers, rows, paper, spare=[title for title in spare if title in headers])
     yield parts.assumption_list(answer.assumptions)
 
 
-def _row(row: FormatFit) -> tuple[Any, ...]:
-    memory, service, size = row.memory, row.service, row.weights_bytes / units.GIB
-    head = (
-        row.weights,
-        f"{size:,.1f}",
-        memory.fits,
-        row.chance,
-        f"{row.longest_context:,}",
-        f"{row.most_requests:,}",
-    )
-    kept = None if row.quality is None else " to ".join(dict.fromkeys(units.format_percent(q) for q in row.quality))
+def _memory_cells(row: FormatFit) -> tuple[Any, ...]:
+    """Size and fit of a format, and what memory holds."""
+    size = f"{row.weights_bytes / units.GIB:,.1f}"
+    return (row.weights, size, row.memory.fits, row.chance, f"{row.longest_context:,}", f"{row.most_requests:,}")
+
+
+def _generation_cells(row: FormatFit) -> tuple[str | None, ...]:
+    """Speed and price of output tokens, with as many requests as memory holds."""
+    service = row.service
     if service is None:
-        return (*head, *[None] * 4, kept)
+        return (None,) * 4
     rate, each = service.output_tokens_per_s or service.throughput, service.tpot_s
     user = None if each is None else f"{1 / each.value:,.1f}"
     usd = service.usd_per_million_output_tokens
     cells = (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value))
-    return (*head, *cells, None if usd is None else f"{units.in_currency(usd):,.2f}", kept)
+    return (*cells, None if usd is None else f"{units.in_currency(usd):,.2f}")
+
+
+def _pass_cells(row: FormatFit) -> tuple[str | None, ...]:
+    """Speed of a model that answers in one pass, and its latency at that speed."""
+    if row.service is None:
+        return (None, None)
+    return f"{row.service.throughput.value:,.3g}", units.format_seconds(row.service.ttft_s.value)
+
+
+def _kept(row: FormatFit) -> str | None:
+    """Share of the 16-bit model's scores that evaluations found kept."""
+    return None if row.quality is None else " to ".join(dict.fromkeys(units.format_percent(q) for q in row.quality))
 
 
 def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:

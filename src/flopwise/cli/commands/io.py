@@ -63,6 +63,10 @@ ORIGINS = {
 }
 
 
+LEAST_DRAWN = 0.01
+"""Share of the slowest storage from which the need is seen beside it in a chart."""
+
+
 def rate_text(value: float, base: str) -> str:
     """Bytes/s in decimal or binary units."""
     return f"{units.format_bytes(value)}/s" if base == "binary" else units.format_rate(value)
@@ -85,10 +89,12 @@ def lines(answer: StorageAnswer, paper: Screen, base: str = "si") -> Iterator[st
     yield pairs(answer.settings, paper)
     yield pairs(_demand_rows(answer, base), paper)
     if answer.deliveries:
-        yield heading(f"Read by a node: {rate(answer.read_bytes_per_s_per_node)} needed", paper)
-        shown = [("NEEDED", answer.read_bytes_per_s_per_node, rate(answer.read_bytes_per_s_per_node))]
-        shown += [(d.name, d.read_bytes_per_s, rate(d.read_bytes_per_s)) for d in answer.deliveries]
-        yield bars(shown, paper)
+        needed = answer.read_bytes_per_s_per_node
+        yield heading(f"Read by a node: {rate(needed)} needed", paper)
+        if needed > LEAST_DRAWN * min(d.read_bytes_per_s for d in answer.deliveries):
+            shown = [("NEEDED", needed, rate(needed))]
+            shown += [(d.name, d.read_bytes_per_s, rate(d.read_bytes_per_s)) for d in answer.deliveries]
+            yield bars(shown, paper)
         yield _deliveries(answer, rate, paper)
     yield pairs(_checkpoint_rows(answer, base), paper)
     yield parts.assumption_list(answer.assumptions)

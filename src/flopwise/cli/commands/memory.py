@@ -122,7 +122,7 @@ def lines(answer: MemoryAnswer, paper: Screen) -> Iterator[str]:
     doing = "training" if answer.task == "train" else "serving"
     where = "" if answer.accelerator is None else f" on {answer.accelerator.name}"
     yield heading(f"Memory per accelerator: {doing} {answer.model.name}{where}", paper)
-    fullest = "any: all are alike" if answer.worst_rank == "every rank" else answer.worst_rank
+    fullest = "any (all ranks need the same)" if answer.worst_rank == "every rank" else answer.worst_rank
     yield pairs([*answer.settings, ("fullest rank", fullest)], paper)
     yield from parts.memory_items(answer, paper)
     yield parts.quick_table(answer.quick, paper)

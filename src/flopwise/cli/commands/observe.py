@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress
-from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.render import Screen, pairs, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.observations.spec import ObserveSpec
 from flopwise.options import FILE
@@ -43,12 +44,21 @@ def command(*, url: str | None, output: Path | None, facts: Path | None, **given
 
     with Progress("observing") as progress:
         observation = api.observe(url, out=output, facts=facts, progress=progress, **options.values(given, ObserveSpec))
-    options.answer(observation, lambda seen, paper: _report(seen, output, paper))
+    again = f"flopwise simulate MODEL --gpu GPU --replay {shlex.quote(str(output))}"
+    further = {} if output is None else {"The same traffic on a planned deployment": again}
+    options.answer(observation, _report, verdict=_verdict, further=further)
 
 
-def _report(seen: Observation, out: Path | None, paper: Screen) -> Iterator[str]:
-    where = f"{seen.engine} at {seen.url}" if seen.engine else "a load generator's requests"
-    yield heading(f"{where}, {units.format_seconds(seen.duration_s)}", paper)
+def _verdict(seen: Observation) -> str:
+    """The requests and their latencies at p95 in a sentence."""
+    where = f"{seen.engine} at {seen.url}" if seen.engine else "the load generator's file"
+    latencies = [(TITLES[name], getattr(getattr(seen, name), "p95", None)) for name in TITLES]
+    known = [f"{title} {units.format_seconds(value)}" for title, value in latencies if value is not None]
+    times = f"; {', '.join(known)} at p95" if known else ""
+    return f"{seen.requests:,} requests answered in {units.format_seconds(seen.duration_s)} ({where}){times}."
+
+
+def _report(seen: Observation, paper: Screen) -> Iterator[str]:
     rows = [(TITLES[name], getattr(seen, name)) for name in TITLES]
     yield table(
         ["", ">mean", *(f">{p}" for p in PERCENTILES), "by"],
@@ -72,8 +82,6 @@ def _report(seen: Observation, out: Path | None, paper: Screen) -> Iterator[str]
     yield pairs([(name, text) for name, text, there in shown if there], paper)
     if seen.notes:
         yield bullets("Notes", seen.notes)
-    if out is not None:
-        yield f"Written to {out}; run it again by: flopwise simulate MODEL --gpu GPU --replay {out}"
 
 
 def _cells(latency: ObservedLatency) -> list[str | None]:

@@ -123,7 +123,8 @@ def command(
     exports = _exports(answer, output_file or from_file, to, force=force, **places)
     _show(answer, other, top, figure, exports)
     if not answer.plans:
-        raise InfeasibleError("no plan meets every target", reasons(answer))
+        form = options.output_form()
+        raise InfeasibleError("no plan meets every target", reasons(answer) if form in ("json", "csv") else ())
 
 
 def _places(source: dict[str, Any]) -> dict[str, Any]:

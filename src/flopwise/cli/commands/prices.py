@@ -183,7 +183,7 @@ def _span(dates: tuple[str, str] | None) -> str | None:
 
 def _own_verdict(own: list[OwnPrice]) -> str:
     """How many own accelerators cost less an hour than the cheapest cloud, or what one of them costs."""
-    at = f"In use for {units.format_percent(own[0].utilisation)} of the hours that maintenance leaves"
+    at = f"At {units.format_percent(own[0].utilisation)} utilisation, outside of maintenance"
     if len(own) == 1:
         [one] = own
         cloud = one.against[0] if one.against else None
@@ -201,9 +201,13 @@ def _own_verdict(own: list[OwnPrice]) -> str:
 
 
 def _own_further(own: list[OwnPrice]) -> dict[str, str]:
-    """The command for one accelerator of several."""
+    """The command for one accelerator of several, or for the offers of a single one."""
     if len(own) < 2:
-        return {}
+        return (
+            {"Its offers by the hour": shlex.join(["flopwise", "instances", "--gpu", own[0].accelerator])}
+            if own
+            else {}
+        )
     return {"One of them against every cloud": shlex.join(["flopwise", "prices", "own", own[-1].accelerator])}
 
 
@@ -222,7 +226,7 @@ def own_blocks(own: list[OwnPrice], paper: Screen) -> Iterator[str]:
     if len(own) == 1:
         [one] = own
         yield "Monthly cost of one:\n" + pairs(
-            [(name, units.format_usd(usd)) for name, usd in one.month.items()], paper
+            [(name.replace("_", " "), units.format_usd(usd)) for name, usd in one.month.items()], paper
         )
         if one.against:
             yield "Compared with each offer that is paid by the hour:\n" + table(
@@ -254,14 +258,18 @@ def _hourly(usd: float) -> str:
 
 
 def _cheapest(cloud: AgainstCloud) -> tuple[str, str, str]:
-    return f"{cloud.provider} {cloud.instance}, {cloud.purchase}", _hourly(cloud.usd_per_gpu_hour), _from(cloud)
+    return (
+        f"{cloud.provider} {cloud.instance}, {cloud.purchase.replace('_', ' ')}",
+        _hourly(cloud.usd_per_gpu_hour),
+        _from(cloud),
+    )
 
 
 def _cloud(row: AgainstCloud) -> tuple[Any, ...]:
     months = None if row.months is None else f"{row.months:.0f}"
     return (
-        row.provider, row.instance, row.region, row.purchase, _hourly(row.usd_per_gpu_hour), _from(row), months,
-        row.price_date,
+        row.provider, row.instance, row.region, row.purchase.replace("_", " "), _hourly(row.usd_per_gpu_hour),
+        _from(row), months, row.price_date,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +75,35 @@ def command(*, sweep: str | None, explain: bool, web: bool, **given: Any) -> Non
 
         options.refuse(["explain"], "applies to one estimate; leave it out with --sweep")
         swept = serve_sweep(given.pop("model"), sweep, on_compile=announce_compilation, **options.values(given))
-        options.answer(swept, sweep_lines)
+        options.answer(swept, sweep_lines, further=_swept_further(swept))
         return
     answer = question(**given)
     further = {"What each change would do": options.command_line("explain", "serve")}
     options.answer(answer, lines, figure=figure_of if explain else None, further=further)
     if not (answer.fits and answer.keeps_up):
         click.get_current_context().exit(1)
+
+
+def _swept_further(swept: ServeSweep) -> dict[str, str]:
+    """The command of the last load before saturation, or of the degree with the highest throughput per accelerator."""
+    point = swept.saturation
+    if point is None:
+        return {}
+    if swept.axis == "tp":
+        point = max(swept.running, key=lambda one: one.tokens_per_s_per_gpu)
+    line = shlex.split(options.command_line("serve"))
+    for place, word in enumerate(line):
+        if word == "--sweep":
+            line[place : place + 2] = []
+            break
+        if word.startswith("--sweep="):
+            del line[place]
+            break
+    option = "--tp" if swept.axis == "tp" else "--concurrency"
+    static = ["--static"] if swept.axis == "batch" and "--static" not in line else []
+    point_of = {"concurrency": "{:,} requests in flight", "batch": "A batch of {:,}", "tp": "tp {:,}"}
+    question = f"{point_of[swept.axis].format(point.value)}, in full"
+    return {question: shlex.join([*line, *static, option, str(point.value)])}
 
 
 def question(*, model: str, **given: Any) -> Any:
@@ -142,7 +165,7 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
             for p in load.ttft_s
         ]
         rate = units.format_arrivals(load.requests_per_s, "request" if estimate.tpot_s is not None else "input")
-        title = heading(f"At {rate}: {share} of what it sustains", paper)
+        title = heading(f"At {rate}, {share} of capacity", paper)
         yield f"{title}\n{table(headers, rows, paper)}"
     yield heading(f"One step of the engine, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
@@ -159,9 +182,9 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
     if load is not None and not answer.keeps_up:
         gpus = load.replicas_needed * answer.estimate.num_gpus
         yield (
-            f"{units.format_arrivals(load.requests_per_s)} is {units.format_percent(load.utilisation_frac)} of what "
-            f"it can sustain; the queue grows without bound. At least {load.replicas_needed:,} replicas "
-            f"({gpus:,} accelerators) are needed."
+            f"{units.format_arrivals(load.requests_per_s)} is {units.format_multiple(load.utilisation_frac)} it can "
+            f"sustain; the queue grows without bound. At least {load.replicas_needed:,} replicas ({gpus:,} "
+            "accelerators) are needed."
         )
 
 
@@ -192,9 +215,9 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
         rows += [(f"{mean}TTFT", _seconds(estimate.ttft_s)), (f"{mean}TPOT", _seconds(estimate.tpot_s))]
         ends = units.format_interval(estimate.e2e_low, estimate.e2e_high, units.format_seconds)
         rows.append((f"{mean}request" if mean else "whole request", f"{units.format_seconds(estimate.e2e_s)} {ends}"))
-    ends = units.format_interval(tokens.low * replicas, tokens.high * replicas, "{:,.0f}".format)
-    rows.append(("throughput", f"{tokens.value * replicas:,.0f} tokens/s {ends}"))
-    rows.append(("per accelerator", f"{tokens.value / estimate.num_gpus:,.0f} tokens/s"))
+    ends = units.format_interval(tokens.low * replicas, tokens.high * replicas, _tokens)
+    rows.append(("throughput", f"{_tokens(tokens.value * replicas)} tokens/s {ends}"))
+    rows.append(("per accelerator", f"{_tokens(tokens.value / estimate.num_gpus)} tokens/s"))
     if answer.keeps_up:
         rows.append(("per user", f"{1 / estimate.tpot_s.value:,.1f} tokens/s"))
     decoding = f"with {together:,.0f} decoding at once"
@@ -207,6 +230,11 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     if answer.host_bytes:
         rows.append(("on the host", f"{units.format_bytes(answer.host_bytes)} of weights"))
     return rows
+
+
+def _tokens(per_s: float) -> str:
+    """Whole tokens per second, below a hundred to three digits."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _seconds(value: Ranged) -> str:
@@ -274,7 +302,7 @@ def _point(p: SweepPoint) -> list[str]:
         units.format_percent(p.mfu_frac),
         units.format_percent(p.roofline_frac),
         p.bound,
-        "-" if usd is None else f"{units.in_currency(usd):,.3g}",
+        "-" if usd is None else f"{units.in_currency(usd):,.3f}",
     ]
 
 

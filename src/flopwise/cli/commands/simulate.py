@@ -465,7 +465,7 @@ def _cells(one: Provision, *, objective: bool) -> list[Any]:
         one.most,
         units.format_percent(summary.goodput_frac, 2) if objective else None,
         *(units.format_seconds(s) if isfinite(s) else None for s in seconds),
-        f"{one.replica_hours:,.4g}",
+        f"{one.replica_hours:,.3g}",
         units.format_cost(one.cost_usd),
     ]
 
@@ -507,11 +507,11 @@ def batch_lines(answer: BatchAnswer, paper: Screen) -> Iterator[str]:
         ("useful", f"{percent(answer.long_run_frac)} of a spot worker's time in the long run"),
     ]
     if done.met_frac is not None:
-        rows.insert(0, ("deadline", f"met with {percent(done.met_frac)} probability"))
+        rows.insert(0, ("deadline", f"met with {units.format_chance(done.met_frac)} probability"))
     if work.fallback_workers:
         rows.append(("fell back", f"in {percent(float(done.fell_back.mean()))} of the trials"))
     yield pairs(rows, paper)
-    yield heading("Time until the queue is empty, trials", paper)
+    yield heading("Trials by the time until the queue is empty", paper)
     counts, edges = answer.histogram
     yield bars([(f"to {second(end)}", n, f"{n:,}") for n, end in zip(counts, edges[1:], strict=True)], paper)
     yield heading("Other numbers of workers", paper)
@@ -553,16 +553,16 @@ def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:
     yield heading("Measured against simulated", paper)
     rows = []
     for one in compared.figures:
-        timed = one.name.split()[0] in TITLES
-        text = units.format_seconds if timed else _number
-        name = " ".join([TITLES[one.name.split()[0]], *one.name.split()[1:]]) if timed else one.name
+        latency, _, which = one.name.partition(" ")
+        title = TITLES.get(f"{latency}_s")
+        text, name = (_number, one.name) if title is None else (units.format_seconds, f"{title} {which}")
         band = "" if one.low is None or one.high is None else f"{text(one.low)} to {text(one.high)}"
         gap = None if one.difference is None else units.format_change(one.difference + 1, 1)
         rows.append([name, text(one.measured), text(one.predicted), gap, band])
     yield table(["", ">measured", ">simulated", ">difference", "80 % interval"], rows, paper)
     second = units.format_seconds
     for of in dict.fromkeys(term.of for term in compared.terms):
-        yield heading(f"A mean {of}", paper)
+        yield heading(f"Mean time of a {of}, by term", paper)
         terms = [term for term in compared.terms if term.of == of]
         cells = [
             [t.name, None if t.measured_s is None else _seconds_text(t.measured_s), second(t.predicted_s)]

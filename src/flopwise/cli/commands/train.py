@@ -173,7 +173,12 @@ def sample_lines(answer: SampledTrainAnswer, paper: Screen) -> Iterator[str]:
         ("MFU", None if estimate.mfu_frac is None else units.format_percent(estimate.mfu_frac)),
     ]
     if job.num_gpus > 1:
-        rows.append(("scaling", f"{units.format_percent(estimate.efficiency_frac)} of {job.num_gpus:,} by themselves"))
+        rows.append(
+            (
+                "scaling",
+                f"{units.format_percent(estimate.efficiency_frac)} of {job.num_gpus:,} independent accelerators",
+            )
+        )
     yield pairs(rows, paper)
     bound = f", bound by {estimate.bound}" if estimate.bound else ""
     yield heading(f"One step: {seconds(estimate.step_s)}{bound}", paper)
@@ -245,9 +250,8 @@ def _interruptions(run: StepRun) -> str:
 
 def _start(run: StepRun) -> str:
     """What is paid before the first step."""
-    usd = "" if run.start_usd is None else f", {units.format_cost(run.start_usd)} of the cost"
-    what = "machines that boot, image, weights, data, compilation"
-    return f"{units.format_seconds(run.start_s)} before the time above{usd}: {what}"
+    usd = "" if run.start_usd is None else f"; {units.format_cost(run.start_usd)} of the cost"
+    return f"{units.format_seconds(run.start_s)} before the first step (boot, image, weights, data, compilation){usd}"
 
 
 def _corpus_text(answer: TrainAnswer) -> str | None:
@@ -305,19 +309,19 @@ def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:
         yield "No layout fits the memory on any of these numbers of accelerators."
     else:
         on = comparison.reference.num_gpus
-        yield f"Throughput of an accelerator, over that of the best layout on the fewest that hold the job ({on:,}):"
+        yield f"Throughput per accelerator, relative to the best layout on the fewest that fit the job ({on:,}):"
     points = {(point.num_gpus, point.strategy): point for point in comparison.points}
     counts = sorted({count for count, _ in points})
     rows = [[f"{count:,}", *(_efficiency(points.get((count, name))) for name in shown)] for count in counts]
     yield table([">GPUs", *(f">{name}" for name in shown)], rows, paper)
-    share = Axis("throughput of an accelerator, over the reference", lambda v: f"{100 * v:.0f} %")
+    share = Axis("throughput per accelerator, relative to the reference", lambda v: f"{100 * v:.0f} %")
     yield chart(_curves(answer, shown), Axis("accelerators", "{:,.0f}".format, log=True), share, paper)
     bends = [
         (b.strategy, MEANINGS[b.strategy], "-" if b.num_gpus is None else f"{b.num_gpus:,}", b.reason)
         for b in comparison.bends
     ]
-    yield f"Where each falls below {100 * BENT_FRAC:.0f} %, and why:"
-    yield table(["way", "what grows", ">from GPUs", "because"], bends, paper)
+    yield f"Where each kind of parallelism falls below {100 * BENT_FRAC:.0f} %, and why:"
+    yield table(["parallelism", "what grows", ">from GPUs", "reason"], bends, paper)
     yield parts.assumption_list(answer.assumptions)
 
 

@@ -26,6 +26,7 @@ DRAWN = ("step_s", "loss", "e2e_s")
     "compare",
     "flopwise runs compare pretrain-tiny serve-tiny",
     "flopwise runs compare pretrain-tiny serve-tiny -o build/runs.html",
+    work="comparing runs",
 )
 @options.argument("runs", name("run", 4096), nargs=-1)
 @options.page_flag

@@ -11,7 +11,7 @@ import click
 from flopwise.cli import options
 from flopwise.cli.options import flags
 from flopwise.cli.parts import bullets
-from flopwise.cli.render import Screen, table
+from flopwise.cli.render import Screen, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
@@ -25,6 +25,7 @@ from flopwise.training.spec import DataSpec, TrainingSpec
 if TYPE_CHECKING:
     from flopwise.records.imports.imported import ImportedRun
 
+SHORT_ID = 8
 DEGREES = "tp pp ep dp"
 """Of training and of serving alike."""
 
@@ -33,6 +34,7 @@ DEGREES = "tp pp ep dp"
     "import",
     "flopwise runs import examples/vllm-bench-serve.json --model Llama-3.2-1B --gpu l4",
     "flopwise runs import examples/vllm-bench-serve.json --name load-test --format vllm-bench --json",
+    work="importing runs",
 )
 @options.argument("files", FILE, nargs=-1)
 @flags(ImportSpec)
@@ -58,7 +60,11 @@ def command(*, files: tuple[Path, ...], store: str | None, **given: Any) -> None
 
     spellings = options.spellings(click.get_current_context())
     values = {name: value for name, value in given.items() if name in spellings}
-    options.answer(import_runs(*files, store=store, **values), _lines, document)
+    imported = import_runs(*files, store=store, **values)
+    further = (
+        {"A run against its estimate": f"flopwise runs show {imported[0].run.run_id[:SHORT_ID]}"} if imported else {}
+    )
+    options.answer(imported, _lines, document, further=further)
 
 
 def document(imported: Sequence[ImportedRun]) -> list[dict[str, Any]]:
@@ -71,12 +77,16 @@ def document(imported: Sequence[ImportedRun]) -> list[dict[str, Any]]:
 
 
 def _lines(imported: Sequence[ImportedRun], paper: Screen) -> Iterator[str]:
+    new, samples = sum(one.new for one in imported), sum(one.samples for one in imported if one.new)
+    old = len(imported) - new
+    known = f"; {old:,} {'was' if old == 1 else 'were'} in the store already" if old else ""
+    yield verdict(f"{new:,} run{'s'[: new != 1]} imported with {samples:,} samples{known}.", paper)
     rows = [
-        (one.run.run_id[:8], one.run.name, one.run.source, one.samples, ", ".join(one.metrics),
-         "" if one.new else "was there already")
+        (one.run.run_id[:SHORT_ID], one.run.name, one.run.source, one.samples, ", ".join(one.metrics),
+         "imported" if one.new else "in the store already")
         for one in imported
     ]  # fmt: skip
-    yield table(["run", "name", "format", ">samples", "metrics", ""], rows, paper)
+    yield table(["run", "name", "format", ">samples", "metrics", "result"], rows, paper)
     several = len(imported) > 1
     for one in imported:
         lines = [

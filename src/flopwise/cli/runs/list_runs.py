@@ -47,7 +47,9 @@ def command(*, store: str | None, web: bool, **which: str | None) -> None:
         run_server("runs")
         return
     rows = runs(store=store, **options.values(which))
-    shown = {"A run against its estimate": f"flopwise runs show {rows[0].run.run_id[:SHORT_ID]}"} if rows else {}
+    shown = {"Runs from files of other tools": "flopwise runs import FILE"}
+    if rows:
+        shown = {"A run against its estimate": f"flopwise runs show {rows[0].run.run_id[:SHORT_ID]}"}
     options.answer(rows, _lines, lambda all_of: [document(one) for one in all_of], further=shown)
 
 
@@ -83,7 +85,7 @@ def last(one: RecordedRun, metric: str) -> float | None:
 
 def _lines(rows: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:
     if not rows:
-        yield "No recorded run matches. `flopwise.callbacks` records runs, `flopwise runs import FILE` imports them."
+        yield verdict("No recorded run matches. `flopwise.callbacks` records runs as they go.", paper)
         return
     running = sum(one.run.status == "running" for one in rows)
     count = "1 recorded run" if len(rows) == 1 else f"{len(rows):,} recorded runs"

@@ -30,7 +30,7 @@ DRAWN = ("step_s", "loss", "ttft_s", "e2e_s")
 
 @options.command(
     "show", "flopwise runs show pretrain-tiny", "flopwise runs show serve-tiny --json",
-    "flopwise runs show pretrain-tiny -o build/run.html",
+    "flopwise runs show pretrain-tiny -o build/run.html", work="comparing the run",
 )  # fmt: skip
 @options.argument("run")
 @options.page_flag

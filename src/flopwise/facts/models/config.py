@@ -16,24 +16,25 @@ from flopwise.facts.models.heads import labels, sequence_classifier, task
 
 _MODIFIERS = r"\d+(?:\.\d+)?bit|g?\d+g?|int[48]|w4bit|dynamic|static|block|kv|preview|autoround|unsloth|marlin|gemm|hf"
 _END = rf"(?:[-_.](?:{_MODIFIERS}))*$"
-_NAMED: tuple[tuple[str, str | None], ...] = (
-    (r"gptq[-_.]?(?:int8|8bit|w8a16)", "gptq-int8"),
-    (r"(?:w4a16|int4)[-_.]gptq|gptq", "gptq"),
-    (r"(?:int4[-_.])?auto[-_]?round(?:[-_.]gptq)?", "gptq"),
-    (r"awq", "awq"),
-    (r"(?:quantized[-_.])?w4a16", "awq"),
-    (r"(?:quantized[-_.])?w8a16", "int8-weight-only"),
-    (r"w8a8[-_.]fp8|fp8[-_.]w8a8", "fp8"),
-    (r"(?:quantized[-_.])?w8a8", "int8"),
-    (r"fp8[-_.]block", "fp8-block"),
-    (r"fp8", "fp8"),
-    (r"nvfp4(?:a16)?|fp4", "nvfp4"),
-    (r"mxfp4", "mxfp4"),
-    (r"(?:bnb|bitsandbytes)[-_.](?:nf4|4bit)", "nf4"),
-    (r"(?:bnb|bitsandbytes)[-_.](?:int8|8bit)", "llm-int8"),
-    (r"((?:ud[-_])?(?:i?q\d_\w+?|q8_0|tq[12]_0|mxfp4_moe))(?:\.gguf)?", None),
+_NAMED: tuple[tuple[tuple[str, ...], str, str | None], ...] = (
+    (("gptq",), r"gptq[-_.]?(?:int8|8bit|w8a16)", "gptq-int8"),
+    (("gptq",), r"(?:w4a16|int4)[-_.]gptq|gptq", "gptq"),
+    (("round",), r"(?:int4[-_.])?auto[-_]?round(?:[-_.]gptq)?", "gptq"),
+    (("awq",), r"awq", "awq"),
+    (("w4a16",), r"(?:quantized[-_.])?w4a16", "awq"),
+    (("w8a16",), r"(?:quantized[-_.])?w8a16", "int8-weight-only"),
+    (("w8a8",), r"w8a8[-_.]fp8|fp8[-_.]w8a8", "fp8"),
+    (("w8a8",), r"(?:quantized[-_.])?w8a8", "int8"),
+    (("fp8",), r"fp8[-_.]block", "fp8-block"),
+    (("fp8",), r"fp8", "fp8"),
+    (("fp4",), r"nvfp4(?:a16)?|fp4", "nvfp4"),
+    (("mxfp4",), r"mxfp4", "mxfp4"),
+    (("bnb", "bitsandbytes"), r"(?:bnb|bitsandbytes)[-_.](?:nf4|4bit)", "nf4"),
+    (("bnb", "bitsandbytes"), r"(?:bnb|bitsandbytes)[-_.](?:int8|8bit)", "llm-int8"),
+    (("_",), r"((?:ud[-_])?(?:i?q\d_\w+?|q8_0|tq[12]_0|mxfp4_moe))(?:\.gguf)?", None),
 )
-"""How names end, as regular expressions, and the format that each tells; None: the one that it spells."""
+"""How names end, as regular expressions: words of which one is in each such name, the expression, the format that it
+tells; None: the one that it spells."""
 _MLX = re.compile(r"mlx.*[-_](?P<bits>\d)[-_]?bit(?:[-_]dwq)?$", re.IGNORECASE)
 _RATE = re.compile(
     r"(?:exl(?P<kind>[23])[-_.])?(?P<before>\d+(?:\.\d+)?)[-_.]?bpw|exl(?P<late>[23])[-_.](?P<after>\d+(?:\.\d+)?)$",
@@ -110,7 +111,10 @@ def named_format(name: str) -> str | None:
     match = _MLX.search(name)
     if match is not None:
         return f"mlx-{match['bits']}bit"
-    for ending, stored_as in _NAMED:
+    lower = name.lower()
+    for words, ending, stored_as in _NAMED:
+        if not any(word in lower for word in words):
+            continue
         match = re.search(rf"[-_./:](?:{ending}){_END}", name, re.IGNORECASE)  # compiled once each, when first needed
         if match is not None:
             return stored_as or match.group(1).upper()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from flopwise.errors import SpecError, UnknownNameError, nearest_hint
+from flopwise.files import read_at_most
 from flopwise.options import OptionError
 from flopwise.records.exports import FORMAT, VERSION
 from flopwise.records.imports import genai_perf, guidellm, mlflow, tensorboard, trainer_state, vllm_bench, wandb
@@ -55,8 +56,10 @@ def read_file(path: Path, named: str) -> tuple[str, Source, list[RawRun]]:
         SpecError: the file cannot be read, or has no known format.
         MissingFactError: a package that reads the format is not installed.
     """
+    if named == FORMAT:
+        raise SpecError(f"{path}: not a file of `flopwise runs export`; leave out --format to detect the format")
     if named != "auto" and named not in FORMATS:
-        raise UnknownNameError("format", named, FORMATS, f"allowed: auto, {', '.join(FORMATS)}")
+        raise UnknownNameError("format", named, FORMATS, f"allowed: auto, {', '.join([*FORMATS, FORMAT])}")
     if not path.exists():
         raise SpecError(f"{path}: no such file; give a file that a tool exported")
     source = Source(path)
@@ -156,8 +159,7 @@ def import_files(
 def _is_export(path: Path) -> bool:
     """Whether a file was written by `export_runs`."""
     try:
-        with path.open("rb") as file:
-            return f'"{FORMAT}"'.encode() in file.readline(200)
+        return f'"{FORMAT}"'.encode() in read_at_most(path, 200).partition(b"\n")[0]
     except OSError:
         return False
 
@@ -323,7 +325,10 @@ def _num_gpus(name: str, gpus: int | None) -> float:
 
 
 def _first_time(raw: RawRun) -> float | None:
-    return min((p.at_s for series in raw.series.values() for p in series if p.at_s is not None), default=None)
+    """The earliest time of a first point: of training, whose lines are in order, a clock may fall back later."""
+    first = 1 if raw.task == "train" else None
+    timed = [[p.at_s for p in series if p.at_s is not None][:first] for series in raw.series.values()]
+    return min((at_s for times in timed for at_s in times), default=None)
 
 
 def _with_times(raw: RawRun, start_s: float, notes: list[str]) -> dict[str, list[Point]]:
@@ -359,8 +364,12 @@ def _steady_clock(points: list[Point], name: str, notes: list[str], events: list
         last = at_s
         shifted.append(point._replace(at_s=at_s))
     if jumps:
-        notes.append(f"{name}: the wall clock jumps back {jumps} times; later times are shifted accordingly")
+        notes.append(f"{name}: the wall clock jumps back {_times(jumps)}; later times are shifted accordingly")
     return shifted
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _resumes(points: list[Point]) -> dict[int, Event]:
@@ -387,7 +396,7 @@ def _growing(points: list[Point], resumes: Mapping[int, Event], name: str, notes
         most = max(most, point.value + shift)
         shifted.append(point._replace(value=most))
     if restarts:
-        notes.append(f"{name}: a counter restarted {restarts} times; its values are added up")
+        notes.append(f"{name}: a counter restarted {_times(restarts)}; its values are added up")
     return shifted
 
 

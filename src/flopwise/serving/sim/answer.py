@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flopwise.cost.intervals import ErrorBand
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import least_tpot_s
@@ -56,6 +57,7 @@ class SimulateAnswer(Result):
     usd_per_hour: float | None  # of all replicas
     cost_usd: float | None
     intervals: dict[str, dict[str, tuple[float, float]]]  # of ttft_s, tpot_s and e2e_s at p50 and p95
+    bands: dict[str, ErrorBand]  # of ttft_s and tpot_s: the errors behind their intervals
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     cache: CacheReport | None = None
@@ -168,21 +170,22 @@ def simulation_answer(
     summary = summary._replace(replica_hours=hours)
     rate_job = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
     intervals: dict[str, dict[str, tuple[float, float]]] = {"ttft_s": {}, "tpot_s": {}, "e2e_s": {}}
-    bands = {name: serving_band(rate_job, name) for name in ("ttft", "tpot")}
+    bands = {f"{name}_s": serving_band(rate_job, name) for name in ("ttft", "tpot")}
     for percentile in ("p50", "p95"):
         first_s, token_s, whole_s = (getattr(getattr(summary, name), percentile) for name in intervals)
-        for name, figure, least in (("ttft", first_s, 0.0), ("tpot", token_s, least_tpot_s(job))):
+        for name, figure, least in (("ttft_s", first_s, 0.0), ("tpot_s", token_s, least_tpot_s(job))):
             if isfinite(figure):
                 low, high = bands[name].interval(figure, floor=min(least, figure))
-                intervals[f"{name}_s"][percentile] = (float(low), float(high))
+                intervals[name][percentile] = (float(low), float(high))
         if isfinite(first_s) and isfinite(whole_s):
             intervals["e2e_s"][percentile] = latency_band(rate_job).interval(min(first_s, whole_s), whole_s)
-    notes = interval_notes(rate_job, bands["ttft"])
+    notes = interval_notes(rate_job, bands["ttft_s"])
     assumed = dict.fromkeys((*request.assumptions, *_technique_notes(job), *notes))
     return SimulateAnswer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
         usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
-        intervals=intervals, settings=_settings(request, replicas), assumptions=(*assumed, *_run_notes(request)),
+        intervals=intervals, bands=bands, settings=_settings(request, replicas),
+        assumptions=(*assumed, *_run_notes(request)),
         sessions=SessionReport.of(run, request.stores, replicas, None if each is None else each * hours),
     )  # fmt: skip
 
@@ -274,7 +277,8 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
     job, trace, traffic, scheduling = request.job, request.trace, request.traffic, request.scheduling
     rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
     rate = "each after an answer" if traffic.users else rate
-    users = f"{traffic.users:,} users" if traffic.users else traffic.arrivals
+    arrivals = {"poisson": "Poisson"}.get(traffic.arrivals, traffic.arrivals)
+    users = f"of {traffic.users:,} users" if traffic.users else f"with {arrivals} arrivals"
     source = f"from {traffic.trace.name}" if traffic.trace else users
     return (
         ("replicas", f"{replicas:,}, {replica_size(request, replicas)}"),

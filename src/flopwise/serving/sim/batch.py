@@ -22,14 +22,14 @@ from flopwise.options import OptionError
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import default_lengths, estimate
-from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.job import ServeEstimate, ServeJob, no_room_text
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.sim.trace import read_trace_columns
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
-from flopwise.units import DAY_S, HOUR_S, format_percent, format_seconds, format_usd
+from flopwise.units import DAY_S, HOUR_S, format_chance, format_seconds, format_usd
 from flopwise.values import dataclass
 
 Seconds = NDArray[np.float64]
@@ -438,7 +438,7 @@ class BatchAnswer(Result):
         notes = (*notes, *job.model.notes, *technique_assumptions(job))
         worker = estimate(job)
         if not worker.max_concurrency:
-            raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {job.context:,} tokens")
+            raise InfeasibleError(no_room_text(job, job.context))
         if request.workers * worker.max_concurrency > number:
             worker = estimate(replace(job, concurrency=-(-number // request.workers)))
         job = worker.job
@@ -475,7 +475,7 @@ class BatchAnswer(Result):
         if self.priced:
             text += f" and cost {self._spread('usd', format_usd)}"
         if done.met_frac is not None:
-            text += f"; the deadline is met with {format_percent(done.met_frac)} probability"
+            text += f"; the deadline is met with {format_chance(done.met_frac)} probability"
         return f"{text}."
 
     def _spread(self, column: str, text: Callable[[float], str]) -> str:

@@ -460,6 +460,13 @@ def finish(w, p, a, place, own):
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
         w.issued += 1
+        if w.direct and p.accepts and w.next == w.issued - 1 and a.q[COME, w.next] <= w.until:
+            row = w.next
+            w.next += 1
+            a.q[WHERE, row] = 0
+            p.requests += 1
+            p.tokens += a.q[PROMPT, row] + target(p, a, row)
+            post(w, p, a, row, a.q[COME, row])
 
 
 @hot
@@ -819,7 +826,7 @@ SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, NODES, TWO, NODES, LINKS
 def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
     w, a = world[0], Arrays(slots, q, pre, tree, low, links, tables, prefill, k)
-    front_on, back_on = NEVER, NEVER
+    front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
             back_on = min(back_on, ps[r].on)
@@ -840,12 +847,17 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
                 fetched = q[COME, w.fetching]
         if row >= 0:
             front = max(front, front_on)
-        back = max(q[COME, w.moving], back_on) if w.moving >= 0 else NEVER
+        back = NEVER
+        if w.moving >= 0 and (w.loads or w.staged == 0):
+            back = max(q[COME, w.moving], back_on)
         when = min(front, fetched, back, until)
         if w.loads:
             due, r = when + 1, len(ps)
             for other in range(len(ps)):
-                if ps[other].due < due:
+                sooner = ps[other].due < due
+                if not w.feedback and r < len(ps) and (ps[other].role == PREFILL) != (ps[r].role == PREFILL):
+                    sooner = ps[other].role == PREFILL and ps[other].due <= when  # nothing of decoding comes back to it
+                if sooner:
                     due, r = ps[other].due, other
             if due <= when:  # what leaves may come back: then no replica may be ahead of the others
                 advance(w, ps[r], a, due if w.feedback else when)
@@ -868,7 +880,13 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
             r = chosen(w, ps, a, sent, row, SINGLE, back)
             q[WHERE, row] = r
             send(w, ps[r], a, row, back)
+        elif w.staged:
+            w.staged = 0
+            for r in range(len(ps)):
+                if ps[r].role == PREFILL:
+                    advance(w, ps[r], a, until)
         else:
             break
     for r in range(len(ps)):
-        advance(w, ps[r], a, until)
+        if ps[r].role != PREFILL:
+            advance(w, ps[r], a, until)

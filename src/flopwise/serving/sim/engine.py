@@ -14,6 +14,7 @@ from flopwise.facts.architecture import Attend
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
 from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
+from flopwise.serving.job import ServeJob, no_room_text
 from flopwise.serving.memory import default_batch, generates
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
@@ -22,7 +23,6 @@ from flopwise.serving.techniques import TechniqueRunner, memory_changes, request
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.serving.job import ServeJob
     from flopwise.serving.memory import ServingLayout
 
 ENDLESS = 2**40
@@ -142,7 +142,7 @@ def replica(
     counted_frac = (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
     blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens // parts
     if not int(memory.max_concurrency) or not blocks:
-        raise InfeasibleError(f"{job.model.name} leaves no memory for a sequence of {context or job.context:,} tokens")
+        raise InfeasibleError(no_room_text(job, context or job.context))
     longest = max(max_tokens or 0, job.context)
     rates = job.cluster.rates
     host_bytes_per_s = pcie_bytes_per_s(rates) if rates.pcie_bytes_per_s else HOST_BYTES_PER_S

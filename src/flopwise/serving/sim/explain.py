@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from flopwise.origin import COUNTED, estimate_of
+from flopwise.origin import COUNTED, error_ends, estimate_of, interval
 from flopwise.provenance import Figure, Kind, setting, term, walk, with_kinds
 from flopwise.serving.estimate import estimate
 from flopwise.serving.explain import serve_figure
@@ -55,7 +55,9 @@ class SimulatedFigureTree:
             for percentile, value in getattr(summary, key)._asdict().items():
                 if isfinite(value):
                     formula = f"{COUNTED}: time {meaning}; {percentile} of those that were answered"
-                    yield term(f"{name} {percentile}", value, "s", formula, answered, *self.step)
+                    one = term(f"{name} {percentile}", value, "s", formula, answered, *self.step)
+                    yield one
+                    yield from self._ends(one, key, percentile)
         limits = [setting(f"limit of {name}", limit, "s") for name, limit in self.answer.slo._asdict().items() if limit]
         formula = f"{COUNTED}: requests that keep to every limit, of all that arrive"
         yield term("within all targets", summary.goodput_frac, "frac", formula, self.requests, *limits)
@@ -63,7 +65,23 @@ class SimulatedFigureTree:
         budget = [self.known[name] for name in ("cache budget per GPU",) if name in self.known]
         for name, share in (("cache at most", summary.kv_peak_frac), ("cache on average", summary.kv_mean_frac)):
             yield term(name, share, "frac", f"{COUNTED}: blocks in use / blocks of the cache", *budget)
+        for name, count in (("running", summary.mean_running), ("waiting", summary.mean_queue)):
+            formula = f"{COUNTED}: requests that are {name}, over the time of the run"
+            yield term(f"{name} on average", count, "requests", formula, answered, *self.step)
         yield from self._bill()
+
+    def _ends(self, one: Figure, key: str, percentile: str) -> Iterator[Figure]:
+        """The interval of a percentile, where it has one."""
+        ends, band = self.answer.intervals.get(key, {}).get(percentile), self.answer.bands.get(key)
+        if ends is None:
+            return
+        if band is not None:
+            yield from interval(one.name, one, band, *ends)
+            return
+        errors = [ratio for each in self.answer.bands.values() for ratio in error_ends(each)]
+        for word, end in zip(("low", "high"), ends, strict=True):
+            formula = "error model: the first token and the rest, each over or times its errors"
+            yield term(f"{one.name}, {word}", end, "s", formula, one, *errors)
 
     def _bill(self) -> Iterator[Figure]:
         """Hours of replicas, and what they cost."""

@@ -143,14 +143,17 @@ class FastFleet:
         self.prefill = np.array(setup.cost.numbers, dtype=np.int64)
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
         self.sent = np.full(2 * max(nodes, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
-        feedback = bool(setup.users) or PREFILL in setup.roles or sessions
+        feedback = bool(setup.users) or sessions or (PREFILL in setup.roles and bool(stores))
+        direct = bool(setup.users) and count == 1 and not stores
+        crowd = max(sum((role == DECODE) == back for role in setup.roles) for back in (False, True))
         for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
             "links": len(stores) if kept else 0, "sessions": sessions, "turns": -1, "fetching": -1,
             "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
-            "loads": feedback or (count > 1 and setup.balancer != ROUND_ROBIN), "closed": bool(setup.users),
+            "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
+            "closed": bool(setup.users), "direct": direct,
             "think": setup.think_ps, "moving": -1,
             "issued": min(setup.users, rows) if setup.users else rows,
         }  # fmt: skip
@@ -178,7 +181,9 @@ class FastFleet:
             p[name] = 0
         p["oldest"] = p["newest"] = -1
         p["on"], p["now"], p["accepts"], p["due"] = on_ps, on_ps, 1, NEVER
-        p["plain"] = self.setup.fcfs and p["role"] != DECODE
+        # what stores bring comes later than what was sent after it
+        in_order = not self.world["links"][0] or self.world["sessions"][0]
+        p["plain"] = self.setup.fcfs and p["role"] != DECODE and in_order
         batch, nodes = self.setup.limits.max_batch, int(self.world["nodes"][0])
         self.slots["after"][replica * batch : (replica + 1) * batch] = np.arange(1, batch + 1)
         self.prefixes[replica * nodes : (replica + 1) * nodes] = 0
@@ -272,7 +277,7 @@ def _requests(setup: Setup) -> Column:
     if np.any(setup.hits):
         table[layout.HAVE] = setup.hits
     table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
-    if not setup.fcfs or limits.preempt:
+    if not setup.fcfs or limits.preempt or limits.stores:
         table[layout.RANK] = setup.rank
     table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
     if trace.follows:

@@ -80,9 +80,13 @@ PARENT, END = range(2)
 """Rows of the tree: what a node hangs from (-1: nothing), and blocks from the start of a prompt to its end."""
 WORLD = record(
     "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead", "swap", "swap_ps", "nodes", "links",
-    "window", "balancer", "feedback", "loads", "closed", "think", "request_ps", "front_ps", "front_token_ps",
-    "stream_ps",
+    "window", "balancer",
+    "feedback", "loads",  # what leaves comes back to the front; replicas are kept at one time, as choices go by loads
+    "closed", "direct",  # an answer is followed by a request; which the only replica puts into its own inbox
+    "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
     "next", "issued", "moving", "done", "turn", "back_turn",
+    "staged",  # replicas for prompts are still to be advanced before those that decode
+    "until",  # the time to which all are advanced
     "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
 )  # fmt: skip
 PHASES = BINS

@@ -3,10 +3,16 @@
 import { facts } from "./api.js";
 import { chart } from "./charts.js";
 import { el, failed, fill, fresh, table } from "./dom.js";
-import { PAGE_STATE, fromAddress, inAddress, oneToAddress } from "./form.js";
+import { PAGE_STATE, foldOf, fromAddress, inAddress, oneToAddress } from "./form.js";
 import * as format from "./format.js";
-import { figure, linkOrigins, openOrigin } from "./origins.js";
+import { figure, linkOrigins, openOrigin, own } from "./origins.js";
 
+const PFLOP_HOUR = "USD per PFLOP-hour";
+/** What an hour of a PFLOP/s of dense bf16 costs on demand; null where the price or the peak is not known. */
+function pflopHour(offer, peaks) {
+  const usd = offer.on_demand_usd_per_hour / (offer.count * offer.accelerator_share * peaks.get(offer.accelerator)?.peak.bf16 / 1e15);
+  return usd > 0 && Number.isFinite(usd) ? usd : null;
+}
 const perHour = (value) => (value === null ? "-" : format.usd(value));
 const KINDS = {
   gpus: {
@@ -26,11 +32,11 @@ const KINDS = {
     columns: [
       ["provider", (r) => r.provider], ["instance", (r) => r.instance], ["region", (r) => r.region], ["GPU", (r) => `${format.fixed(r.count, 0)} x ${r.accelerator}`],
       ["on demand", (r) => perHour(r.on_demand_usd_per_hour), true], ["spot", (r) => perHour(r.spot_usd_per_hour), true], ["reserved 1y", (r) => perHour(r.reserved_1y_usd_per_hour), true],
-      ["network", (r) => (r.network_bytes_per_s ? format.rate(r.network_bytes_per_s) : "-"), true], ["price of", (r) => r.price_date || "undated", true], ["source", (r) => r.source],
+      [PFLOP_HOUR, (r, peaks) => format.known(pflopHour(r, peaks), format.usd), true], ["network", (r) => (r.network_bytes_per_s ? format.rate(r.network_bytes_per_s) : "-"), true], ["price of", (r) => r.price_date || "undated", true], ["source", (r) => r.source],
     ],
     plots: [
       { title: "US dollars per PFLOP-hour", x: "day of the price", y: "USD per PFLOP-hour, bf16 dense, on demand", time: true, textX: (v) => new Date(v).toISOString().slice(0, 10), textY: (v) => format.usd(v),
-        of: (r, peaks) => [/^\d{4}-\d\d-\d\d/.test(r.price_date) ? Date.parse(r.price_date.slice(0, 10)) : NaN, r.on_demand_usd_per_hour / (r.count * r.accelerator_share * peaks.get(r.accelerator)?.peak.bf16 / 1e15)], origin: (r, usd, peaks) => [PFLOP_HOUR, pflopHourOf(r, usd, peaks.get(r.accelerator))] },
+        of: (r, peaks) => [/^\d{4}-\d\d-\d\d/.test(r.price_date) ? Date.parse(r.price_date.slice(0, 10)) : NaN, pflopHour(r, peaks)], origin: (r, usd, peaks) => [PFLOP_HOUR, pflopHourOf(r, usd, peaks.get(r.accelerator))] },
     ],
     more: (rows) => ages(rows),
   },
@@ -60,7 +66,6 @@ function pflopHourOf(offer, usd, gpu) {
   const count = { name: "GPUs", value: offer.count * offer.accelerator_share, kind: "fact", source: offer.source, date: offer.price_date || "undated" };
   return { name: PFLOP_HOUR, value: usd, unit: "USD", kind: "derived", formula: `price an hour / (GPUs x peak) x 1 PFLOP/s`, inputs: [{ ...price, name: `price an hour of ${offer.provider} ${offer.instance}, ${offer.region}` }, count, peak] };
 }
-const PFLOP_HOUR = "USD per PFLOP-hour";
 
 /** The options of the address, as the command has them; what the page itself takes is left out. */
 function filters() {
@@ -105,12 +110,13 @@ export async function show(main) {
 
   function draw() {
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = rows.filter((row) => wanted.every((word) => columns.some(([, text]) => String(text(row)).toLowerCase().includes(word))));
+    const said = (row, text) => String(text(row, peaks));
+    const found = rows.filter((row) => wanted.every((word) => columns.some(([, text]) => said(row, text).toLowerCase().includes(word))));
     const shown = all ? found : found.slice(0, FIRST);
-    fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, kind: name === "source" ? "source" : null, cell: (row) => (number && text(row) !== "-" ? figure(name, text(row)) : text(row)) })), shown)
+    fill(place, found.length ? table(`${shown.length} of ${rows.length} ${title}`, columns.map(([name, text, number]) => ({ title: name, number, kind: { source: "source", GPU: "gpu" }[name] ?? null, cell: (row) => (number && said(row, text) !== "-" ? figure(name, said(row, text)) : said(row, text)) })), shown)
       : el("p", { class: "empty" }, `No entry of the ${title} contains “${search.value}”.`),
     found.length > shown.length ? el("button", { type: "button", class: "quiet", onclick: () => { all = true; oneToAddress("all", "true"); draw(); } }, `Show all ${found.length}`) : null);
-    place.querySelectorAll("tbody tr").forEach((line, i) => linkOrigins(line, () => Promise.resolve(columns.filter(([, , number]) => number).map(([name, text]) => factOf(shown[i], name, text(shown[i])))), { beside: true }));
+    place.querySelectorAll("tbody tr").forEach((line, i) => linkOrigins(line, () => Promise.resolve(columns.filter(([, , number]) => number).map(([name, text]) => (name === PFLOP_HOUR ? pflopHour(shown[i], peaks) && pflopHourOf(shown[i], pflopHour(shown[i], peaks), peaks.get(shown[i].accelerator)) : factOf(shown[i], name, said(shown[i], text)))).filter(Boolean)), { beside: true }));
     fill(drawn, plots.map((plot) => scatter(plot, found, group, peaks)), more?.(found));
     status.classList.remove("busy");
     status.textContent = `${found.length} of ${rows.length}`;
@@ -118,6 +124,14 @@ export async function show(main) {
   fill(main, el("h1", {}, "Catalog"), el("nav", { "aria-label": "Kinds" }, links),
     el("div", { class: "field" }, el("label", { for: id }, `Find among ${title}`), search), only, status, drawn, el("section", { class: "card" }, place));
   draw();
+}
+
+/** The same for each accelerator, with the offer whose price it is. */
+function leastTable(rows, known) {
+  return table("The lowest price by accelerator", [
+    { title: "accelerator", cell: (r) => r.name }, { title: PFLOP_HOUR, number: true, cell: (r) => own(PFLOP_HOUR, format.usd(r.usd), () => Promise.resolve([pflopHourOf(r.offer, r.usd, known.get(r.name))])) },
+    { title: "offer", kind: "name", cell: (r) => [r.offer.instance, el("small", {}, `${r.offer.provider}, ${r.offer.region}, price of ${r.offer.price_date || "no date"}`)] },
+  ], rows);
 }
 
 const DEAREST = 20; // accelerators of which a bar is drawn
@@ -129,8 +143,8 @@ function cheapest(rows) {
     const known = new Map(rows.map((one) => [one.name, one]));
     const least = new Map();
     for (const offer of offers) {
-      const usd = offer.on_demand_usd_per_hour / (offer.count * offer.accelerator_share * known.get(offer.accelerator)?.peak.bf16 / 1e15);
-      if (usd > 0 && usd < (least.get(offer.accelerator)?.usd ?? Infinity)) least.set(offer.accelerator, { name: offer.accelerator, usd, offer });
+      const usd = pflopHour(offer, known);
+      if (usd && usd < (least.get(offer.accelerator)?.usd ?? Infinity)) least.set(offer.accelerator, { name: offer.accelerator, usd, offer });
     }
     const shown = [...least.values()].sort((a, b) => a.usd - b.usd).slice(0, DEAREST).reverse();
     if (!shown.length) return place.remove();
@@ -140,7 +154,8 @@ function cheapest(rows) {
         grid: { left: 12, right: 24, top: 8, bottom: 24, containLabel: true },
         xAxis: { type: "value", axisLabel: { formatter: format.usd } }, yAxis: { type: "category", data: shown.map((one) => one.name), axisTick: { show: false }, axisLabel: { interval: 0, fontSize: 11 } },
         series: [{ type: "bar", data: shown.map((one) => one.usd) }],
-      }), { tall: true, click: (p) => openOrigin(PFLOP_HOUR, () => Promise.resolve([pflopHourOf(shown[p.dataIndex].offer, p.value, known.get(p.name))])) }), el("p", { class: "note" }, `At its lowest on-demand price, bf16 dense at the datasheet's peak; the ${shown.length} cheapest of ${least.size}. Click a bar to see where it comes from.`));
+      }), { tall: true, click: (p) => openOrigin(PFLOP_HOUR, () => Promise.resolve([pflopHourOf(shown[p.dataIndex].offer, p.value, known.get(p.name))])) }), el("p", { class: "note" }, `At its lowest on-demand price, bf16 dense at the datasheet's peak; the ${shown.length} cheapest of ${least.size}. Click a bar to see where it comes from.`),
+      foldOf("cheapest", `All ${least.size}`, () => leastTable([...least.values()].sort((a, b) => a.usd - b.usd), known)));
   }, () => place.remove());
   return place;
 }

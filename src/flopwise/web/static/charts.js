@@ -133,7 +133,7 @@ export function stacks(label, bars, text, limit = null, unit = 1) {
       name, type: "bar", stack: "all", data: bars.map((bar) => (bar.parts.find((part) => part.name === name)?.value ?? 0) / unit), barWidth: several ? 26 : 40,
       itemStyle: { color: palette()[index % 8], opacity: index < 8 ? 1 : 0.5, borderColor: colour("--paper"), borderWidth: 1 },
       ...(limit && index === 0
-        ? { markLine: { symbol: "none", lineStyle: { color: colour("--bad"), width: 2 }, label: { formatter: limit.name, position: "start", color: colour("--ink"), align: "right", distance: [0, 4] }, data: [{ xAxis: limit.value / unit }] } }
+        ? { markLine: { symbol: "none", lineStyle: { color: colour("--bad"), width: 2 }, label: { formatter: limit.name, position: "start", color: colour("--ink"), align: limit.value > most / 2 ? "right" : "left", distance: [0, 4] }, data: [{ xAxis: limit.value / unit }] } }
         : {}),
     })),
   }), { low: !several });

@@ -6,7 +6,7 @@ import { download, el, fill, tiles } from "./dom.js";
 import { OPERATIONS, intervals, memory, roofline, time } from "./estimated.js";
 import { fold, questionOf } from "./form.js";
 import * as format from "./format.js";
-import { commandOf, figure, linkOrigins, ofEstimate, ofPlan, provenance } from "./origins.js";
+import { commandOf, derivedFrom, figure, linkOrigins, ofEstimate, ofPlan, own, provenance } from "./origins.js";
 import { schedule } from "./pipeline.js";
 import { rowsOf } from "./planned.js";
 
@@ -43,7 +43,7 @@ export function detail(place, row, plan, question, { view, remember, signal }) {
     el("p", { class: "note" }, `Price: ${price}: ${row.price_source}. `, row.evidence && `Intervals rest on ${row.evidence}. `, row.note),
     Object.keys(row.unit_usd).length ? el("p", { class: "note" }, "What it costs: ", Object.entries(row.unit_usd).map(([name, value], i) => [i ? "; " : "", `${UNITS[name] ?? name} `, figure(`cost per ${name.replaceAll("_", " ")}`, value < 0.01 ? `$${value.toPrecision(3)}` : format.usd(value))])) : null,
     command),
-  months(row, plan), more, plan.plans.includes(row) ? exports(row, plan, view, remember) : null);
+  months(row, plan, () => ofPlan(plan, row, question.files)), more, plan.plans.includes(row) ? exports(row, plan, view, remember) : null);
   for (const one of place.children) if (one !== more) linkOrigins(one, () => ofPlan(plan, row, question.files));
   estimate(more, command, row, plan, question, AbortSignal.any([signal, picking.signal]));
 }
@@ -51,8 +51,8 @@ export function detail(place, row, plan, question, { view, remember, signal }) {
 const YEAR = 12; // months
 const MONTH_S = 730 * 3600;
 
-/** What a service costs, month after month of a year; a run of more than a month, until it ends. */
-function months(row, plan) {
+/** What a service costs, month after month of a year; a run of more than a month, until it ends. `origins` asks for the provenance of the plan. */
+function months(row, plan, origins) {
   if (!services.includes(plan.task)) return monthsOfRun(row);
   const until = Array.from({ length: YEAR + 1 }, (_, month) => month);
   const line = (usd) => until.map((month) => [month, month * usd]);
@@ -64,7 +64,7 @@ function months(row, plan) {
       xAxis: { type: "value", name: "months", max: YEAR }, yAxis: { type: "value", axisLabel: { formatter: format.briefUsd } },
       series: [{ name: "paid", type: "line", symbol: "none", data: line(row.cost_usd) }, ...(ends ? [bound("10 % pay less", row.cost_usd_low), bound("10 % pay more", row.cost_usd_high)] : [])],
     })),
-    el("p", { class: "note" }, figure("cost of the plan", format.usd(row.cost_usd)), ` a month, ${format.usd(YEAR * row.cost_usd)} a year, at the list price of today.`));
+    el("p", { class: "note" }, figure("cost of the plan", format.usd(row.cost_usd)), " a month, ", own("cost of a year", format.usd(YEAR * row.cost_usd), () => derivedFrom(origins, { name: "cost of a year", value: format.usd(YEAR * row.cost_usd), formula: "12 x cost of the plan", of: "cost of the plan" })), " a year, at the list price of today."));
 }
 
 function monthsOfRun(row) {
@@ -93,15 +93,16 @@ async function estimate(place, command, row, plan, question, signal) {
     const line = await commandOf(plan, row, question.files);
     if (signal.aborted) return;
     const query = questionOf(line);
-    const { noun, question: own } = query;
-    const files = question.files && own.model === "config.json" ? { files: question.files } : {};
-    fill(command, el("p", { class: "note" }, "The same question on the command line, or ", el("a", { class: "noprint", href: estimateAddress(query) }, "by itself, to change it"), ":"), el("pre", {}, line));
-    const [found, gpu] = await Promise.all([ask(noun, { ...own, ...files }, { signal }), facts("gpus", { name: row.gpu })]);
+    const { noun, question: options } = query;
+    const files = question.files && options.model === "config.json" ? { files: question.files } : {};
+    fill(command, el("p", { class: "note" }, "The same question on the command line", el("span", { class: "noprint" }, ", or ", el("a", { href: estimateAddress(query) }, "by itself, to change it")), ":"), el("pre", {}, line));
+    const [found, gpu] = await Promise.all([ask(noun, { ...options, ...files }, { signal }), facts("gpus", { name: row.gpu })]);
     const roof = el("section", { class: "card" }, el("h2", {}, `Roofline of ${gpu.name}`), el("p", { class: "status busy" }, OPERATIONS));
-    const cards = el("div", { class: "cards" }, intervals(found), memory(found), time(found), found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, roof);
+    const origins = () => ofEstimate(noun, options, files);
+    const cards = el("div", { class: "cards" }, intervals(found), memory(found, origins), time(found, origins), found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, roof);
     fill(place, cards, provenance(() => ofPlan(plan, row, question.files)));
-    linkOrigins(cards, () => ofEstimate(noun, own, files));
-    await roofline(roof, noun, own, gpu, files, signal);
+    linkOrigins(cards, origins);
+    await roofline(roof, noun, options, gpu, files, signal, found);
   } catch (problem) {
     if (problem.name !== "AbortError") fill(place, el("p", { class: "card note" }, `This plan could not be estimated by itself: ${problem.message}`));
   }

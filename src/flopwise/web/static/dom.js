@@ -53,6 +53,9 @@ export function download(blob, name) {
   URL.revokeObjectURL(url);
 }
 
+/** On a narrow screen, at its lower edge while the form above it is filled in: leads to the answer below. */
+export const jump = (answer) => el("button", { type: "button", class: "jump", onclick: () => { answer.scrollIntoView({ block: "start" }); answer.focus({ preventScroll: true }); } }, "To the answer");
+
 /** What stands where an answer will be: its outline. */
 export const skeleton = () => el("div", { class: "skeleton", "aria-hidden": "true" },
   el("div", { class: "card" }, el("i", { class: "long" }), el("div", { class: "row" }, [1, 2, 3, 4].map(() => el("b", {})))),
@@ -111,10 +114,21 @@ export function tiles(figures) {
     .map(([name, value, note, drawn, origin]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("span", { "data-origin": origin }, value), drawn, note && el("small", {}, note)))));
 }
 
-/** How a problem is shown: its title, its message, and what to do. */
-export function failed(problem) {
+/** How a problem is shown: its title, its message, and what to do. `isDrawn`: the answer that says no stands below it, with its verdict. */
+export function failed(problem, isDrawn = false) {
   const details = problem.details ?? { title: "a defect of the page", detail: problem.message };
   const hint = { 0: "Start it again and reload.", 401: "Open the link that flopwise web printed: it contains the token.", 503: "Try again in a moment." }[details.status];
-  return el("div", { class: details.type?.endsWith(":infeasible") ? "infeasible" : "error", role: "alert" }, el("h2", {}, details.title),
-    el("p", {}, details.detail), hint && el("p", {}, hint), details.reasons?.length ? el("ul", {}, details.reasons.map((r) => el("li", {}, r))) : null);
+  return el("div", { class: details.type?.endsWith(":infeasible") ? "infeasible" : "error", role: "alert" }, el("h2", {}, details.title[0].toUpperCase() + details.title.slice(1)),
+    isDrawn && details.document?.verdict ? null : el("p", {}, details.document?.verdict ?? details.detail), hint && el("p", {}, hint), details.reasons?.length ? el("ul", {}, details.reasons.map((r) => el("li", {}, r))) : null);
+}
+
+/** Fields of what a message calls unknown. */
+const NAMED = { model: ["model", "workload"], accelerator: ["gpu"], provider: ["provider"], instance: ["instance"] };
+
+/** Mark the fields whose options a message names (`--rate: ...`), and no others. */
+export function markInvalid(form, message = "") {
+  for (const one of form.querySelectorAll("[aria-invalid]")) one.removeAttribute("aria-invalid");
+  const names = [...message.matchAll(/--([a-z][a-z-]*)/g)].map(([, name]) => name.replaceAll("-", "_"));
+  names.push(...NAMED[/^unknown (\w+)/.exec(message)?.[1]] ?? []);
+  for (const name of names) form.elements[name]?.setAttribute?.("aria-invalid", "true");
 }

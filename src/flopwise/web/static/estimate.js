@@ -2,9 +2,8 @@
 
 import { facts } from "./api.js";
 import { questionPage } from "./question_page.js";
-import { chart, numbersAxis } from "./charts.js";
 import { el, table, tiles } from "./dom.js";
-import { OPERATIONS, intervals, memory, roofSource, roofline, time } from "./estimated.js";
+import { OPERATIONS, intervals, memory, onePoint, roofline, time } from "./estimated.js";
 import { counts, declared, times } from "./form.js";
 import * as format from "./format.js";
 import { figure, interval, linkOrigins, ofEstimate, provenance } from "./origins.js";
@@ -83,27 +82,28 @@ async function drawEstimate(noun, found, place, question) {
   if (!found) return;
   const whole = noun === "memory" ? { memory: found, ...found } : found;
   const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, originOf(noun, found, origin)]);
-  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole), found.breakdown?.length ? time(found) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found) : null, underLoad(found.under_load));
+  const origins = () => ofEstimate(noun, question);
+  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole, origins), found.breakdown?.length ? time(found, origins) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, underLoad(found.under_load));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
   place.append(
     el("section", { class: "card", "aria-label": "The answer" }, el("h2", {}, found.verdict), shown.length ? tiles(shown) : null, settings({ ...found.memory?.settings, ...found.settings }, found.laid_out), el("p", { class: "note" }, "The same question on the command line:"), el("pre", {}, line(noun, question))),
-    noun === "fit" ? formats(found.formats) : "", cards, remedies(whole.memory?.remedies), quick(found.quick ?? found.memory?.quick),
+    remedies(whole.memory?.remedies, whole.memory?.per_gpu_bytes), noun === "fit" ? formats(found.formats) : "", cards, quick(found.quick ?? found.memory?.quick),
     listed("Assumed", [...new Set([...(found.assumptions ?? []), ...(noun === "memory" ? [] : found.memory?.assumptions ?? []), ...(found.run?.notes ?? [])])]),
-    provenance(() => ofEstimate(noun, question)));
-  linkOrigins(place, () => ofEstimate(noun, question));
+    provenance(origins));
+  linkOrigins(place, origins);
   if (!roof) return;
   const gpu = await facts("gpus", { name: found.gpu }).catch(() => null);
   if (signal.aborted) return;
   if (!gpu || !found.gpu) roof.remove();
   else if (noun === "roofline") onePoint(roof, found, gpu);
-  else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, question.files ? { files: question.files } : {}, signal).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
+  else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, question.files ? { files: question.files } : {}, signal, found).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
 }
 
 /** What the answer chose where the question is silent, as far as a pass depends on it. */
 function laidOut(found) {
   const { tp, ep, micro_batch: size } = found.layout ?? {};
-  const each = { ...(tp > 1 && { tp }), ...(ep > 1 && { ep }), ...(size && { micro_batch: size }), ...(found.seq_len && { seq: found.seq_len }) };
+  const each = { ...(tp > 1 && { tp }), ...(ep > 1 && { ep }), ...((size ?? found.batch) && { micro_batch: size ?? found.batch }), ...(found.seq_len && { seq: found.seq_len }) };
   return found.concurrency ? { ...each, max_batch: Math.max(1, Math.round(found.concurrency)) } : each;
 }
 
@@ -137,10 +137,12 @@ function formats(rows) {
   ], rows));
 }
 
-function remedies(rows) {
+/** Changes that save memory; `bytes`: what it is without them. */
+function remedies(rows, bytes) {
   if (!rows?.length) return "";
   return el("section", { class: "card" }, el("h2", {}, "What would make it fit"), table("Changes, each alone", [
-    { title: "change", cell: (r) => r.change }, { title: "memory", number: true, cell: (r) => format.known(r.total_bytes ?? r.bytes, format.gib) }, { title: "fits", cell: (r) => format.known(r.fits, (fits) => (fits ? "yes" : "no")) },
+    { title: "change", cell: (r) => r.change }, { title: "saves", number: true, cell: (r) => figure(`saved by the change: ${r.change}`, format.gib(r.saves_bytes)) },
+    { title: "leaves", number: true, cell: (r) => figure(`memory with the change: ${r.change}`, format.gib(bytes - r.saves_bytes)) }, { title: "enough", cell: (r) => (r.fits ? "yes" : "no") },
   ], rows));
 }
 
@@ -148,30 +150,11 @@ function quick(rows) {
   if (!rows?.length) return "";
   const unit = (r, value) => format.known(value, (one) => format.withUnit(one, r.unit));
   return el("section", { class: "card" }, el("h2", {}, "Compared with the rule of thumb"), table("Rules of thumb, compared with the estimate", [
-    { title: "figure", cell: (r) => r.name }, { title: "formula", minor: true, cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => unit(r, r.value) },
-    { title: "estimate", number: true, cell: (r) => unit(r, r.estimate) }, { title: "off by", number: true, cell: (r) => format.known(r.error, format.percent) },
+    { title: "figure", cell: (r) => r.name }, { title: "formula", minor: true, cell: (r) => r.formula }, { title: "by the rule", number: true, cell: (r) => figure(`${r.name} by the rule`, unit(r, r.value)) },
+    { title: "estimate", number: true, cell: (r) => (r.estimate === null ? "-" : figure(`${r.name}, estimated`, unit(r, r.estimate))) }, { title: "off by", number: true, cell: (r) => (r.error === null ? "-" : figure(`error of the rule: ${r.name}`, format.percent(r.error))) },
   ], rows));
 }
 
 function listed(title, texts) {
   return texts.length ? el("section", { class: "card" }, el("h2", {}, title), el("ul", {}, texts.map((text) => el("li", {}, text)))) : "";
-}
-
-/** The work as one point under the roof of its devices together. */
-function onePoint(place, found, gpu) {
-  const [peak, moved] = [gpu.peak?.[found.dtype] * found.num_gpus, gpu.hbm_bytes_per_s * found.num_gpus];
-  const x = found.intensity_flops_per_byte;
-  const title = el("h2", {}, `Roofline of ${found.num_gpus > 1 ? `${found.num_gpus} x ` : ""}${gpu.name}`);
-  if (!(peak > 0 && moved > 0 && x > 0)) {
-    place.replaceChildren(title, el("p", { class: "note" }, x > 0 ? `Of ${gpu.name} the peak of ${found.dtype} or the bandwidth is not known.` : "Work without FLOP, or without bytes, has no place on it."));
-    return;
-  }
-  const ridge = peak / moved;
-  const xs = [Math.min(x, ridge) / 8, ridge, Math.max(x, ridge) * 8];
-  const reached = found.flops / found.seconds;
-  place.replaceChildren(title, chart("Rate of the work against its FLOP per byte, under the roof of the devices; the tiles have the same figures", () => ({
-    legend: {}, tooltip: { formatter: (p) => (p.seriesType === "scatter" ? `${format.rate(reached, "FLOP/s")} at ${format.fixed(x, 1)} FLOP/byte` : "") },
-    xAxis: { ...numbersAxis(xs, format.count), name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
-    series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: found.what, type: "scatter", symbolSize: 13, data: [[x, reached]] }],
-  })), el("p", { class: "note" }, `${found.what}: bound by ${found.bound}.`), roofSource(gpu));
 }

@@ -1,11 +1,11 @@
 // The cards of one estimate: intervals, memory, time, roofline.
 
 import { ask } from "./api.js";
-import { chart, partNames, stack, stacks } from "./charts.js";
+import { chart, numbersAxis, partNames, stack, stacks } from "./charts.js";
 import { band, el, fill, table } from "./dom.js";
 import { fold } from "./form.js";
 import * as format from "./format.js";
-import { figure, interval, linkOrigins, ofEstimate, openOrigin } from "./origins.js";
+import { derivedFrom, figure, interval, linkOrigins, ofEstimate, openOrigin, own } from "./origins.js";
 
 const swatch = (index) => el("i", { class: `swatch s${index % 8}${index < 8 ? "" : " again"}`, "aria-hidden": "true" });
 
@@ -31,7 +31,8 @@ export function intervals(found) {
   ], known), found.interval?.evidence && el("p", { class: "note" }, `They rest on ${found.interval.evidence}.`));
 }
 
-export function memory(found) {
+/** Memory by item, of each stage; `origins` asks for the provenance of the estimate, which holds the fullest. */
+export function memory(found, origins) {
   const used = found.memory;
   const sized = (items) => items.map((item) => ({ name: item.name, value: item.bytes })).filter((part) => part.value > 0);
   const one = used.worst_rank === "every rank" ? "each GPU" : `the fullest GPU${used.worst_rank ? ` (${used.worst_rank})` : ""}`;
@@ -46,61 +47,73 @@ export function memory(found) {
       used.capacity_bytes && { name: `capacity ${format.gib(used.capacity_bytes)}`, value: used.capacity_bytes }, 2 ** 30),
     table(several ? `Fullest, on ${used.worst_rank}: ${whole}` : whole, [
       { title: "item", cell: (name) => [swatch(parts.indexOf(name)), name] },
-      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? figure(!several || bar.name === fullest ? name : null, format.gib(of(bar, name))) : "-") })),
+      ...bars.map((bar) => ({ title: several ? bar.name : "size", number: true, cell: (name) => (of(bar, name) ? (!several || bar.name === fullest ? figure(name, format.gib(of(bar, name))) : ofStage(name, bar.name, format.gib(of(bar, name)), origins)) : "-") })),
     ], parts),
     several && found.layout.pp > bars.length ? el("p", { class: "note" }, `Of ${found.layout.pp} stages; those between the first and the last are alike.`) : null);
 }
 
-export function time(found) {
+/** An item of a stage that is not the fullest. */
+const ofStage = (name, stage, value, origins) => own(`${name} of the ${stage}`, value, () => derivedFrom(origins, { name: `${name} of the ${stage}`, value, formula: `memory model: as on the fullest GPU, for the layers and at the fullest moment of the ${stage}`, of: name }));
+
+/** Time of a step by cause; `origins` asks for the provenance of the estimate. */
+export function time(found, origins) {
   const parts = found.breakdown.filter((part) => part.seconds > 0).map((part) => ({ name: part.name.replaceAll("_", " "), value: part.seconds }));
   const whole = parts.reduce((sum, part) => sum + part.value, 0);
   return el("section", { class: "card" }, el("h2", {}, "Time of a step"),
     stack(`Time of a step by cause, bound by ${found.bound}; the table has the same figures`, parts, format.seconds),
     table(`${format.seconds(whole)}, bound by ${found.bound}`, [
       { title: "part", cell: (p) => [swatch(parts.indexOf(p)), p.name] }, { title: "time", number: true, cell: (p) => figure(p.name, format.seconds(p.value)) },
-      { title: "share", number: true, cell: (p) => format.percent(p.value / whole) },
+      { title: "share", number: true, cell: (p) => own(`share of ${p.name}`, format.percent(p.value / whole), () => derivedFrom(origins, { name: `share of ${p.name}`, value: format.percent(p.value / whole), formula: `${p.name} / all parts, ${format.seconds(whole)}`, of: p.name })) },
     ], parts));
 }
 
 const OF_PASS = ["model", "tp", "ep", "precision", "stack", "attention", "weights", "kv_dtype", "engine"];
 
-/** Each operation of a pass, as `flopwise explain` times it, under the roof of the GPU. */
-export async function roofline(place, noun, own, gpu, files, signal) {
+/** A pass as `flopwise roofline` times it, of a model that answers in one or is known by its samples: its operations are not timed one by one. */
+async function wholePass(place, serves, own, gpu, files, signal) {
+  const dtype = own.weights ?? own.precision;
+  const question = { model: own.model, gpu: gpu.name, batch: own.max_batch ?? own.micro_batch ?? 1, seq: Math.round(Number(own.input)) || undefined, training: !serves || undefined, ...(dtype in (gpu.peak ?? {}) && { dtype }), ...files };
+  onePoint(place, await ask("roofline", question, { signal }), gpu);
+}
+
+/** Each operation of a pass, as `flopwise explain` times it, under the roof of the GPU; `found`: the estimate. */
+export async function roofline(place, noun, own, gpu, files, signal, found) {
   const title = el("h2", {}, `Roofline of ${gpu.name}`);
   const serves = noun === "serve";
   const length = serves ? Math.round((Number(own.input) || 1024) + (Number(own.output) || 256) / 2) : own.seq ?? 4096;
   const question = { ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
-  let found;
+  let timed;
   try {
-    found = await ask("explain", question, { signal });
+    if (serves ? found.kv_capacity_tokens === null : found.samples_per_s) return await wholePass(place, serves, own, gpu, files, signal);
+    timed = await ask("explain", question, { signal });
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
     fill(place, title, el("p", { class: "note" }, `The operations are not timed: ${problem.message}`));
     return;
   }
-  const peak = gpu.peak?.[found.dtype] ?? gpu.peak?.bf16;
-  const all = found.operations.filter((one) => one.seconds > 0).map((one) => ({ ...one, x: one.bytes ? one.flops / one.bytes : 0, y: one.flops / one.seconds, whole: `${one.name}${one.forward ? "" : ", backward"}` }));
+  const peak = gpu.peak?.[timed.dtype] ?? gpu.peak?.bf16;
+  const all = timed.operations.filter((one) => one.seconds > 0).map((one) => ({ ...one, x: one.bytes ? one.flops / one.bytes : 0, y: one.flops / one.seconds, whole: `${one.name}${one.forward ? "" : ", backward"}` }));
   const rows = all.filter((one) => one.x > 0);
   if (!rows.length || !peak || !gpu.hbm_bytes_per_s) {
-    fill(place, title, el("p", { class: "note" }, `Of ${gpu.name} the peak of ${found.dtype} or the bandwidth is not known.`));
+    fill(place, title, el("p", { class: "note" }, `Of ${gpu.name} the peak of ${timed.dtype} or the bandwidth is not known.`));
     return;
   }
   const ridge = peak / gpu.hbm_bytes_per_s;
   const xs = [Math.min(...rows.map((r) => r.x), ridge / 4), ridge, Math.max(...rows.map((r) => r.x), ridge * 4)];
   const points = (bound) => rows.filter((r) => (r.bound === "memory") === (bound === "memory")).map((r) => ({ name: r.whole, value: [r.x, r.y], row: r }));
-  const pass = [found.settings.pass, found.settings.recipe].filter(Boolean).join(", ");
+  const pass = [timed.settings.pass, timed.settings.recipe].filter(Boolean).join(", ");
   const origins = () => ofEstimate("explain", question);
   fill(place, title,
     chart("Rate of each operation against its FLOP per byte, under the roof of the GPU; the table has the same figures", () => ({
       legend: {}, tooltip: { formatter: (p) => (p.data.row ? `${p.name}\n${format.rate(p.data.row.y, "FLOP/s")} at ${format.fixed(p.data.row.x, 1)} FLOP/byte\n${format.percent(p.data.row.share_frac)} of the pass` : "") },
       xAxis: { type: "log", name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
       series: [
-        { name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((x) => [x, Math.min(peak, x * gpu.hbm_bytes_per_s)]) },
+        { name: `roof, ${timed.dtype}`, type: "line", symbol: "none", data: xs.map((x) => [x, Math.min(peak, x * gpu.hbm_bytes_per_s)]) },
         { name: "memory-bound", type: "scatter", symbolSize: 11, data: points("memory") },
         { name: "compute-bound", type: "scatter", symbolSize: 11, data: points("compute") },
       ],
     }), { click: (p) => { if (p.data.row) openOrigin(p.data.row.whole, origins); } }),
-    el("p", { class: "note" }, `${pass}: `, figure("pass", format.seconds(found.pass_s)), ", ", figure("memory-bound share", format.percent(found.memory_bound_frac)), " of it bound by memory. As flopwise explain prints it. Click a point to see where it comes from."),
+    el("p", { class: "note" }, `${pass}: `, figure("pass", format.seconds(timed.pass_s)), ", ", figure("memory-bound share", format.percent(timed.memory_bound_frac)), " of it bound by memory. As flopwise explain prints it. Click a point to see where it comes from."),
     roofSource(gpu),
     withoutFlop(all.filter((one) => !rows.includes(one))),
     fold("operations", {}, `${all.length} operations`, table("Operations", [
@@ -112,7 +125,7 @@ export async function roofline(place, noun, own, gpu, files, signal) {
 }
 
 /** Where the roof and the points below it come from. */
-export const roofSource = (gpu) => el("p", { class: "note" }, `The roof is min(peak, FLOP per byte x bandwidth); a point's rate is its FLOP over its time. Peak and bandwidth of ${gpu.name}: ${gpu.source}, ${gpu.date}.`);
+const roofSource = (gpu) => el("p", { class: "note" }, `The roof is min(peak, FLOP per byte x bandwidth); a point's rate is its FLOP over its time. Peak and bandwidth of ${gpu.name}: ${gpu.source}, ${gpu.date}.`);
 
 const NAMED = 4; // of the operations that have no place on the chart, the longest are named
 
@@ -125,3 +138,21 @@ function withoutFlop(rows) {
   return el("p", { class: "note" }, `Not on the chart, since they only move bytes (no FLOP is counted for them): ${named.join("; ")}${rows.length > NAMED ? `; and ${rows.length - NAMED} more, which the table holds` : ""}. Together ${format.percent(share)} of the pass.`);
 }
 
+/** The work as one point under the roof of its devices together. */
+export function onePoint(place, found, gpu) {
+  const [peak, moved] = [gpu.peak?.[found.dtype] * found.num_gpus, gpu.hbm_bytes_per_s * found.num_gpus];
+  const x = found.intensity_flops_per_byte;
+  const title = el("h2", {}, `Roofline of ${found.num_gpus > 1 ? `${found.num_gpus} x ` : ""}${gpu.name}`);
+  if (!(peak > 0 && moved > 0 && x > 0)) {
+    place.replaceChildren(title, el("p", { class: "note" }, x > 0 ? `Of ${gpu.name} the peak of ${found.dtype} or the bandwidth is not known.` : "Work without FLOP, or without bytes, has no place on it."));
+    return;
+  }
+  const ridge = peak / moved;
+  const xs = [Math.min(x, ridge) / 8, ridge, Math.max(x, ridge) * 8];
+  const reached = found.flops / found.seconds;
+  place.replaceChildren(title, chart("Rate of the work against its FLOP per byte, under the roof of the devices; the tiles have the same figures", () => ({
+    legend: {}, tooltip: { formatter: (p) => (p.seriesType === "scatter" ? `${format.rate(reached, "FLOP/s")} at ${format.fixed(x, 1)} FLOP/byte` : "") },
+    xAxis: { ...numbersAxis(xs, format.count), name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
+    series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: "the work", type: "scatter", symbolSize: 13, data: [[x, reached]] }],
+  })), el("p", { class: "note" }, `${found.what}: bound by ${found.bound}.`), roofSource(gpu));
+}

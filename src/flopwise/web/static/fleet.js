@@ -49,7 +49,8 @@ export function show(main) {
   return questionPage(main, {
     title: "Fleet", noun: "assess", fields: FIELDS, start: {}, files, button: "Assess", kept: view,
     needs: () => Boolean(files[FILE]?.trim()),
-    empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Add workloads and policies, or open a fleet file, and assess it; it takes seconds to minutes.")],
+    empty: [el("h2", {}, "What does the whole platform cost, and where should it run?"), el("p", {}, "Add workloads and policies, or open a fleet file, and assess it; it takes seconds to minutes."),
+      el("div", { class: "choices" }, el("a", { href: `/fleet#fleet=${encodeURIComponent(EXAMPLE)}` }, el("b", {}, "An example"), "two services and a fine-tuning under a budget of $8k a month"))],
     before: (page) => editor(page),
     run: (noun, question, how) => assess(noun, { ...question, fleet: FILE }, how),
     draw: (found, place, question) => drawFleet(found, place, { ...question, fleet: FILE, files: { ...files } }, view),
@@ -76,6 +77,9 @@ function editor({ files }) {
 
 const purchase = (a) => a.purchase.replaceAll("_", " ");
 
+/** What a risk is called in the provenance. */
+const named = (risk) => `${risk.kind}, ${risk.workload || "the fleet"}: ${risk.evidence}`;
+
 function drawFleet(found, place, question, view) {
   if (!found.usd_per_month) return;
   const cost = found.usd_per_month;
@@ -87,7 +91,7 @@ function drawFleet(found, place, question, view) {
     el("section", { class: "card", "aria-label": "The bill" }, el("h2", {}, found.verdict), tiles([
       ["A month", format.usd(expected), cost.low === null ? null : ["80 % interval: ", interval("expected bill", cost.low, cost.high, format.usd)], band(cost.low, expected, cost.high), cost.expected === null ? "bill of a month" : "expected bill"],
       ["Workloads", `${found.workloads.length - missing.length} of ${found.workloads.length}`, "run"],
-      ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used"],
+      ["Budget", found.budget_per_month === null ? null : format.percent(expected / found.budget_per_month), "of it used", null, "share of the budget"],
     ]), found.optimality && el("p", { class: "note" }, found.optimality), reportButton(question)),
     el("section", { class: "card" }, el("h2", {}, "What runs where"), table(`${found.allocation.length} set-up${found.allocation.length === 1 ? "" : "s"}`, [
       { title: "workload", cell: (a) => a.workload }, { title: "environment", minor: true, cell: (a) => a.environment }, { title: "runs on", cell: bought },
@@ -97,8 +101,8 @@ function drawFleet(found, place, question, view) {
     pictures(found.pictures ?? []),
     found.plans?.length ? fold("plans", { isOpen: found.plans.length <= FEW_PLANS }, "What else was considered for each workload", found.plans.map((one) => el("section", {}, el("h2", {}, one.name), pictures(one.pictures)))) : null,
     listed("Savings", found.savings.filter((s) => s.counted), [["saving", (s) => s.what], ["workload", (s) => s.workload], ["a month", (s) => figure(`saving by ${s.what}, ${s.workload}`, format.usd(s.usd_per_month)), true], ["how", (s) => s.how]]),
-    listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${r.kind}, ${r.workload || "the fleet"}`, format.percent(r.probability, 0)), true], ["impact", (r) => format.percent(r.impact, 0), true, true], ["kind", (r) => r.kind, false, true], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
-    listed("Assumed", found.assumptions, [["", (text) => text]]),
+    listed("Risks", [...found.risks].sort((a, b) => b.probability * b.impact - a.probability * a.impact), [["likely", (r) => figure(`risk of ${named(r)}`, format.percent(r.probability, 0)), true], ["impact", (r) => figure(`impact of ${named(r)}`, format.percent(r.impact, 0)), true, true], ["kind", (r) => r.kind, false, true], ["workload", (r) => r.workload || "the fleet"], ["evidence", (r) => r.evidence], ["what to do", (r) => r.mitigation]]),
+    listed("Assumed", found.assumptions, [["assumption", (text) => text]]),
     found.provenance ? provenance(() => Promise.resolve(found.provenance)) : "",
   );
   if (found.provenance) linkOrigins(place, () => Promise.resolve(found.provenance));
@@ -125,7 +129,7 @@ function whatIf(found, expected, view) {
     fold("whatif", {}, "All of them", table("What else could happen", [
       { title: "what", cell: (w) => w.name }, { title: "possible", cell: (w) => (w.feasible ? "yes" : "no") },
       { title: "a month", number: true, cell: (w) => (w.usd_per_month === null ? "-" : figure(`bill if ${w.name}`, format.usd(w.usd_per_month))) },
-      { title: "change", number: true, cell: (w) => (w.change_usd === null ? "-" : `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd)}`) }, { title: "why", cell: (w) => w.text },
+      { title: "change", number: true, cell: (w) => (w.change_usd === null ? "-" : figure(`change if ${w.name}`, `${w.change_usd > 0 ? "+" : ""}${format.usd(w.change_usd)}`)) }, { title: "why", cell: (w) => w.text },
     ], found.whatif)));
 }
 

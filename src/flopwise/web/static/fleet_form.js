@@ -160,7 +160,7 @@ export function fleetForm({ text, write }) {
       return field(above, one.path[0] === "name" ? { ...one, renames: (text) => fill(title, text || `workload ${index + 1}`) } : one);
     });
     const drop = el("button", { type: "button", class: "quiet", onclick: () => { parsed.deleteIn(above); changed(true); } }, "Remove");
-    return el("details", { class: "card", open: opened }, el("summary", {}, title, ` · ${TASKS.find(([key]) => key === task)?.[1] ?? task}`), el("div", { class: "fields" }, fields), drop);
+    return fold(`workload:${index + 1}`, { class: "card", isOpen: opened }, [title, ` · ${TASKS.find(([key]) => key === task)?.[1] ?? task}`], el("div", { class: "fields" }, fields), drop);
   }
 
   function add(task) {

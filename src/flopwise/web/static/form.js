@@ -54,6 +54,13 @@ export function fold(name, { isOpen = false, ...attributes }, summary, ...childr
   return made;
 }
 
+/** The same for what `make()` gives, once it is unfolded. */
+export function foldOf(name, summary, make) {
+  const place = el("div");
+  const made = fold(name, { ontoggle: () => { if (made.open && !place.children.length) place.append(make()); } }, summary, place);
+  return made;
+}
+
 function write(query) {
   const text = query.toString();
   const address = location.pathname + (text ? `?${text}` : "") + location.hash;

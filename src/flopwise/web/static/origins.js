@@ -48,7 +48,7 @@ export async function commandOf(plan, row, files = {}) {
 }
 
 /** The figure of that name (or of that name for each of something) nearest to the root; null where there is none. */
-function named(figures, name) {
+export function named(figures, name) {
   for (let level = figures, depth = 0; level.length && depth < 6; level = level.flatMap((one) => one.inputs ?? []), depth += 1) {
     const one = level.find((figure) => figure.name === name) ?? level.find((figure) => figure.name.startsWith(`${name} per`));
     if (one) return one;
@@ -114,6 +114,13 @@ export function linkOrigins(place, figures, { beside = false } = {}) {
 
 /** A figure whose provenance has a name. */
 export const figure = (name, text) => el("span", { "data-origin": name }, text);
+
+/** A figure with a provenance of its own, to which `origin()` resolves. */
+export function own(name, text, origin) {
+  const shown = el("span", {}, figure(name, text));
+  linkOrigins(shown, origin);
+  return shown;
+}
 
 /** Both ends of the interval of a figure, each with its provenance; `origin` null: without. */
 export const interval = (origin, low, high, text) => [figure(origin && `${origin}, low`, text(low)), " to ", figure(origin && `${origin}, high`, text(high))];

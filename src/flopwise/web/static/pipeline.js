@@ -4,7 +4,7 @@ import { chart, palette, timeAxis } from "./charts.js";
 import { el, table } from "./dom.js";
 import { fold } from "./form.js";
 import * as format from "./format.js";
-import { figure } from "./origins.js";
+import { derivedFrom, figure, own } from "./origins.js";
 
 const MOST = 12; // micro-batches that are drawn: more are alike
 
@@ -44,8 +44,8 @@ export function passes(stages, count, forward, backward) {
   return found;
 }
 
-/** The schedule of a layout with pipeline stages as a chart; nothing without. `found`: the document of `train`. */
-export function schedule(found) {
+/** The schedule of a layout with pipeline stages as a chart; nothing without. `found`: the document of `train`; `origins` asks for its provenance. */
+export function schedule(found, origins) {
   const { pp, dp, micro_batch: size, interleave, schedule: name } = found.layout;
   if (!(pp > 1)) return null;
   const count = Math.max(1, Math.round(found.global_batch / (dp * size)));
@@ -62,6 +62,10 @@ export function schedule(found) {
     interleave > 1 ? `Drawn without its ${interleave} chunks of layers a stage.` : "",
     name !== "1f1b" ? `Drawn as 1F1B; ${name} fills part of what is idle here.` : "",
   ];
+  const moment = (word, stage, value) => {
+    const name = `${word} of stage ${stage}`;
+    return own(name, value, () => derivedFrom(origins, { name, value, formula: `passes of ${drawn} micro-batches in the order of 1F1B, each once its input is there: ${format.seconds(forward)} forward, ${format.seconds(backward)} backward (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1)`, of: "forward" }));
+  };
   const idle = ["A stage is idle for ", figure("pipeline bubble", waiting ? format.seconds(waiting) : "0 s"), ` of a step, ${format.percent(waiting / step)} of it. `];
   return el("section", { class: "card" }, el("h2", {}, `Pipeline of ${pp} stages`),
     chart(`Forward and backward passes of each stage over time; the table shows when each stage works`, () => ({
@@ -81,8 +85,8 @@ export function schedule(found) {
     })),
     el("p", { class: "note" }, el("i", { class: "swatch s0", "aria-hidden": "true" }), "forward ", el("i", { class: "swatch s1", "aria-hidden": "true" }), "backward. ", drawn < count ? `The first ${drawn} of ${format.fixed(count, 0)} micro-batches of a step; the others are alike. ` : `${format.fixed(count, 0)} micro-batches of a step. `, idle, notes.filter(Boolean).join(" ")),
     fold("stages", {}, "When each stage works", table("Stages", [
-      { title: "stage", cell: (stage) => stage }, { title: "begins", number: true, cell: (stage) => start(all, stage) },
-      { title: "ends", number: true, cell: (stage) => format.seconds(Math.max(...all.filter((pass) => pass.stage === stage).map((pass) => pass.end))) },
+      { title: "stage", cell: (stage) => stage }, { title: "begins", number: true, cell: (stage) => moment("begin", stage, start(all, stage)) },
+      { title: "ends", number: true, cell: (stage) => moment("end", stage, format.seconds(Math.max(...all.filter((pass) => pass.stage === stage).map((pass) => pass.end)))) },
     ], Array.from({ length: pp }, (_, stage) => stage))));
 }
 

@@ -3,7 +3,7 @@
 import { ask, facts, job, options } from "./api.js";
 import { attach, attachedFiles, attachedNote, detach, missingNote } from "./attached.js";
 import { prepare } from "./charts.js";
-import { band, dropZone, el, failed, fill, fresh, painted, skeleton, statusLine, table, tiles } from "./dom.js";
+import { band, dropZone, el, failed, fill, fresh, jump, markInvalid, painted, skeleton, statusLine, table, tiles } from "./dom.js";
 import { PAUSE_MS, counts, fold, fromAddress, inAddress, input, oneToAddress, others, times, toAddress } from "./form.js";
 import * as format from "./format.js";
 import { front, levers, rowOf, rowsOf } from "./planned.js";
@@ -77,8 +77,8 @@ export async function show(main) {
   let timer = 0;
   const form = el("form", { class: "form card", onsubmit: (event) => event.preventDefault(), "aria-label": "What is planned" });
   const status = statusLine();
-  const results = el("div", { id: "results" });
-  fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, el("div", {}, status.line, results)));
+  const results = el("div", { id: "results", tabindex: "-1" });
+  fill(main, el("h1", {}, "Plan"), el("div", { class: "split" }, form, jump(results), el("div", {}, status.line, results)));
 
   const remember = () => toAddress({ ...state, ...Object.fromEntries(VIEW.map((key) => [key, view[key] === START_VIEW[key] ? "" : view[key]])) });
 
@@ -159,6 +159,7 @@ export async function show(main) {
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
+    markInvalid(form);
     let rest = null; // draws what stands below the ranking
     const rank = (plan) => {
       if (mine.signal.aborted) return;
@@ -183,6 +184,7 @@ export async function show(main) {
       if (problem.name === "AbortError") return;
       if (problem.infeasible && problem.details.document?.misses) draw(problem.details.document, question, problem)(problem.details.document);
       else fill(results, failed(problem));
+      markInvalid(form, problem.details?.status === 400 ? problem.message : "");
       status.quiet(problem.infeasible ? "No plan meets every target." : "No answer.");
     }
     settle();
@@ -218,7 +220,7 @@ export async function show(main) {
     before?.classList.add("stale");
     const below = el("div", { class: "below" });
     fill(results,
-      problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, "No plan meets every target"),
+      problem && el("div", { class: "infeasible", role: "alert" }, el("h2", {}, plan.verdict),
         el("ul", {}, [...new Set(problem.details.reasons)].map((reason) => el("li", {}, reason))), el("p", { class: "note" }, rows.length ? "The nearest misses are below." : "")),
       rows.length ? headline(rows[0], plan, !problem) : null,
       rows.length ? ranked(rows, plan, view, remember, select, (row) => () => ofPlan(whole ?? plan, row, question.files)) : null,
@@ -226,7 +228,7 @@ export async function show(main) {
     return (answer) => {
       whole = answer;
       before?.replaceWith(below);
-      const shown = front(whole, (key) => { select(key); place.scrollIntoView({ block: "nearest" }); });
+      const shown = front(whole, (key) => { select(key); place.scrollIntoView({ block: "nearest" }); }, { origins: (row) => () => ofPlan(whole, row, question.files), takes: takes(whole) });
       fill(below, el("div", { class: "cards" }, shown, levers(whole, () => ofChanges(whole, question.files))), place, ruledOut(whole, question, view, remember), assumed(whole));
       if (!rows.length) return;
       select(rowOf(whole, view.pick) ? view.pick : "1");
@@ -279,7 +281,7 @@ function headline(best, plan, meets) {
     figures.push(["TTFT", best.figures.ttft_s ? format.seconds(best.figures.ttft_s) : null, format.percentileOf(plan, "ttft"), null, "TTFT of the plan"], ["TPOT", best.figures.tpot_s ? format.seconds(best.figures.tpot_s) : null, format.percentileOf(plan, "tpot"), null, "TPOT of the plan"]);
   }
   figures.push([service(plan) ? "A request takes" : "It takes", format.seconds(best.seconds), ends(best, "seconds", format.seconds, takes(plan)), drawn(best, "seconds"), takes(plan)], ["Meets its targets", hasTargets(best) ? likely(best) : null, null, null, chance(best)]);
-  return el("section", { class: "card headline", "aria-label": "The answer" }, el("h2", {}, plan.verdict), tiles(figures));
+  return el("section", { class: "card headline", "aria-label": "The answer" }, el("h2", {}, meets ? plan.verdict : "The nearest miss"), tiles(figures));
 }
 
 const COLUMNS = [
@@ -387,8 +389,8 @@ function ruledOut(plan, question, view, remember) {
   return el("section", { class: "card" }, el("h2", {}, "Why not …?"),
     el("form", { class: "row noprint", onsubmit: (event) => { event.preventDefault(); why(); } }, field, known, el("button", {}, "Ask")), place,
     plan.ruled_out.length ? table("Ruled out", [
-      { title: "count", number: true, cell: (r) => format.fixed(r.count, 0) }, { title: "of", cell: (r) => r.unit },
-      { title: "reason", cell: (r) => r.reason }, { title: "example", cell: (r) => r.example || "-" },
+      { title: "left out", number: true, cell: (r) => `${format.fixed(r.count, 0)} ${r.unit}` },
+      { title: "why", cell: (r) => [r.reason, r.example && el("small", {}, `Such as ${r.example}`)] },
     ], plan.ruled_out) : null,
     unranked(plan, (row) => {
       const providers = [question.provider ?? []].flat();
@@ -415,7 +417,7 @@ function unranked(plan, why) {
     fill(place, table(`${Math.min(AT_ONCE, found.length)} of ${found.length} instances without a plan`, [
       { title: "instance", kind: "name", cell: (row) => [row.instance, el("small", {}, row.provider)] },
       { title: "GPUs", cell: (row) => `${format.plain(row.count)} x ${row.accelerator}` },
-      { title: "", cell: (row) => el("button", { type: "button", class: "quiet", "aria-label": `Why not ${row.provider} ${row.instance}?`, onclick: () => why(row) }, "Why not?") },
+      { title: el("span", { class: "unseen" }, "ask"), cell: (row) => el("button", { type: "button", class: "quiet", "aria-label": `Why not ${row.provider} ${row.instance}?`, onclick: () => why(row) }, "Why not?") },
     ], found.slice(0, AT_ONCE)));
   }
 

@@ -2,9 +2,9 @@
 
 import { chart, numbersAxis, palette, timesAxis } from "./charts.js";
 import { el, table } from "./dom.js";
-import { fold } from "./form.js";
+import { fold, foldOf } from "./form.js";
 import * as format from "./format.js";
-import { figure, linkOrigins, openOrigin } from "./origins.js";
+import { figure, linkOrigins, openOrigin, own } from "./origins.js";
 
 const AXES = { ttft: "TTFT", tpot: "TPOT" };
 const MOST_BARS = 10;
@@ -31,8 +31,11 @@ const ON_FRONT = "front-";
 const keyOf = (plan, row) => (rowsOf(plan).includes(row) ? String(row.rank) : `${ON_FRONT}${frontRows(plan).indexOf(row) + 1}`);
 export const rowOf = (plan, key) => (key.startsWith(ON_FRONT) ? frontRows(plan)[Number(key.slice(ON_FRONT.length)) - 1] : rowsOf(plan).find((row) => String(row.rank) === key));
 
-/** Cost against time: each ranked plan a point, the front a line; a point that is clicked is shown: `select(key)`. */
-export function front(plan, select) {
+/**
+ * Cost against time: each ranked plan a point, the front a line; a point that is clicked is shown: `select(key)`.
+ * `origins(row)` asks for the provenance of a row, in which its time is called `takes`.
+ */
+export function front(plan, select, { origins, takes }) {
   const target = targetOf(plan);
   const points = (rows) => rows.map((row) => ({ value: [timeOf(plan, row), row.cost_usd], row, key: keyOf(plan, row) })); // the library gives copies back
   const lower = points(frontRows(plan));
@@ -50,7 +53,12 @@ export function front(plan, select) {
         { name: "cheapest at each time", type: "line", data: lower, symbolSize: 7, lineStyle: { width: 2 } },
         { name: "plans", type: "scatter", data: all, symbolSize: (v, p) => (p.data.row.rank === 1 ? 16 : 9), itemStyle: { opacity: 0.75 } },
       ],
-    }), { click: (p) => select(p.data.key) }));
+    }), { click: (p) => select(p.data.key) }),
+    lower.length ? foldOf("front", `${lower.length} on the line`, () => table("The cheapest at each time", [
+      { title: target ? AXES[target] ?? target : "time", number: true, cell: (p) => own(AXES[target] ? `${AXES[target]} of the plan` : takes, format.seconds(p.value[0]), origins(p.row)) }, { title: "cost", number: true, cell: (p) => own("cost of the plan", format.usd(p.value[1]), origins(p.row)) },
+      { title: "machines", kind: "name", cell: (p) => [`${p.row.num_instances} x ${p.row.instance}`, el("small", {}, `${p.row.provider}: ${p.row.num_gpus} x ${p.row.gpu}`)] },
+      { title: el("span", { class: "unseen" }, "show"), cell: (p) => el("button", { type: "button", class: "quiet noprint", "aria-label": `Show ${p.row.num_instances} x ${p.row.provider} ${p.row.instance}`, onclick: () => select(p.key) }, "Show") },
+    ], lower)) : null);
 }
 
 /** Single changes of the best plan as a tornado of cost, with the table of all that they do; `origins` asks for where it comes from. */

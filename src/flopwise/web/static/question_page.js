@@ -2,7 +2,7 @@
 
 import { ask, options } from "./api.js";
 import { IS_FILE, attachedFiles, missingNote } from "./attached.js";
-import { el, failed, fill, skeleton, statusLine } from "./dom.js";
+import { el, failed, fill, jump, markInvalid, skeleton, statusLine } from "./dom.js";
 import { PAUSE_MS, fromAddress, input, others, toAddress } from "./form.js";
 import * as format from "./format.js";
 
@@ -28,10 +28,10 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
   const state = Object.keys(given).length ? given : { ...start };
   const form = el("form", { class: "form card", "aria-label": title, onsubmit: (event) => { event.preventDefault(); answer(); } });
   const status = statusLine();
-  const results = el("div", { id: "results" });
+  const results = el("div", { id: "results", tabindex: "-1" });
   let running = null;
   let timer = 0;
-  fill(main, el("h1", {}, title), el("div", { class: "split" }, form, el("div", {}, status.line, results)));
+  fill(main, el("h1", {}, title), el("div", { class: "split" }, form, jump(results), el("div", {}, status.line, results)));
 
   function change(key, value) {
     if (value === "" || (Array.isArray(value) && !value.length)) delete state[key];
@@ -70,6 +70,7 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
     if (!results.querySelector("section")) fill(results, skeleton());
     results.classList.add("stale");
     results.setAttribute("aria-busy", "true");
+    markInvalid(form);
     try {
       const used = Object.fromEntries(Object.entries(files).filter(([name]) => Object.values(state).includes(name) || name.endsWith(".yaml")));
       const question = { ...state, ...(Object.keys(used).length ? { files: used } : {}) };
@@ -79,9 +80,10 @@ export async function questionPage(main, { title, noun, fields, start, draw, emp
       status.quiet(`Answered in ${format.seconds((performance.now() - begun) / 1000)}.`);
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      fill(results, failed(problem));
-      if (problem.details?.document) draw(problem.details.document, results, state);
+      fill(results, failed(problem, true));
       status.quiet("No answer.");
+      markInvalid(form, problem.details?.status === 400 ? problem.message : "");
+      if (problem.details?.document) draw(problem.details.document, results, state);
     }
     settle();
   }

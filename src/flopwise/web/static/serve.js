@@ -3,11 +3,11 @@
 import { ask, facts, job } from "./api.js";
 import { attach, attachedNote, detach, missingNote } from "./attached.js";
 import { chart, numbersAxis, timeAxis, timesAxis } from "./charts.js";
-import { dropZone, el, fill, table, tiles } from "./dom.js";
+import { band, dropZone, el, fill, table, tiles } from "./dom.js";
 import { counts, times } from "./form.js";
 import * as format from "./format.js";
 import { questionPage } from "./question_page.js";
-import { figure, linkOrigins, ofEstimate } from "./origins.js";
+import { figure, interval, linkOrigins, ofEstimate } from "./origins.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
 const scales = (state) => Boolean(state.autoscale);
@@ -29,12 +29,17 @@ const FIELDS = [
   { key: "cool_down", label: "Scale-down window", range: times(1, 3600), when: scales },
 ];
 const START = { model: "Llama-3.1-8B", gpu: "l40s", rate: "2", input: "1024", output: "256", duration: "5min", ttft: "1s" };
+const EXAMPLES = [
+  ["One replica", "Llama-3.1-8B on an L40S, two requests a second", "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&input=1024&output=256&duration=5min&ttft=1s"],
+  ["Autoscaling", "the same at eight requests a second, with up to six replicas", "/serve?model=Llama-3.1-8B&gpu=l40s&rate=8&input=1024&output=256&duration=10min&ttft=1s&autoscale=concurrency&target=8&min_replicas=1&max_replicas=6&cold_start=60s"],
+];
 const TITLES = { ttft_s: "TTFT", tpot_s: "TPOT", itl_s: "between tokens", e2e_s: "whole request" };
 
 export function show(main) {
   return questionPage(main, {
     title: "Serve", noun: "simulate", fields: FIELDS, start: START, needs: (state, files) => state.model && state.gpu && (!state.trace || files[TRACE]),
-    empty: [el("h2", {}, "What do users see?"), el("p", {}, "Choose a model and a GPU; requests are simulated through every engine step.")],
+    empty: [el("h2", {}, "What do users see?"), el("p", {}, "Choose a model and a GPU; requests are simulated through every engine step."),
+      el("div", { class: "choices" }, EXAMPLES.map(([name, text, address]) => el("a", { href: address }, el("b", {}, name), text)))],
     before: ({ state, change, files, drawForm }) => traceField(state, change, files, drawForm),
     run: async (noun, question, how) => {
       const own = { ...question };
@@ -42,7 +47,10 @@ export function show(main) {
       const [run, curve] = await Promise.all([job(noun, { ...own, explain: true }, how), latencyCurve(own, how).catch((problem) => { if (problem.name === "AbortError") throw problem; return null; })]);
       return { run, curve };
     },
-    draw: (found, place, question) => drawRun(found.run ?? found, found.curve ?? null, place, question),
+    draw: (found, place, question) => {
+      if (found.run) drawRun(found.run, found.curve, place, question);
+      else if (found.feasible === false) place.append(el("p", {}, el("a", { href: `/estimate?${new URLSearchParams({ question: "memory", task: "serve", ...Object.fromEntries(Object.entries(question).filter(([key]) => OF_MEMORY.includes(key))) })}` }, "What would make it fit")));
+    },
   });
 }
 
@@ -68,6 +76,7 @@ function traceField(state, change, files, drawForm) {
   return zone;
 }
 
+const OF_MEMORY = ["model", "gpu", "tp", "pp", "ep", "dp", "weights", "kv_dtype", "engine"];
 const OF_SERVE = ["model", "gpu", "tp", "pp", "ep", "dp", "weights", "kv_dtype", "engine", "input", "output"];
 
 /** The sweep of `flopwise serve --sweep concurrency`, for the same deployment. */
@@ -78,6 +87,18 @@ function ownQuestion(question) {
   return Object.fromEntries(Object.entries(question).filter(([key, value]) => OF_SERVE.includes(key) && !(["input", "output"].includes(key) && !/^\d+k?$/.test(value))));
 }
 
+/** Both ends of the interval of a percentile; null where it has none. */
+function endsOf(run, key, percentile) {
+  const ends = [run[`${key}_${percentile}_low`], run[`${key}_${percentile}_high`]];
+  return ends.every(Number.isFinite) ? ends : null;
+}
+
+/** The same as text, each end with its provenance. */
+function withEnds(run, key, percentile, before = "") {
+  const ends = endsOf(run, key, percentile);
+  return ends && [before, interval(`${TITLES[key]} ${percentile}`, ...ends, format.seconds)];
+}
+
 function drawRun(run, curve, place, question) {
   const line = run.timeline;
   const percent = (share) => (share === null || share === undefined ? null : format.percent(share));
@@ -85,13 +106,13 @@ function drawRun(run, curve, place, question) {
   fill(place,
     el("section", { class: "card", "aria-label": "The run" }, el("h2", {}, run.verdict), tiles([
       ["Answered", format.fixed(run.completed, 0), run.dropped ? `${format.fixed(run.dropped, 0)} dropped` : "none dropped", null, "answered"],
-      ["TTFT p95", run.ttft_s.p95 === null ? null : format.seconds(run.ttft_s.p95), null, null, "TTFT p95"], ["TPOT p95", run.tpot_s.p95 === null ? null : format.seconds(run.tpot_s.p95), null, null, "TPOT p95"],
+      ...["ttft_s", "tpot_s"].map((key) => [`${TITLES[key]} p95`, format.known(run[key].p95, format.seconds) === "-" ? null : format.seconds(run[key].p95), withEnds(run, key, "p95", "80 % interval: "), endsOf(run, key, "p95") && band(endsOf(run, key, "p95")[0], run[key].p95, endsOf(run, key, "p95")[1]), `${TITLES[key]} p95`]),
       ["Within all targets", percent(run.goodput_frac), null, null, "within all targets"], ["Busy", percent(run.utilisation_frac), null, null, "busy"], ["Cache at most", percent(run.kv_peak_frac), null, null, "cache at most"],
       ["Replica-hours", format.plain(run.replica_hours), null, null, "replica-hours"], ["Cost", run.cost_usd === null ? null : format.usd(run.cost_usd), null, null, "cost of the run"],
     ])),
-    el("section", { class: "card" }, el("h2", {}, "Percentiles"), table("As simulated", [
-      { title: "", cell: ([, name]) => name },
-      ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key, name]) => (run[key][p] === null ? "-" : figure(`${name} ${p}`, format.seconds(run[key][p]))) })),
+    el("section", { class: "card" }, el("h2", {}, "Percentiles"), table("As simulated, the median and p95 with their 80 % intervals", [
+      { title: "latency", cell: ([, name]) => name },
+      ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key, name]) => (run[key][p] === null ? "-" : [figure(`${name} ${p}`, format.seconds(run[key][p])), el("small", {}, withEnds(run, key, p))]) })),
     ], Object.entries(TITLES))),
     el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(run) : null, points.length > 1 ? throughput(points, question) : null),
     run.assumptions?.length ? el("section", { class: "card" }, el("h2", {}, "Assumed"), el("ul", {}, run.assumptions.map((text) => el("li", {}, text)))) : null);
@@ -110,8 +131,8 @@ function timeline(run) {
     })), el("p", { class: "note" }, note));
   const several = line.replicas && new Set(line.replicas).size > 1;
   return [
-    over("Running and waiting requests", `${format.plain(run.mean_running)} run and ${format.plain(run.mean_queue)} wait on average.`, [["running", "running"], ["queue", "waiting"]].filter(([key]) => line[key])),
-    line.blocks && over("KV cache: blocks in use", ["At most ", figure("cache at most", format.percent(run.kv_peak_frac)), ` of the cache, ${format.percent(run.kv_mean_frac)} on average.`], [["blocks", "blocks"]]),
+    over("Running and waiting requests", [figure("running on average", format.plain(run.mean_running)), " run and ", figure("waiting on average", format.plain(run.mean_queue)), " wait on average."], [["running", "running"], ["queue", "waiting"]].filter(([key]) => line[key])),
+    line.blocks && over("KV cache: blocks in use", ["At most ", figure("cache at most", format.percent(run.kv_peak_frac)), " of the cache, ", figure("cache on average", format.percent(run.kv_mean_frac)), " on average."], [["blocks", "blocks"]]),
     several && over("Replicas", [`Between ${format.plain(Math.min(...line.replicas))} and ${format.plain(Math.max(...line.replicas))}; `, figure("replica-hours", format.plain(run.replica_hours)), " replica-hours", run.cost_usd === null ? "" : [", ", figure("cost of the run", format.usd(run.cost_usd))], "."], [["replicas", "replicas", true]]),
   ];
 }

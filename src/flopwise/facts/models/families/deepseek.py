@@ -69,13 +69,14 @@ def _predictors(c: Fields, width: int, layer: Items) -> tuple[list[Items], tuple
     count = c.count("num_nextn_predict_layers")
     if not count:
         return [], ()
+    layers, them = ("1 layer", "it") if count == 1 else (f"{count} layers", "them")
     if not c.flag("flopwise_mtp"):
         return [], (
-            f"{count} multi-token-prediction layers left out, as transformers does; 'flopwise_mtp': true counts them",
+            f"{layers} for multi-token prediction left out, as in transformers; 'flopwise_mtp': true counts {them}",
         )
     norms = RMS("mtp/embed_norm", width), RMS("mtp/hidden_norm", width)
     merged = (*norms, Linear("mtp/project", 2 * width, width), *layer)
-    return [merged] * count, (f"{count} multi-token-prediction layers counted",)
+    return [merged] * count, (f"{layers} for multi-token prediction counted",)
 
 
 def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:
