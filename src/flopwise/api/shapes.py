@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.options import BATCH, CONTEXT, DEGREE, OptionError, take
+from flopwise.options import BATCH, CONTEXT, DEGREE, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,40 +64,13 @@ def advise(
         >>> 0 < answer.memory_bound_frac < 1
         True
     """
-    from flopwise.shapes.answer import shape_answer
-    from flopwise.shapes.clocks import DecodeClock, TrainingClock
-    from flopwise.training.spec import DataSpec, TrainingSpec
+    from flopwise.shapes.answer import ShapeAnswer
+    from flopwise.shapes.request import ShapeRequest
 
-    of_training = {"precision": precision, "stack": stack, "attention": attention}
-    of_serving = {"weights": weights, "kv_dtype": kv_dtype, "engine": engine}
-    others: dict[str, dict[str, Any]] = {"train": of_serving, "serve": {**of_training, "ep": ep}}
-    others["serve"]["offload"] = offload or None
-    if task not in others:
-        raise SpecError(f"unknown task {str(task)[:40]!r}; allowed: {', '.join(others)}")
-    for name, value in others[task].items():
-        if value is not None:
-            raise OptionError(name, f"does not go with --task {task}")
-    for name, size in {"tp": tp, "batch": batch, "seq": seq, "ep": ep}.items():
-        if size is not None and size < 1:
-            raise SpecError(f"{name} {size}; give 1 or more")
-    (training,) = take({"offload": offload}, TrainingSpec)
-    if foreign := sorted({*training.offload} - {"optimizer"}):
-        raise OptionError("offload", f"a review of shapes has the optimizer alone, not {', '.join(foreign)}")
+    request = ShapeRequest(
+        task=task, tp=tp, batch=batch, seq=seq, ep=ep, precision=precision, stack=stack, attention=attention,
+        offload=offload or None, weights=weights, kv_dtype=kv_dtype, engine=engine,
+    )  # fmt: skip
     machines, source = take(options, MachineSpec, SourceSpec)
     architecture, facts = source.model_with_layers(model), source.catalog
-    cluster, tokens = machines.cluster(tp, facts), DataSpec(seq=seq).seq_len(architecture)
-    if task == "serve":
-        return shape_answer(DecodeClock.of(architecture, cluster, facts, tp=tp, batch=batch, seq=tokens, **of_serving))
-    return shape_answer(
-        TrainingClock.of(
-            architecture,
-            cluster,
-            facts,
-            tp=tp,
-            ep=ep or 1,
-            batch=batch,
-            seq=tokens,
-            offload=bool(training.offload),
-            **of_training,
-        )
-    )
+    return ShapeAnswer.of(request.clock(architecture, machines.cluster(tp, facts), facts))

@@ -72,7 +72,8 @@ def tiered_usd(nbytes: Floats, tiers: tuple[tuple[float, float], ...]) -> Floats
 def volume_usd(provider: str, kind: VolumeKind, nbytes: float, facts: Facts) -> tuple[float, VolumePrice] | None:
     """(USD a month, price) of `nbytes` stored, sent out or sent between zones; None where no price is known.
 
-    Source: data/storage_prices.csv. Assumes: as `tiered_usd`.
+    Source: arithmetic; the tiers are the provider's, each with its page.
+    Assumes: no other volume of the account fills the lower tiers.
 
     Raises: SpecError: negative bytes.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from flopwise.cost.fabric import fabric, pcie_bytes_per_s
 from flopwise.ops.tensors import sharded_parameters
@@ -49,6 +49,37 @@ class ShapeAnswer(Result):
     settings: tuple[tuple[str, str], ...]
 
     table: ClassVar[str] = "operations"
+
+    @classmethod
+    def of(cls, clock: Clock) -> Self:
+        """The kernels of a pass, and what to change: each finding is a single change beside the model as it is.
+
+        Raises:
+            MissingFactError: the device lacks a rate that the pass needs.
+        """
+        now_s = scalar(clock.pass_s())
+        case = Case(clock, now_s, clock.kernels(now_s))
+        findings = [finding for rule in RULES for finding in rule(case)]
+        device = f"{clock.cluster.accelerator.name}, tp {clock.tp}"
+        stacks: tuple[StackTime, ...] = ()
+        if isinstance(clock, TrainingClock):
+            recipe, device = clock.recipe, device + f", ep {clock.ep}" * (clock.ep > 1)
+            stacks = tuple(_stack_times(clock)) if recipe.lora is None else ()
+            findings += [*_stack_findings(case, stacks), *_attention_findings(case, clock), *_link_findings(case)]
+            findings += _transfer_findings(case, clock)
+            work = f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"
+            way = ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}")
+        else:
+            findings += _link_findings(case)
+            work = f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"
+            way = ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}")
+        advice = (finding for finding in findings if isinstance(finding, Advice))
+        return cls(
+            clock=clock, pass_s=now_s, operations=case.kernels,
+            advice=tuple(sorted(advice, key=lambda a: (not a.needed, -a.gain_s))),
+            fine=tuple(finding for finding in findings if isinstance(finding, Fine)),
+            stacks=stacks, settings=(("pass", work), ("accelerator", device), way),
+        )  # fmt: skip
 
     @property
     def verdict(self) -> str:
@@ -103,37 +134,6 @@ class ShapeAnswer(Result):
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions on the model and the machine."""
         return tuple(dict.fromkeys((*self.clock.model.notes, *self.clock.cluster.assumptions)))
-
-
-def shape_answer(clock: Clock) -> ShapeAnswer:
-    """The kernels of a pass, and what to change: each finding is a single change beside the model as it is.
-
-    Raises:
-        MissingFactError: the device lacks a rate that the pass needs.
-    """
-    now_s = scalar(clock.pass_s())
-    case = Case(clock, now_s, clock.kernels(now_s))
-    findings = [finding for rule in RULES for finding in rule(case)]
-    device = f"{clock.cluster.accelerator.name}, tp {clock.tp}"
-    stacks: tuple[StackTime, ...] = ()
-    if isinstance(clock, TrainingClock):
-        recipe, device = clock.recipe, device + f", ep {clock.ep}" * (clock.ep > 1)
-        stacks = tuple(_stack_times(clock)) if recipe.lora is None else ()
-        findings += [*_stack_findings(case, stacks), *_attention_findings(case, clock), *_link_findings(case)]
-        findings += _transfer_findings(case, clock)
-        work = f"forward and backward of {clock.batch:,} x {clock.seq:,} tokens on one rank"
-        way = ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}")
-    else:
-        findings += _link_findings(case)
-        work = f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"
-        way = ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}")
-    advice = (finding for finding in findings if isinstance(finding, Advice))
-    return ShapeAnswer(
-        clock=clock, pass_s=now_s, operations=case.kernels,
-        advice=tuple(sorted(advice, key=lambda a: (not a.needed, -a.gain_s))),
-        fine=tuple(finding for finding in findings if isinstance(finding, Fine)),
-        stacks=stacks, settings=(("pass", work), ("accelerator", device), way),
-    )  # fmt: skip
 
 
 def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:

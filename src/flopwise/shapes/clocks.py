@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.sustained import training_rates
-from flopwise.errors import MissingFactError
-from flopwise.facts import defaults
 from flopwise.facts.architecture import Model, Stack
-from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine, TrainingStack
-from flopwise.ops.degrees import check_expert_parallel
 from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.types import Array, Ints
@@ -27,18 +23,12 @@ from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_sh
 from flopwise.training.blocks import BlockContext, BoostedKernels, block_kernels, kernels_of
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.on_device import recipe_on
-from flopwise.training.spec import TrainingSpec
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import StepTable, at_sustained_clock, block_list, step_table
 from flopwise.values import dataclass
 
 ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""
-COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
-"""Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
-TRAINED_BATCH, DECODED_BATCH = 1, 32
-"""Sequences of a pass where none are given."""
 MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
@@ -56,26 +46,6 @@ class DecodeClock:
     seq: int = 1
     task: str = "serve"
     flash: bool = True
-
-    @classmethod
-    def of(
-        cls, model: Model, cluster: Cluster, facts: Facts, *, tp: int, batch: int | None, seq: int,
-        weights: str | None, kv_dtype: str | None, engine: str | None,
-    ) -> Self:  # fmt: skip
-        """The clock of a model in formats and with an engine by their names; None: as by default.
-
-        Raises:
-            MissingFactError: the model does not generate tokens.
-        """
-        if model.kind not in ("decoder", "encoder-decoder", "vision-text"):
-            raise MissingFactError(
-                f"{model.name} does not generate tokens: there is no decoding to advise on; --task train"
-            )
-        return cls(
-            model=model, cluster=cluster, weights=facts.weight_format(weights or defaults.WEIGHTS),
-            kv_dtype=facts.cache_format(kv_dtype or defaults.CACHE), engine=facts.engine(engine or defaults.ENGINE),
-            tp=tp, batch=DECODED_BATCH if batch is None else batch, seq=seq,
-        )  # fmt: skip
 
     @property
     def dtype(self) -> str:
@@ -142,25 +112,6 @@ class TrainingClock:
     towers: bool = False  # a multimodal model's towers see a sample with each sequence
     seen: dict[Any, BoostedKernels] = field(default_factory=dict, repr=False, compare=False)  # blocks timed already
     task: str = "train"
-
-    @classmethod
-    def of(
-        cls, model: Model, cluster: Cluster, facts: Facts, *, tp: int, ep: int, batch: int | None, seq: int,
-        precision: str | None, stack: str | None, attention: str | None, offload: bool,
-    ) -> Self:  # fmt: skip
-        """The clock of a model in a recipe by its names; None: as by default.
-
-        Raises:
-            SpecError: a choice that does not exist, or experts that `ep` ranks cannot share.
-        """
-        check_expert_parallel(model, ep)
-        sequences = TRAINED_BATCH if batch is None else batch
-        spec = TrainingSpec(precision=precision or "bf16", stack=stack, attention=attention)
-        recipe, _ = recipe_on(spec.recipe(seq, sequences, facts), cluster.accelerator)
-        return cls(
-            model=model, recipe=recipe, cluster=cluster, tp=tp, ep=ep, batch=sequences, offload=offload,
-            compared=tuple(map(facts.stack, COMPARED)),
-        )  # fmt: skip
 
     @property
     def dtype(self) -> str:
