@@ -102,8 +102,8 @@ def test_what_the_process_held_before_is_recorded_without_the_model(
     with record(Module(), store=store, seq=8) as run:
         run.step()
     assert Recorded.of(store).values("untrained_memory_bytes", "cpu").tolist() == [4e8]
-    assert LocalDevices(kind="cuda", name="x", count=1, accelerator=None).untrained_bytes(1.0) is None
-    assert LocalDevices(kind="cpu", name="x", count=1, accelerator=None).untrained_bytes(None) is None
+    assert LocalDevices(kind="cuda", name="x", count=1, accelerator=None).untrained_bytes(Module()) is None
+    assert LocalDevices(kind="cpu", name="x", count=1, accelerator=None).untrained_bytes(print) is None
 
 
 def test_waiting_for_data_is_measured_apart(store: Path) -> None:

@@ -49,6 +49,15 @@ def resident_bytes() -> float | None:
     return None
 
 
+def _module_bytes(given: Any) -> float | None:
+    """Memory of a module's parameters, buffers and gradients as they are now; None for what is no module."""
+    if not hasattr(given, "parameters") or not hasattr(given, "buffers"):
+        return None
+    tensors = [*given.parameters(), *given.buffers()]
+    tensors += [one.grad for one in tensors if getattr(one, "grad", None) is not None]
+    return float(sum(one.numel() * one.element_size() for one in tensors))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDevices:
     """The devices that this process computes on: `count`, kind, name, and the catalog row if one is known."""
@@ -59,11 +68,12 @@ class LocalDevices:
     accelerator: Accelerator | None
     notes: tuple[str, ...] = ()
 
-    def untrained_bytes(self, model_bytes: float | None) -> float | None:
-        """Of a CPU: memory that the process holds now beside its model, as its interpreter, libraries and data.
+    def untrained_bytes(self, subject: Any) -> float | None:
+        """Of a CPU: memory that the process holds now beside the module, as its interpreter, libraries and data.
 
-        None on a GPU, whose allocator counts nothing of them, and where the model's size is not known.
+        None on a GPU, whose allocator counts nothing of them, and for what is no module.
         """
+        model_bytes = _module_bytes(subject)
         held = resident_bytes() if self.kind == "cpu" and model_bytes is not None else None
         return None if held is None or model_bytes is None else max(held - model_bytes, 0.0)
 

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from flopwise.callbacks.budget import RunBudget
 from flopwise.callbacks.devices import EnergyMeter, LocalDevices, torch_cuda
 from flopwise.callbacks.settings import RecordingSpec
-from flopwise.callbacks.subject import module_bytes, trained_model
+from flopwise.callbacks.subject import trained_model
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
@@ -184,7 +184,7 @@ class TrainingRecorder:
         self.spec, self.expected = spec, expected
         self.gpus = spec.gpus or self.num_ranks
         self.devices = LocalDevices.of(facts, spec.gpu)
-        self._untrained_bytes = self.devices.untrained_bytes(module_bytes(subject))
+        self._untrained_bytes = self.devices.untrained_bytes(subject)
         self.subject = trained_model(subject, facts, name=None if expected is None else expected.model)
         self.precision = spec.precision or str(
             (settings or {}).get("precision") or (expected.precision if expected else "bf16")

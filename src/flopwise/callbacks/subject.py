@@ -120,15 +120,6 @@ def _of_module(module: Any, name: str | None) -> TrainedModel:
     return TrainedModel(name=name, model=None, parameters=size, trained_frac=share, basis=basis)
 
 
-def module_bytes(given: Any) -> float | None:
-    """Memory of a module's parameters, buffers and gradients as they are now; None for what is no module."""
-    if not hasattr(given, "parameters") or not hasattr(given, "buffers"):
-        return None
-    tensors = [*given.parameters(), *given.buffers()]
-    tensors += [one.grad for one in tensors if getattr(one, "grad", None) is not None]
-    return float(sum(one.numel() * one.element_size() for one in tensors))
-
-
 def _published_name(module: Any) -> str:
     """The name that a module was loaded by, else that of its class."""
     path = str(getattr(getattr(module, "config", None), "_name_or_path", "") or "")
