@@ -74,8 +74,8 @@ class LocalDevices:
         None on a GPU, whose allocator counts nothing of them, and for what is no module.
         """
         model_bytes = _module_bytes(subject)
-        held = resident_bytes() if self.kind == "cpu" and model_bytes is not None else None
-        return None if held is None or model_bytes is None else max(held - model_bytes, 0.0)
+        resident = resident_bytes() if self.kind == "cpu" and model_bytes is not None else None
+        return None if resident is None or model_bytes is None else max(resident - model_bytes, 0.0)
 
     def memory(self) -> Iterator[tuple[str, dict[str, float]]]:
         """(device, its metrics of memory): what the allocator counted, or the resident set of the process."""
