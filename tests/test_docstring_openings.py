@@ -11,20 +11,18 @@ RIDDLES = {"What", "Whether", "How", "Which", "Where", "Who", "Whose", "Those", 
 """First words of a docstring that alludes to the value in place of naming it."""
 
 
-def public(node: ast.AST, path: str) -> Iterator[tuple[str, str]]:
-    """(place, docstring) of every public function, class and method."""
-    for child in getattr(node, "body", []):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and child.name[0] != "_":
-            yield f"{path}:{child.name}", ast.get_docstring(child) or ""
-            if isinstance(child, ast.ClassDef):
-                yield from public(child, f"{path}:{child.name}")
+def definitions(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(place, docstring) of every function, class and method, private ones, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield f"{node.lineno} {node.name}", ast.get_docstring(node) or ""
 
 
 def test_a_docstring_names_the_value_that_is_returned() -> None:
     found = [
-        (place, text.splitlines()[0])
+        (file.relative_to(PACKAGE).as_posix(), place, text.splitlines()[0])
         for file in sorted(PACKAGE.rglob("*.py"))
-        for place, text in public(ast.parse(file.read_text(encoding="utf-8")), str(file.relative_to(PACKAGE)))
+        for place, text in definitions(ast.parse(file.read_text(encoding="utf-8")))
         if text and text.split()[0] in RIDDLES
     ]
     assert found == []

@@ -127,7 +127,7 @@ def _make_folders(goal: Path, name: str, made: list[Path]) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether something stands there that can be replaced. Raises: IsADirectoryError: a folder does."""
+    """True if something stands there that can be replaced. Raises: IsADirectoryError: a folder does."""
     if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(errno.EISDIR, f"{path.name} is a folder")
     return path.exists() or path.is_symlink()

@@ -241,7 +241,7 @@ def chip_fact(chip: Accelerator, field: str, unit: str, value: float | None = No
 
 
 def _counting(work: Work) -> str:
-    """How the operations of `work` are counted."""
+    """The rule by which the operations of `work` are counted."""
     if work.kind == "matmul" and work.m is not None and work.n is not None and work.k is not None:
         return f"2 x {number(work.m):.12g} x {number(work.n):.12g} x {number(work.k):.12g}"
     if work.kind == "attention":

@@ -33,7 +33,7 @@ class Result:
             """The answer by key, its values as they are."""
 
         def picture(self) -> Picture:
-            """What `plot` draws. SpecError where nothing is there to be drawn."""
+            """The picture that `plot` draws. SpecError where nothing is there to be drawn."""
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints."""
@@ -141,7 +141,7 @@ class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep
 
 
 def _name(row: Any) -> str:
-    """What a row of facts is called."""
+    """The name of a row of facts."""
     names = ("name", "gpu", "instance", "region")
     values = row if isinstance(row, Mapping) else {name: getattr(row, name, None) for name in names}
     return str(values.get("name") or values.get("gpu") or f"{values.get('instance')} in {values.get('region')}")

@@ -90,9 +90,9 @@ class _Unmade:
         if instance is not None and self.filled < FEW:
             self.filled += 1
             return partial(self.fill, instance)
-        return self.compiled().__get__(instance, owner)
+        return self.initialiser().__get__(instance, owner)
 
-    def compiled(self) -> Any:
+    def initialiser(self) -> Any:
         """The function, which from now on is the method of the class."""
         made = self.cls.__dict__["__init__"]
         if made is self:
@@ -117,7 +117,7 @@ class _Unmade:
                 continue
             object.__setattr__(instance, field.name, value)
         if left or not complete:
-            self.compiled()(instance, *args, **given)
+            self.initialiser()(instance, *args, **given)
         elif hasattr(instance, "__post_init__"):
             instance.__post_init__()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from each import each
 from flopwise.api.facts import instances
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.catalog import load_facts
+from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.offers import PURCHASES, Offer
 from flopwise.options import PROVIDER_ALIASES
 
@@ -179,6 +181,21 @@ def test_filters_agree_with_a_plain_scan() -> None:
     )
     assert {o.instance for o in instances("P5.48XLARGE")} == {"p5.48xlarge"}
     assert all((o.on_demand_usd_per_hour or 9) <= 1 for o in instances(max_usd_per_hour=1))
+
+
+def test_the_offers_of_one_accelerator_are_those_of_the_whole_table() -> None:
+    for name in dict.fromkeys(offer.accelerator for offer in OFFERS):
+        alone = Facts()
+        assert alone.offers_for(accelerator=name) == tuple(offer for offer in OFFERS if offer.accelerator == name)
+        assert "offers" not in vars(alone), "no other row is read"
+    assert Facts().offers_for(accelerator="RTX-2080") == FACTS.offers_for(accelerator="RTX-2080")
+
+
+def test_offers_of_a_folder_count_for_an_accelerator(tmp_path: Path) -> None:
+    row = "provider,instance,region,accelerator,count,on_demand_usd_per_hour,price_date,source\n"
+    (tmp_path / "instances.csv").write_text(f"{row}me,box,cellar,h100,8,1.5,2026-08-01,own\n", encoding="utf-8")
+    mine = [offer for offer in load_facts(tmp_path).offers_for(accelerator="h100") if offer.provider == "me"]
+    assert [offer.instance for offer in mine] == ["box"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.catalog import folder_files, load_facts, tables
 from flopwise.facts.software import Engine, TrainingStack
-from flopwise.facts.tables import LIKE, FactTable
+from flopwise.facts.tables import LIKE, FactTable, Lazy
 from named import FACTS
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +72,36 @@ def test_every_table_is_overlaid_by_a_file_of_the_same_name(table: FactTable[Any
         (tmp_path / table.file).write_text('{"mine": {"facts": {"colour": 1}}}', encoding="utf-8")
     with pytest.raises(SpecError, match=table.file):
         load_facts(tmp_path)
+
+
+@pytest.mark.parametrize("table", tables(), ids=lambda table: table.file)
+def test_shipped_rows_that_are_made_when_asked_for_are_those_of_the_whole_file(table: FactTable[Any]) -> None:
+    path = DATA / table.file
+    assert dict(table.shipped_records(path)) == table.overlay({}, path)
+
+
+def test_a_row_is_made_once_and_when_it_is_asked_for() -> None:
+    made: list[str] = []
+
+    def upper(key: str) -> str:
+        made.append(key)
+        return key.upper()
+
+    rows = Lazy(["a", "b"], upper)
+    assert ("a" in rows, "c" in rows, len(rows), list(rows), made) == (True, False, 2, ["a", "b"], [])
+    assert (rows["b"], rows["b"], rows.get("c"), made) == ("B", "B", None, ["b"])
+    assert list(rows.items()) == [("a", "A"), ("b", "B")]
+    with pytest.raises(KeyError):
+        rows["c"]
+
+
+def test_a_row_that_is_shipped_twice_is_named(tmp_path: Path) -> None:
+    table = next(table for table in tables() if table.file == "marketplaces.csv")
+    lines = (DATA / table.file).read_text(encoding="utf-8").splitlines()
+    twice = tmp_path / table.file
+    twice.write_text("\n".join([*lines, lines[-1]]), encoding="utf-8")
+    with pytest.raises(SpecError, match=rf"row {len(lines) + 1}, .*appears twice"):
+        table.shipped_records(twice)
 
 
 def test_the_page_of_facts_lists_every_file_that_a_folder_may_hold() -> None:

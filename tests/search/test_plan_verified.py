@@ -114,6 +114,23 @@ def test_verified_plans_hold_their_targets_in_fresh_runs(first: str) -> None:
         assert fresh.ttft_s["p95"] <= workload.ttft.seconds  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("first", ["1s", "1500ms"])
+def test_plans_whose_simulated_odds_are_too_low_get_replicas_or_are_demoted(first: str) -> None:
+    """Targets that estimates hold and simulations do not with enough of a chance: no such plan is among those shown."""
+    traffic = {"requests_per_s": 12, "input_tokens": "lognormal:600:cv=1", "output_tokens": "50:200"}
+    targets = {"ttft": {"p95": first}, "tpot": {"p95": "90ms"}}
+    answer, limit = answered(traffic=traffic, targets=targets), asked(traffic=traffic, targets=targets).ttft
+    runs = [(one.meets, one.simulated.ttft_s["p95"]) for one in answer.plans if one.simulated is not None]
+    assert runs
+    assert limit is not None
+    for met, seconds in runs:
+        assert min(met.values()) >= 0.8
+        assert seconds is not None
+        assert seconds <= limit.seconds
+    assert answer.demoted
+    assert all(min(one.meets.values()) < 0.8 for one in answer.demoted)
+
+
 def test_bursts_take_more_replicas_and_the_plan_says_so() -> None:
     traffic = {"requests_per_s": 6, "input_tokens": 500, "output_tokens": 100}
     calm, bursty = answered(traffic=traffic), answered(traffic={**traffic, "burstiness": 4})

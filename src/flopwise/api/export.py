@@ -135,7 +135,7 @@ def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -
 
 
 def _is_report(path: Path) -> bool:
-    """Whether a path is the folder of a report, or its assessment."""
+    """True if a path is the folder of a report, or its assessment."""
     return path.is_dir() or path.name == "assessment.json"
 
 

@@ -259,14 +259,14 @@ def _sizes(rows: FactRows[Mapping[str, Any]]) -> PointPicture:
 
 
 def _largest(rows: FactRows[LargestModels]) -> BarPicture:
-    """What each device serves in 16 bits, the largest first."""
+    """Memory and 16-bit rate of each device, the largest first."""
     served = [(row.gpu, (row.parameters["serve FP16"] or 0.0) / 1e9) for row in rows]
     largest = sorted(served, key=lambda item: -item[1])[:MOST_BARS]
     return BarPicture(title=rows.title, unit="billion parameters served in 16 bits", rows=largest)
 
 
 def _is_device(name: str, catalog: Facts) -> bool:
-    """Whether a name is one of an accelerator: some clouds call an instance after its own."""
+    """True if a name is one of an accelerator: some clouds call an instance after its own."""
     try:
         catalog.resolve(split_count(name)[1])
     except FlopwiseError:
@@ -275,7 +275,7 @@ def _is_device(name: str, catalog: Facts) -> bool:
 
 
 def _matches(part: str | None, *names: str) -> bool:
-    """Whether a name holds the part that is looked for, whatever the case, dashes and blanks alike."""
+    """True if a name holds the part that is looked for, whatever the case, dashes and blanks alike."""
     return part is None or any(part.lower().replace(" ", "-") in name.lower().replace(" ", "-") for name in names)
 
 

@@ -99,7 +99,7 @@ def memory(
 
 
 def _of_serving(options: Mapping[str, Any]) -> bool:
-    """Whether any of the options is one of serving alone."""
+    """True if any of the options is one of serving alone."""
     of_training = {name for spec in (DataSpec, TrainingSpec, SourceSpec) for name in defaults_of(spec)}
     further = {name: value for name, value in options.items() if name not in of_training and value is not None}
     if not further:

@@ -90,7 +90,7 @@ def _planned_run(
     one: FileRun, spec: ImportSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
     settings: dict[str, object],
 ) -> PlannedRun:  # fmt: skip
-    """What is said and expected of a run; why nothing is, in its notes.
+    """Settings and estimate of a run; the reason in its notes where there is no estimate.
 
     Raises:
         FlopwiseError: a model that was given is not known, or its question cannot be answered.

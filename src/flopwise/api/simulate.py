@@ -129,7 +129,7 @@ def autoscale(
 
 
 def _objective(slo: Slo | None, *limits: Latency | None) -> Slo:
-    """What a request must hold: `slo`, or the limits of TTFT, TPOT and the whole request, whatever the percentile."""
+    """Limits of a good request: `slo`, or those of TTFT, TPOT and the whole request, whatever the percentile."""
     from flopwise.serving.sim.result import Slo
 
     if slo is None:

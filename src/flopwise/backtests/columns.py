@@ -154,7 +154,7 @@ def _lora_targets(row: Row) -> str:
 
 
 def _recompute(column: str, values: Mapping[str, str]) -> Reading:
-    """What is recomputed; `alternate` where the remarks tell of chosen layers, `operations` where of operations."""
+    """The recompute mode; `alternate` where the remarks tell of chosen layers, `operations` where of operations."""
     plain, chosen = _by_word(values, column), _by_word(SELECTIVE, "notes")
     return lambda row: (chosen(row) if (mode := plain(row)) == "selective" else "") or mode
 
@@ -216,7 +216,7 @@ def _memory_compiled(row: Row) -> str:
 
 
 def _offload(row: Row) -> str:
-    """What lies in the host's memory: an optimizer that pages does not, until memory runs out."""
+    """The parts in the host's memory: an optimizer that pages is none, until memory runs out."""
     stated = _lower(row, "offload")
     whole = "paged" not in stated and "cpu" in stated and not re.search("optimizer|param|activation", stated)
     states = "paged" not in stated and ("optimizer" in stated or "param" in stated)

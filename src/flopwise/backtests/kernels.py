@@ -140,7 +140,7 @@ LATENT, ROPE, MLA_QK, MLA_V = 512.0, 64.0, 192.0, 128.0  # DeepSeek-V2/V3 (arXiv
 
 
 def _on_latent(row: Row) -> bool:
-    """Whether prefill runs on the latent, too: SGLang's FlashAttention backend before Blackwell.
+    """True if prefill runs on the latent, too: SGLang's FlashAttention backend before Blackwell.
 
     Its calls have heads of 576 and 512 there (aiconfigurator, collector/sglang/collect_mla.py).
     """

@@ -126,7 +126,7 @@ def _hosts(name: str, facts: Facts) -> Sequence[HostedPrice]:
 
 
 def _api_alternative(request: ComparisonRequest, name: str, price: HostedPrice) -> Alternative:
-    """What an API costs; a price list has no error, so both ends are the value."""
+    """The cost of an API; a price list has no error, so both ends are the value."""
     traffic, usd_per_token = request.traffic, _usd_per_token(price, request.traffic)
     monthly = monthly_volumes(traffic.tokens_per_month, traffic.growth_frac, request.months) * usd_per_token
     cumulative, each = cumulative_usd(0.0, monthly), (1e6 * usd_per_token,) * 3
@@ -146,7 +146,7 @@ def _api_alternative(request: ComparisonRequest, name: str, price: HostedPrice) 
 
 
 def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str]:
-    """What the comparison takes for granted."""
+    """Assumptions of the comparison."""
     own = [kind for kind in request.kinds if kind != "api"]
     notes = [
         "all options are assumed to give good enough answers; only their cost is compared",
@@ -305,7 +305,7 @@ def _total_cost(own: SelfHosted) -> TotalCost:
 def _tipping_points(
     mine: Alternative, api: Alternative, break_even: ApiBreakEven, cost: TotalCost, request: ComparisonRequest
 ) -> list[TippingPoint]:
-    """How far each input would have to move for the other alternative to be the cheaper one."""
+    """The change of each input from which the other alternative is the cheaper one."""
     assert api.total_usd is not None
     assert mine.total_usd is not None
     assert api.usd_per_million_tokens is not None
@@ -348,7 +348,7 @@ def _tipping_points(
 
 
 def _explanation(alternative: Alternative, request: ComparisonRequest) -> str:
-    """How the total of an alternative comes about, in one sentence."""
+    """The composition of an alternative's total, in one sentence."""
     serving = alternative.serving
     assert serving is not None
     month = units.format_usd(alternative.usd_per_month or 0.0)

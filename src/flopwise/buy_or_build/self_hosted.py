@@ -404,14 +404,14 @@ class SelfHostedPlans:
         return UpfrontTraining(run, band)
 
     def _run_price(self, chosen: Candidate, longer: float) -> tuple[float, EffectivePrice]:
-        """What an instance of a training plan costs, `longer` times as long as planned."""
+        """The price of an instance of a training plan for `longer` times the planned time."""
         hours = chosen.seconds * longer / HOUR_S
         billed = run_usd(self._offer(chosen), chosen.purchase, hours, self._facts)
         assert billed is not None, "plans are made of what is sold"
         return billed
 
     def _rentable_units(self, name: str, model: Model) -> RentableUnits | list[str]:
-        """What can be rented to serve, from the plans for the traffic as it is and for much more; or why nothing."""
+        """Machines to serve on, from plans for the traffic as it is and for much more; or the reasons for none."""
         request, traffic = self._request, self._request.traffic
         first = self._serving_plan(name, 1.0, alone=True, simulate=request.simulate)
         if isinstance(first, list):
@@ -455,7 +455,7 @@ class SelfHostedPlans:
 
 
 def _shortfalls(answer: Plan) -> list[str]:
-    """What the nearest miss misses, or else the commonest reasons of the search."""
+    """The targets that the nearest plan misses, or else the commonest reasons of the search."""
     for miss in answer.misses[:1]:
         over = {TARGET_NAMES.get(name, name): times for name, times in miss.shortfall.items() if times > 1}
         short = [f"{name} {times:,.3g} times its limit" for name, times in over.items()]

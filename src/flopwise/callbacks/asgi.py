@@ -168,7 +168,7 @@ class _Answer:
 
     @property
     def is_failure(self) -> bool:
-        """Whether an error was answered, or no whole answer given."""
+        """True if an error was answered, or no whole answer given."""
         return bool(self.failure) or self.status >= 500 or not self._is_whole
 
     async def __call__(self, message: Message) -> None:

@@ -153,7 +153,7 @@ def _loss(model: Any, batch: Any) -> Any:
 
 
 def _states_bytes(optimizer: Any) -> float:
-    """What an optimizer will keep and does not yet: as much as `flopwise memory` says of one by its name, else Adam's.
+    """Bytes of optimizer states that do not exist yet: as `flopwise memory` counts the named one, else Adam's.
 
     Source: torch.optim: two moments as large as the parameter for Adam and its like; one, or none, for SGD.
     Assumes: an optimizer of another kind keeps as much as Adam.
@@ -261,5 +261,5 @@ class _Trials:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, of a GPU or of the host."""
+    """True if an exception says that memory ran out, of a GPU or of the host."""
     return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)

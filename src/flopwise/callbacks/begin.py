@@ -57,7 +57,7 @@ def _common_source(source: SourceSpec, question: Any) -> SourceSpec:
 
 
 def _expectation_of(spec: RecordingSpec, source: SourceSpec, question: Any) -> ExpectedTraining | None:
-    """What is expected of the run: by its plan or its question, or nothing."""
+    """The estimate of the run by its plan or its question, or None."""
     if spec.plan is not None:
         from flopwise.api.plan import read_plan  # noqa: PLC0415 - the search, where a plan is given
 

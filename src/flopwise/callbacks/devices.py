@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,22 +41,26 @@ def resident_peak_bytes() -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
-def resident_bytes() -> float | None:
+def _resident_bytes() -> float | None:
     """Memory that this process holds now; None where the system does not say."""
     with contextlib.suppress(OSError):
-        held = re.search(r"^VmRSS:\s+(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE)
-        if held:
-            return float(held[1]) * 1024
+        line = re.search(r"^VmRSS:\s+(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+        if line:
+            return float(line[1]) * 1024
     return None
 
 
-def _module_bytes(given: Any) -> float | None:
-    """Memory of a module's parameters, buffers and gradients as they are now; None for what is no module."""
-    if not hasattr(given, "parameters") or not hasattr(given, "buffers"):
+def _untrained_bytes(subject: Any) -> float | None:
+    """Memory that this process holds now beside a module: its interpreter, libraries and data.
+
+    None for what is no module, as nothing tells what of the memory is the model's then.
+    """
+    resident = _resident_bytes()
+    if resident is None or not hasattr(subject, "parameters") or not hasattr(subject, "buffers"):
         return None
-    tensors = [*given.parameters(), *given.buffers()]
+    tensors = [*subject.parameters(), *subject.buffers()]
     tensors += [one.grad for one in tensors if getattr(one, "grad", None) is not None]
-    return float(sum(one.numel() * one.element_size() for one in tensors))
+    return max(resident - float(sum(one.numel() * one.element_size() for one in tensors)), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +72,14 @@ class LocalDevices:
     count: int
     accelerator: Accelerator | None
     notes: tuple[str, ...] = ()
-
-    def untrained_bytes(self, subject: Any) -> float | None:
-        """Of a CPU: memory that the process holds now beside the module, as its interpreter, libraries and data.
-
-        None on a GPU, whose allocator counts nothing of them, and for what is no module.
-        """
-        model_bytes = _module_bytes(subject)
-        resident = resident_bytes() if self.kind == "cpu" and model_bytes is not None else None
-        return None if resident is None or model_bytes is None else max(resident - model_bytes, 0.0)
+    untrained_bytes: float | None = None  # of a CPU, what its process held before it trained, the model apart
 
     def memory(self) -> Iterator[tuple[str, dict[str, float]]]:
         """(device, its metrics of memory): what the allocator counted, or the resident set of the process."""
         cuda = torch_cuda() if self.kind == "cuda" else None
         if cuda is None:
-            yield "cpu", {"peak_memory_bytes": resident_peak_bytes()}
+            before = {} if self.untrained_bytes is None else {"untrained_memory_bytes": self.untrained_bytes}
+            yield "cpu", {"peak_memory_bytes": resident_peak_bytes(), **before}
             return
         for index in range(cuda.device_count()):
             peak = float(cuda.max_memory_allocated(index))
@@ -100,12 +98,19 @@ class LocalDevices:
         return None
 
     @classmethod
-    def of(cls, facts: Facts, gpu: str | None = None) -> Self:
+    def of(cls, facts: Facts, gpu: str | None = None, subject: Any = None) -> Self:
         """The devices of this process; `gpu`: what they are, where their own name is not to be taken.
+
+        `subject`: what is going to be trained on them.
 
         Raises:
             SpecError: no such accelerator.
         """
+        found = cls._of(facts, gpu)
+        return found if found.kind != "cpu" else replace(found, untrained_bytes=_untrained_bytes(subject))
+
+    @classmethod
+    def _of(cls, facts: Facts, gpu: str | None) -> Self:
         cuda = torch_cuda()
         if gpu is not None:
             chip = facts.with_custom((gpu,)).resolve(gpu).accelerator

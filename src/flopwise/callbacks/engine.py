@@ -144,7 +144,7 @@ class EngineRecorder:
             self._writer.event(kind, text)
 
     def _reading(self, at_s: float) -> Reading:
-        """What the engine says now.
+        """The present metrics of the engine.
 
         Raises:
             OSError, SpecError: it does not answer, or what answers is no engine that is known.
@@ -160,7 +160,7 @@ class EngineRecorder:
         return reading(series, self.engine, at_s, self._facts)
 
     def _values(self, now: Reading) -> Values:
-        """What the engine says now, and of counters and histograms since the last time."""
+        """The present metrics of the engine; of counters and histograms the growth since the last time."""
         assert self.engine is not None
         values = {metric: now.numbers[name] for name, metric in GAUGES.items() if name in now.numbers}
         if self._last is not None:

@@ -119,7 +119,7 @@ class Agreement:
         """Of all ranks, once they have agreed."""
 
     def _store(self) -> Any | None:
-        """Where the ranks met; None where they do not talk to one another."""
+        """The rendezvous store of the ranks; None where they do not talk to one another."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return None
@@ -148,7 +148,7 @@ class BudgetReachedError(FlopwiseError):
 
 @dataclass(slots=True)
 class _Step:
-    """What is known of a step when it ends."""
+    """The facts of a step at its end."""
 
     number: int
     at_s: float
@@ -183,8 +183,7 @@ class TrainingRecorder:
         )
         self.spec, self.expected = spec, expected
         self.gpus = spec.gpus or self.num_ranks
-        self.devices = LocalDevices.of(facts, spec.gpu)
-        self._untrained_bytes = self.devices.untrained_bytes(subject)
+        self.devices = LocalDevices.of(facts, spec.gpu, subject)
         self.subject = trained_model(subject, facts, name=None if expected is None else expected.model)
         self.precision = spec.precision or str(
             (settings or {}).get("precision") or (expected.precision if expected else "bf16")
@@ -240,11 +239,6 @@ class TrainingRecorder:
             self.event("resumed", f"continues run {self._resumed}")
         if self._records():  # imports and migrations of a database take half a second of one core: not of the steps
             self._safely(self._writer.flush, OPEN_WAIT_S, retry=False)
-        if self._untrained_bytes is not None and self._records():
-            self._safely(
-                self._writer.add, self._now_s(), {"untrained_memory_bytes": self._untrained_bytes}, step=self.steps,
-                device=self.devices.kind,
-            )  # fmt: skip
         threading.Thread(target=self._sample_often, name="flopwise-sampler", daemon=True).start()
         atexit.register(self._end_at_exit)
 
@@ -284,7 +278,7 @@ class TrainingRecorder:
         )  # fmt: skip
 
     def _new_writer(self, store: str | Path | None) -> Any:
-        """What writes the run to the store; None, with a warning, where that cannot be."""
+        """The writer of the run; None, with a warning, where the store cannot be written."""
         from flopwise.records.writer import Writer  # noqa: PLC0415 - a database's libraries, of rank 0 alone
 
         try:
@@ -336,7 +330,7 @@ class TrainingRecorder:
         return self._wall_s + self.elapsed_s
 
     def _records(self) -> bool:
-        """Whether anything is to be written: by rank 0, in the process that the run began in."""
+        """True if anything is to be written: by rank 0, in the process that the run began in."""
         return self._writer is not None and not self._ended and os.getpid() == self._pid
 
     def event(self, kind: str, text: str, *, device: str = "") -> None:

@@ -151,7 +151,7 @@ def _further_memory(tree: Figure, answer: MemoryAnswer) -> list[Figure]:
 
 
 def _remedy_figures(remedies: Iterable[Remedy], now: Figure) -> Iterator[Figure]:
-    """What each change saves of the memory `now`, and the items that it leaves."""
+    """The saving of each change of the memory `now`, and the items that it leaves."""
     before = {item.name: item for item in now.inputs}
     for remedy in remedies:
         parts = []
@@ -164,13 +164,12 @@ def _remedy_figures(remedies: Iterable[Remedy], now: Figure) -> Iterator[Figure]
                 inputs = () if item is None else (item,)
                 parts.append(term(f"{name} with the change: {remedy.change}", size, "B", formula, *inputs))
         after = total(f"memory with the change: {remedy.change}", "B", parts)
-        yield after
         saved = f"saved by the change: {remedy.change}"
         yield term(saved, remedy.saves_bytes, "B", f"{now.name} - {after.name}", now, after)
 
 
 def _quantities(answer: MemoryAnswer) -> dict[str, Figure]:
-    """What the rules of thumb of an answer name of its model and device, by their words for it."""
+    """Figures of model and device that the rules of thumb of an answer name, by their words for them."""
     if not answer.quick:
         return {}
     model, chip = answer.model, answer.accelerator
@@ -207,16 +206,14 @@ def _rule_figures(rules: Iterable[QuickFormula], tree: Figure, quantities: Mappi
         inputs = [quantities[name] for name in dict.fromkeys(words.findall(rule.formula))]
         formula = f"{RULE}: {rule.formula}"
         by_rule = term(f"{rule.name} by the rule", rule.value, rule.unit, formula, *inputs, source=RULE)
-        yield by_rule
-        if rule.estimate is None:
+        if rule.estimate is None or rule.error_frac is None:
+            yield by_rule
             continue
         same = [one for one in tree.inputs if one.unit == rule.unit and one.value == rule.estimate]
         formula = f"{COUNTED}: what the models of this estimate say of it"
         estimated = term(f"{rule.name}, estimated", rule.estimate, rule.unit, formula, *same[:1])
-        yield estimated
-        if rule.error_frac is not None:
-            formula = f"{by_rule.name} / {estimated.name} - 1"
-            yield term(f"error of the rule: {rule.name}", rule.error_frac, "frac", formula, by_rule, estimated)
+        formula = f"{by_rule.name} / {estimated.name} - 1"
+        yield term(f"error of the rule: {rule.name}", rule.error_frac, "frac", formula, by_rule, estimated)
 
 
 def memory_figure(answer: MemoryAnswer) -> Figure:

@@ -233,7 +233,7 @@ FORMAT_FIGURES = {
 
 
 def _format_figures(row: FormatFit) -> Iterator[Figure]:
-    """What stands in the row of a weight format."""
+    """The figures in the row of a weight format."""
     memory = {one.name: one for one in memory_figure(row.memory).inputs}  # of one request
     served = () if row.service is None else serve_figure(row.service).inputs
     known = {one.name: one for one in served} | {

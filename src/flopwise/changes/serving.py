@@ -193,7 +193,7 @@ def allows(model: Model, layout: ServingLayout) -> bool:
 
 
 def _joins(device: Accelerator) -> bool:
-    """Whether a link or PCIe is known that joins such devices."""
+    """True if a link or PCIe is known that joins such devices."""
     try:
         return bool(fabric(device, gpus_per_node=2))
     except MissingFactError:

@@ -110,7 +110,7 @@ def sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
 
 
 def _allows(model: Model, recipe: Recipe, layout: Layout) -> bool:
-    """Whether heads, experts, layers and the sequence allow the degrees."""
+    """True if heads, experts, layers and the sequence allow the degrees."""
     try:
         check_tensor_parallel(model, int(layout.tp))
         check_expert_parallel(model, int(layout.ep))

@@ -98,7 +98,7 @@ class FileGuard:
             self._folder, self._also = "", ()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """What Python calls before it opens a file or starts a program."""
+        """Check an audit event, before Python opens a file or starts a program."""
         if not self._folder:
             return
         if event == "subprocess.Popen":

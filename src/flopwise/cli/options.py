@@ -234,7 +234,7 @@ class QuestionCommand(click.Command):
         return left
 
     def _settings(self, ctx: click.Context) -> dict[str, tuple[Any, str]]:
-        """What files of settings say of the command's options, by their parameters, with the file that says it."""
+        """Values of the command's options in files of settings, by parameter, each with its file."""
         above = ctx.parent.command.name if ctx.parent else None
         settings = read_settings(SET_COMMANDS).of(next((n for n in (self.name, above) if n in SET_COMMANDS), ""))
         values_by_key: dict[str, tuple[Any, str]] = {}
@@ -288,7 +288,7 @@ class QuestionCommand(click.Command):
 
 
 def _is_on_hub(ctx: click.Context) -> bool:
-    """Whether the command's model is named as on the Hugging Face hub, so that its configuration may be fetched."""
+    """True if the command's model is named as on the Hugging Face hub, so that its configuration may be fetched."""
     names = (ctx.params.get(param.name or "") for param in ctx.command.params if isinstance(param, click.Argument))
     return any(isinstance(name, str) and HUB_ID.fullmatch(name) and not Path(name).exists() for name in names)
 

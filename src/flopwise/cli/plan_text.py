@@ -31,6 +31,11 @@ LABELS = {
     "prompt_found_frac": "prompts found in caches",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
+LAYOUT_NAMES = {
+    "kv_dtype": "KV cache", "seq_len": "sequence length", "micro_batch": "micro-batch", "max_batch": "batch up to",
+    "recompute_every": "recompute every", "zero": "ZeRO",
+}  # fmt: skip
+"""How parts of a layout are called in its text, where not by their key."""
 MET = {"memory": "fits in memory"}
 """How the probability of a target is called that is no figure of the candidate."""
 SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
@@ -205,7 +210,7 @@ def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
 
 
 def _note(c: Candidate, today: date | None = None) -> str:
-    """What is to be known of a row: replicas raised, why it was not run, an old price."""
+    """The remarks on a row: replicas raised, no simulation, an old price."""
     notes = [note for note in (c.note, c.price_note, retirement_note(c.retires_on)) if note]
     if c.evidence.startswith(UNMEASURED):
         notes.append(UNMEASURED)
@@ -257,7 +262,7 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     bought = best.purchase.replace("_", " ")
     rows: list[tuple[str, Any]] = [
         ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {bought}"),
-        ("layout", _layout_text(best.layout)),
+        ("layout", _layout_text(best.layout, plan.task)),
         ("price", _price(best)),
     ]
     rows += _interval_rows(best, plan)
@@ -282,22 +287,24 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
 
 
 def _label(figure: str, plan: Plan) -> str:
-    """What a figure of a candidate is called; latencies under a rate with their percentile."""
+    """The name of a candidate's figure; of latencies under a rate with their percentile."""
     target = SERVED.get(figure)
     if target is None or not {"requests_per_s", "trace"} & (plan.workload.get("traffic") or {}).keys():
         return LABELS[figure]
     return f"{LABELS[figure]} {plan.percentile(target)}"
 
 
-def _layout_text(layout: Mapping[str, Any]) -> str:
+def _layout_text(layout: Mapping[str, Any], task: str) -> str:
     """The layout in words, without the axes that nothing is split over and what counts only beside others."""
     idle = {name for name, value in layout.items() if value in (0, 1, "none", None) and name not in BATCHES}
+    if task == "encode":
+        idle.add("kv_dtype")
     if "pp" in idle:
         idle |= {"schedule", "interleave"}
     if "recompute" in idle:
         idle.add("recompute_every")
     return ", ".join(
-        f"{name.replace('_', ' ')} {decimal(value) if isinstance(value, float) else value}"
+        f"{LAYOUT_NAMES.get(name, name.replace('_', ' '))} {decimal(value) if isinstance(value, float) else value}"
         for name, value in layout.items()
         if name not in idle
     )
@@ -322,7 +329,7 @@ def _interval_rows(best: Candidate, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _price(best: Candidate) -> str:
-    """What the machines cost an hour, of which day, from where, and what is to be known of it."""
+    """The hourly price of the machines, with its day, source and remarks."""
     dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
     note = "" if best.price_note == "undated price" else best.price_note
     words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note, retirement_note(best.retires_on)]
@@ -349,7 +356,7 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
 
 
 def _session_rows(sessions: SimulatedSessions) -> Iterator[tuple[str, Any]]:
-    """Where histories came from, how soon later turns are answered, and what a session costs."""
+    """The origin of histories, the TTFT of later turns, and the cost of a session."""
     turns = f"{sessions.sessions:,}, {sessions.turns_per_session:,.3g} turns each"
     yield "  sessions", turns
     shares = {"the device": sessions.device_frac, **sessions.store_fracs, "computed": sessions.computed_frac}
@@ -404,7 +411,7 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
 
 
 def _network(best: Candidate, paper: Screen) -> Iterator[str]:
-    """What the links of the best plan have to carry, where it has any."""
+    """The traffic on the links of the best plan, where it has any."""
     if best.network:
         yield "Network that plan 1 needs, of each accelerator in one direction:"
         yield table(*network_table(best.network), paper)
@@ -475,7 +482,7 @@ def reasons(plan: Plan) -> list[str]:
 
 
 def _counted(one: Rejection) -> tuple[str, str]:
-    """How many were ruled out, and of what: `1,204`, `layouts`."""
+    """The number that was ruled out, and its noun: `1,204`, `layouts`."""
     return f"{one.count:,}", one.unit.removesuffix("s") if one.count == 1 else one.unit
 
 

@@ -201,7 +201,7 @@ def matmul_s(
 
 
 class _Way(NamedTuple):
-    """How a product runs: rate of full tiles, share of an incomplete wave that is lost, what an element takes."""
+    """Figures of a product: rate of full tiles, lost share of an incomplete wave, bytes of an element."""
 
     precision: Precision
     rate: float  # FLOP/s of the whole device
@@ -262,7 +262,7 @@ def _product_timing(
 
 
 def _narrow(rates: Rates, columns: Floats, tail: float) -> Floats:
-    """How much longer reading weights takes when they have few columns, so that few cores ask for them; else 1."""
+    """The factor by which few columns, and so few cores that read, slow down reading weights; else 1."""
     busy = np.minimum(columns / (TILES[1][1] * rates.num_sms), 1.0)
     alone = np.maximum(rates.value["core_bytes_per_s"] / rates.read_bytes_per_s, 1.0 / rates.num_sms)
     share: Floats = np.minimum(1.0, (busy + (1.0 - tail) * (1.0 - busy)) * rates.num_sms * alone)

@@ -263,5 +263,5 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
 
 
 def _own_w(accelerator: Accelerator, watts: float | None) -> float | None:
-    """What a power limit of its module leaves to the device."""
+    """The power that the limit of its module leaves to the device."""
     return None if watts is None else watts - (accelerator.host_w or 0.0)

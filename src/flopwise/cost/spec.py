@@ -219,6 +219,6 @@ def with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tupl
 
 
 def _usd_per_hour(offer: Offer, purchase: str, num_gpus: int) -> float:
-    """What enough whole instances cost."""
+    """The hourly price of enough whole instances."""
     price = offer.price_usd_per_hour(purchase)
     return float("inf") if price is None else price * -(-num_gpus // max(1, offer.count))

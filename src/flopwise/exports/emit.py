@@ -49,7 +49,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_block(lines: Sequence[str]) -> bool:
-    """Whether text can be a literal block: printable, no trailing blanks, the first line not empty."""
+    """True if text can be a literal block: printable, no trailing blanks, the first line not empty."""
     return all(line.isprintable() and line == line.rstrip() for line in lines) and lines[0] == lines[0].lstrip() != ""
 
 

@@ -214,7 +214,7 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
 
 
 def _fsdp_recomputes(deployment: Deployment, sharding: Sharding) -> bool:
-    """Whether FSDP itself recomputes layers, which avoids gathering their weights once more."""
+    """True if FSDP itself recomputes layers, which avoids gathering their weights once more."""
     layout = deployment.candidate.layout
     whole = layout["recompute"] == "full" and layout["recompute_every"] == 1
     return sharding == "fsdp" and whole and "activations" not in layout.get("offload", ())

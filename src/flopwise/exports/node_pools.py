@@ -160,12 +160,12 @@ def workload_hours(result: WorkloadResult | None) -> WeeklySchedule | None:
 
 
 def _stays(result: WorkloadResult | None) -> bool:
-    """Whether a workload has no end: services, and machines that people work on."""
+    """True if a workload has no end: services, and machines that people work on."""
     return result is not None and result.kind in {"serve", "encode", "develop"}
 
 
 def _spans_nodes(deployment: Deployment) -> bool:
-    """Whether a run, or a replica, is spread over several machines."""
+    """True if a run, or a replica, is spread over several machines."""
     nodes = deployment.num_nodes if deployment.task in TRAINING else deployment.nodes_per_replica
     return nodes > 1
 

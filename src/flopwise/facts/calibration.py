@@ -100,7 +100,7 @@ class MeasuredFamilies:
         return max(own.spread, unseen)
 
     def _vouches(self, family: FamilyRows) -> bool:
-        """Whether a family's rows are enough, and of sources enough, for the band of their class."""
+        """True if a family's rows are enough, and of sources enough, for the band of their class."""
         usual = max(self.families.values(), key=lambda f: f.rows).maker
         least = FEW_SOURCES if family.maker == usual else FEW_SOURCES + 1
         return family.rows >= FEW_ROWS and family.sources >= least and family.spread <= self.family_out

@@ -435,7 +435,7 @@ class Facts:
         )
 
     def _provider(self, given: str) -> str:
-        """What offers call a provider, which may have other names."""
+        """The name of a provider in the offers, for any of its names."""
         known = {o.provider.lower(): o.provider for o in self.offers}
         meant = provider_name(str(given).strip()).lower()
         if meant not in known:
@@ -655,12 +655,12 @@ class Facts:
 
 @cache
 def _shipped_rows(table: FactTable[R]) -> Mapping[Key, R]:
-    return table.shipped(DATA / table.file)
+    return table.shipped_records(DATA / table.file)
 
 
 @cache
 def _shipped_offers(accelerator: str) -> Mapping[Key, Offer]:
-    return OFFERS.shipped(DATA / OFFERS.file, accelerator=accelerator)
+    return OFFERS.shipped_records(DATA / OFFERS.file, accelerator=accelerator)
 
 
 @lru_cache(maxsize=1)

@@ -284,7 +284,7 @@ class GgufFormat(WeightFormat):
 
 
 def _holds(term: str, place: LayerPlace, *, imatrix: bool) -> bool:
-    """Whether one term of a rule's condition holds: `a or b`, `not a`, or a name."""
+    """True if one term of a rule's condition holds: `a or b`, `not a`, or a name."""
     if " or " in term:
         return any(_holds(t, place, imatrix=imatrix) for t in term.split(" or "))
     if term.startswith("not "):

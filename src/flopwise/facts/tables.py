@@ -270,7 +270,7 @@ class FactTable(Generic[R]):
             result[key] = own[key] = made if finish is None else finish(row, made)
         return result
 
-    def shipped(self, path: Path, **only: str) -> Mapping[Key, R]:
+    def shipped_records(self, path: Path, **only: str) -> Mapping[Key, R]:
         """The records of the file at `path`, which is part of the package, by key; those of a CSV made when asked for.
 
         `only`: cells of the rows that are asked for.
@@ -298,7 +298,7 @@ class FactTable(Generic[R]):
         return Lazy(by_key, lambda key: self.row_of(row(*by_key[key]), None))
 
     def _like(self, row: Row, rows: Mapping[Key, R]) -> R | None:
-        """What the record that a new one is like says."""
+        """The values of the record that a new one is like."""
         like = row.values.pop(LIKE, None)
         if like is None:
             return None
@@ -327,7 +327,7 @@ class Lazy(Mapping[K, V]):
         return value
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is such a key."""
+        """True if there is such a key."""
         return key in self._made
 
     def __iter__(self) -> Iterator[K]:
@@ -405,7 +405,7 @@ def _row_reader(
     """The function that checks a row, given its number and its cells in the order of `header`."""
     each: list[tuple[str, bool, dict[str, Any]]] = [(column, column in keys, {}) for column in header]  # values by cell
 
-    def checked(line: int, cells: Sequence[str]) -> Row:
+    def row_of_cells(line: int, cells: Sequence[str]) -> Row:
         row = Row({}, file, line)
         values = row.values
         for (column, required, seen), cell in zip(each, cells, strict=True):
@@ -416,7 +416,7 @@ def _row_reader(
                     values[column] = seen[cell]
         return row
 
-    return checked
+    return row_of_cells
 
 
 def _value(row: Row, column: str, cell: str, read: Reader, *, required: bool) -> Any:

@@ -317,7 +317,7 @@ def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
 
 
 def _log_spread(unseen: Array, least: float) -> float:
-    """What holds 8 of 10 of the log errors left out, or `least`."""
+    """The half-width that contains 8 of 10 of the log errors left out, at least `least`."""
     return max(float(np.quantile(np.abs(unseen), INSIDE)), least)
 
 

@@ -157,7 +157,7 @@ class KernelFit:
         return [i for i, p in self.predicted.items() if up[i] != p or down[i] != p]
 
     def _try_step(self, constant: Constant, members: list[int], factor: float) -> bool:
-        """Whether a step by `factor` either way lowers the loss; if so it is taken."""
+        """True if a step by `factor` either way lowers the loss, and is taken."""
         now = self.values[constant]
         best = self._rows_loss({i: self.predicted[i] for i in members}) + self._pull(constant, self.values)
         for candidate in (now * factor, now / factor):

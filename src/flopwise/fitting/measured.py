@@ -85,7 +85,7 @@ class Measurements:
 
 
 def _is_json(file: Path) -> bool:
-    """Whether a file has one JSON document, whatever its name ends in: that is how probes are written."""
+    """True if a file has one JSON document, whatever its name ends in: that is how probes are written."""
     try:
         return read_at_most(file, 64).lstrip().startswith(b"{")
     except OSError:
@@ -199,7 +199,7 @@ def probed_facts(probe: Probe) -> ProbedFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figures:
-    """What single operations reach on a CPU: each the best of its repetitions, which keeps other processes out."""
+    """Rates of single operations on a CPU: each the best of its repetitions, which keeps other processes out."""
 
     peak: float  # FLOP/s of the best fp32 product
     streamed: float  # B/s read and written by the largest copy

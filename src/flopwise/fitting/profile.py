@@ -141,13 +141,13 @@ class MadeProfile:
         new = {(p.name, p.scope): p for p in (*(p for one in probed for p in one.parameters), *moved)}
         fixed = figure_errors(still, with_probe)
         untouched = Refit(still, {}, {}, fixed, fixed, fixed, "row")
-        own = [*_probed(probed, facts, with_probe)]
+        own = [*_product_errors(probed, facts, with_probe)]
         errors = [one for refit in (*fits, untouched, *own) for one in _errors(refit)]
         profile = CalibrationProfile(
             name=name, date=date, flopwise=flopwise.__version__, files=given.files, based_on=base,
             devices=tuple(devices), errors=tuple(errors), skipped=tuple(skipped.most_common()),
             constants=tuple(_constant(p, fits, facts) for p in new.values()),
-            notes=(*_notes(given, fits, skipped), *_scattered(own)),
+            notes=(*_notes(given, fits, skipped), *_scatter_notes(own)),
         )  # fmt: skip
         return MadeProfile(
             profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
@@ -222,7 +222,7 @@ def _with_devices(facts: Facts, probed: Sequence[ProbedFacts]) -> Facts:
     return facts
 
 
-def _probed(probed: Sequence[ProbedFacts], facts: Facts, with_probe: Facts) -> Iterator[Refit]:
+def _product_errors(probed: Sequence[ProbedFacts], facts: Facts, with_probe: Facts) -> Iterator[Refit]:
     """Errors on the products that new devices were probed with: the shipped constants at their rates, and their own.
 
     They say how much of what was measured the few constants keep; nothing is left out.
@@ -234,7 +234,7 @@ def _probed(probed: Sequence[ProbedFacts], facts: Facts, with_probe: Facts) -> I
         yield Refit(figures, {}, {}, before, figure_errors(figures, with_probe), None, "")
 
 
-def _scattered(own: Sequence[Refit]) -> Iterator[str]:
+def _scatter_notes(own: Sequence[Refit]) -> Iterator[str]:
     if any(np.median(np.abs(np.expm1(one.after))) > np.median(np.abs(np.expm1(one.before))) for one in own):
         yield "the probe's products scatter more than a device's own do: probe again while nothing else runs"
 

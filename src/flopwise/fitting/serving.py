@@ -123,7 +123,7 @@ def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
 
 
 def _waiting(job: ServeJob, memory: ServingMemory, machine: Runner) -> bool:
-    """Whether requests wait for others to end: for memory, or because they come nearly as fast as can be served."""
+    """True if requests wait for others to end: for memory, or because they come nearly as fast as can be served."""
     most, ranks = float(np.ravel(memory.max_concurrency)[0]), int(job.layout.dp)
     if job.arrivals_per_s is None:
         return bool(job.concurrency and most < job.concurrency / ranks)

@@ -129,7 +129,7 @@ class TrainingModel(FitModel):
 
 
 def _moves(constant: Constant, run: PublishedRun) -> bool:
-    """Whether a constant enters the step of a run at all."""
+    """True if a constant enters the step of a run at all."""
     recipe, layout, experts = run.job.recipe, run.job.layout, run.job.model.has_experts
     stack = recipe.stack
     if constant.table == "stacks":
@@ -151,7 +151,7 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
 
 
 def _has_scan(model: Model) -> bool:
-    """Whether a model has a linear recurrence."""
+    """True if a model has a linear recurrence."""
     return any(isinstance(item, Recurrence) for stack in model.stacks for item in stack.items)
 
 

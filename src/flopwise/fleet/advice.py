@@ -38,7 +38,7 @@ def _notes(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
 
 
 def _quality_note(name: str, weights: str, facts: Facts) -> SetupNote:
-    """What public evaluations found for a format, and whether calibration alone is known to be enough."""
+    """The results of public evaluations for a format, and the need for calibration."""
     rows = [row for row in facts.quality if row.format == weights]
     after = [row for row in rows if not row.trained]
     trained = "; ".join(str(row) for row in rows if row.trained)
@@ -64,7 +64,7 @@ def _quality_note(name: str, weights: str, facts: Facts) -> SetupNote:
 
 
 def _runs_in_fp16(chosen: ChosenWorkload, facts: Facts) -> bool:
-    """Whether products run in fp16: asked for, or in place of the bf16 that the device has no units for."""
+    """True if products run in fp16: asked for, or in place of the bf16 that the device has no units for."""
     precision = str(chosen.option.candidate.layout.get("precision"))
     peak = facts.accelerators[chosen.option.candidate.gpu].peak
     return precision == "fp16" or (precision == "bf16" and "bf16" not in peak and "fp16" in peak)
@@ -107,7 +107,7 @@ def _placement(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
 
 
 def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
-    """What the tokens of a run are in files, and what storing them costs with the plan's provider."""
+    """The size of a run's tokens in files, and the cost of storing them with the plan's provider."""
     workload, provider = chosen.planned.workload, chosen.option.provider
     assert workload is not None
     if workload.tokens is None:

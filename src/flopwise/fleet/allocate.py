@@ -53,11 +53,12 @@ from flopwise.units import HOURS_PER_MONTH, format_usd
 
 GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2
-"""Of the effort for an allocation: to improve a late one or compare with another, and for each step of finding out why
-there is none."""
-COMPARED_FRAC, UNHELD_FRAC = 3.0, 12.0
-"""Of that effort: to compare with allocations that leave markets, devices or ways to buy out, in all, where some
-allocation holds without and where none does."""
+"""Of the effort for an allocation: to improve a late one, and for each step of finding out why there is none."""
+COMPARED_FRAC = 12.0
+"""Of that effort: to compare with allocations that leave markets, devices or ways to buy out, in all."""
+EFFORT_EACH = 1e4
+"""Effort for each option, those of each trait kept apart, without which what-ifs are not compared: they have a part of
+the whole effort."""
 CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
 ROUNDS = 4
@@ -174,25 +175,26 @@ def _with_traits_left_out(
 
     So that shares that hold under policies that leave these out hold with them, too. With whether it is known that none
     is cheaper: the solver's effort ends the search in large allocations, unless the bill is already what it would be if
-    waste were allowed.
+    waste were allowed. What-ifs of large allocations are compared only where nothing else holds.
     """
     options = (*problem.options, *problem.dropped)
     if not closable_traits(options):
         return made, solution, True
     wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
-    most, late, spent, whole = np.inf, False, 0.0, UNHELD_FRAC * effort
+    most, late, spent, whole = np.inf, False, 0.0, COMPARED_FRAC * effort
     if solution.columns is not None:
-        whole = COMPARED_FRAC * effort
         most = solution.objective * (1.0 - max(gap, CENT_FRAC))
         if len(wider.options) > LARGE:
             wasteful = solve(AllocationProgram(wider, made.without).program, 0.0, effort, relaxed=True)
             if wasteful.finished and wasteful.objective >= most:
                 return made, solution, True
+        if effort < EFFORT and len(wider.options) * EFFORT_EACH > effort:
+            return made, solution, False
     while spent < whole:
         trial = ThriftyProgram(wider, made.without)
         if np.isfinite(most):  # what costs no less is not looked for
             trial.program.at_most({column: usd for column, usd in enumerate(trial.program.costs) if usd}, most)
-        other = solve(trial.program, gap, effort * LATER_FRAC)
+        other = solve(trial.program, gap, min(effort, whole - spent))
         late, spent = late or other.out_of_time, spent + other.effort
         if other.columns is None or other.objective >= most:
             return made, replace(solution, out_of_time=late), other.finished
@@ -535,7 +537,7 @@ def _because_of_backups(made: AllocationProgram) -> str:
 
 
 def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
-    """What a policy asks, and what the nearest allocation has."""
+    """The limit of a policy, and the value of the nearest allocation."""
     if isinstance(policy, Quota):
         return f"{policy}: {_sum(made.quota_terms(policy), columns):.0f} are needed"
     if isinstance(policy, OwnMachineCount):

@@ -182,7 +182,7 @@ def _expected_cost(cost: MonthlyCost, drawn: Scenarios | None) -> MonthlyCost:
 
 
 def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str:
-    """What is proven of the bill, in words."""
+    """The proof of the bill, in words."""
     options, gap = sum(len(item.options) for item in items), allocation.gap
     proven = "proven optimal" if gap < ROUNDED else f"proven within {format_percent(gap, 2)} of the optimum"
     if allocation.out_of_time:
@@ -304,7 +304,7 @@ def _own_notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> Iterator[str]:
-    """What is assumed: of the fleet and its schedules, then of each workload's plan."""
+    """Assumptions of the fleet and its schedules, then of each workload's plan."""
     rules, spreads, jobs = fleet.platform.rules, fleet.platform.rules.scenarios, [chosen.job for chosen in fleet.chosen]
     yield "a month has 730 hours; a run without a deadline has its share of its environment's hours"
     yield "machines are available when they are needed, at list prices, up to the quotas"
@@ -343,7 +343,7 @@ def _assumptions(fleet: SolvedFleet, drawn: bool, today: str | None = None) -> I
 
 
 def _attestations(fleet: SolvedFleet) -> Iterator[str]:
-    """What the tags of taken providers rest on, where that is not their own page."""
+    """The evidence for the tags of taken providers, where that is not their own page."""
     records = fleet.facts.rows("regions.TAGS")
     for chosen in fleet.chosen:
         for provider in dict.fromkeys(taken.option.provider for taken in chosen.parts):
@@ -379,7 +379,7 @@ def dearest(chosen: Sequence[ChosenWorkload]) -> Sequence[ChosenWorkload]:
 
 
 def _paid_usd(chosen: ChosenWorkload) -> float:
-    """What a workload's machines cost a month, in USD."""
+    """The monthly cost of a workload's machines, in USD."""
     return sum(taken.usd for taken in chosen.parts)
 
 
@@ -400,7 +400,7 @@ def workload_ports(fleet: SolvedFleet) -> list[Port]:
 
 
 def _question(chosen: ChosenWorkload, fleet: SolvedFleet, rented: dict[Hashable, Facts]) -> PortQuestion | None:
-    """What to search for a workload's ports; None where it has none. `rented`: what those before it could rent."""
+    """The search for a workload's ports; None where it has none. `rented`: what those before it could rent."""
     job, platform, facts = chosen.job, fleet.platform, fleet.facts
     limits, purchases = job.spec.constraints, rented_purchases(job)
     named = limits.software or limits.gpus or limits.vendors or limits.instances

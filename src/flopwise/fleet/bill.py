@@ -288,7 +288,7 @@ def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> Worklo
 
 
 def _unit_usd(chosen: ChosenWorkload, usd: float) -> dict[str, float]:
-    """What one of each unit costs of a month's bill; hours are those of machines that stay, and of runs."""
+    """The cost of one of each unit in a month's bill; hours are those of machines that stay, and of runs."""
     job, workload = chosen.job, chosen.planned.workload
     hours = chosen.option.candidate.paid_s / HOUR_S if job.ends else job.hours_per_month
     return unit_usd(usd / job.runs, {"hour": hours} if workload is None else workload.amounts(hours))
@@ -371,7 +371,7 @@ def _machines(candidate: Candidate, count: int) -> str:
 
 
 def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
-    """What a cheaper candidate misses, with figures."""
+    """The target that a cheaper candidate misses, with figures."""
     assert item.workload is not None
     workload = item.workload
     if not near.meets:

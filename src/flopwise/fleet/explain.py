@@ -75,7 +75,7 @@ def _allotment(one: Allotment, plans: Mapping[str, Plan]) -> Figure:
 
 
 def _drawn(assessment: Assessment, bill: Figure) -> Iterator[Figure]:
-    """What drawn months say of the bill."""
+    """Figures of the bill over drawn months."""
     cost, drawn = assessment.usd_per_month, assessment.scenarios
     if drawn is None or cost.expected is None:
         return

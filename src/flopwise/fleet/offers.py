@@ -118,7 +118,7 @@ def _own_offer(entry: OwnMachines, where: str, facts: Facts) -> OwnOffer:
 
 
 def _assumptions(entry: OwnMachines, memory: Sequence[float], network: Sequence[float]) -> str:
-    """What is taken for granted of machines that were not described in full."""
+    """Assumptions about machines that were not described in full."""
     guesses = []
     if entry.memory is None:
         guesses.append(f"{format_bytes(min(memory))} of host memory" if memory else "no host memory to offload to")
@@ -129,7 +129,7 @@ def _assumptions(entry: OwnMachines, memory: Sequence[float], network: Sequence[
 
 
 def _price(entry: OwnMachines, where: str, accelerator: str, facts: Facts) -> HardwarePrice:
-    """What one machine costs to buy."""
+    """The purchase price of one machine."""
     if entry.price is not None:
         return HardwarePrice(
             accelerator=accelerator, unit="server", grade="", count=entry.gpus, usd=entry.price, source=GIVEN, date="",

@@ -153,7 +153,7 @@ def _machines_text(taken: Sequence[Taken]) -> str:
 
 
 def _left_out(trait: Trait, usd: float) -> Binding:
-    """What shares of the bill are held by, of a whole market, device or way to buy."""
+    """Offers that shares of the bill leave out, by market, device and way to buy."""
     of, value = trait
     if isinstance(value, str):
         what = value.replace("_", " ")  # a device, or a way to buy
@@ -280,7 +280,7 @@ def what_ifs(
 
 
 def _factors_text(factors: Sequence[float]) -> str:
-    """What traffic and runs grow to, of the workloads that grow least and most."""
+    """The growth of traffic and runs, of the workloads that grow least and most."""
     least, most = (f"{factor:.3g}" for factor in (min(factors), max(factors)))
     return f"x {least}" if least == most else f"x {least} to x {most}"
 
@@ -583,7 +583,7 @@ def forecast(fleet: SolvedFleet, today: str | None, runs: int, seed: int) -> lis
 
 
 def _machine_growth(chosen: ChosenWorkload, grown: float, facts: Facts) -> float:
-    """How many times the machines cost of what they cost, at `grown` times the load."""
+    """The factor by which the machines' cost grows at `grown` times the load."""
     job = chosen.job
     if grown == 1.0 or job.workload is None:
         return 1.0

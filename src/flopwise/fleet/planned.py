@@ -511,7 +511,7 @@ def _workstation_purchases(job: ResolvedJob, offer: Offer) -> list[str]:
 
 
 def _why_no_workstation(job: ResolvedJob, facts: Facts) -> list[str]:
-    """What would do but for the constraints, else what nothing on offer has."""
+    """The machines that only constraints rule out, else the requirement that nothing on offer meets."""
     refused, devices = Counter[str](), _constraint_devices(job, facts)
     for offer in _sufficient_offers(job, facts):
         purchase = next(iter(_workstation_purchases(job, offer)), None)

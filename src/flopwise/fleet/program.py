@@ -128,7 +128,7 @@ class EffortLimit:
 
     @property
     def least_spent(self) -> float:
-        """What the solver took, one relaxation at least: HiGHS does not ask within presolve."""
+        """The effort of the solver, one relaxation at least: HiGHS does not ask within presolve."""
         return max(self.spent, AT_ROOT * self.each)
 
     def check(self, event: Any) -> None:
@@ -368,7 +368,7 @@ class AllocationProgram:
         return options
 
     def _add_volumes(self) -> None:
-        """What a split workload stores and sends goes with its machines: no provider has more than they carry."""
+        """Add rows: bytes of a split workload go with its machines, to no provider more than they carry."""
         for number, demand in enumerate(self.demands):
             if not demand.splittable or not any(demand.volumes_usd.values()):
                 continue
@@ -482,7 +482,7 @@ class AllocationProgram:
         return room
 
     def _is_pinned(self, index: int) -> bool:
-        """Whether an option's workload may not be put anywhere in the week."""
+        """True if an option's workload may not be put anywhere in the week."""
         demand = self.demands[self.options[index].workload]
         return not demand.flexible or sum(demand.slots or (1.0,)) < 1 - MARGIN
 

@@ -285,7 +285,7 @@ def _gpu_names(platform: Platform) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _KnownNames:
-    """What is known, and what of it was looked up already: a thousand workloads name the same few things.
+    """The known names, and those looked up already: a thousand workloads name the same few things.
 
     `apis`: providers of hosted models, in small letters; none where no workload may be answered by one.
     """

@@ -291,7 +291,7 @@ def _loading(chosen: ChosenWorkload, facts: Facts) -> Iterable[Risk]:
 
 
 def _idle_use(fleet: SolvedFleet) -> Iterable[Risk]:
-    """What is paid and does no work: machines that the load does not fill, hours between the peaks, idle own machines.
+    """Cost without work: machines that the load does not fill, hours between the peaks, idle own machines.
 
     Assumes: replicas count as full where they may be as busy as a plan lets them; machines to work on are used.
     """
@@ -316,7 +316,7 @@ def _idle_use(fleet: SolvedFleet) -> Iterable[Risk]:
 
 
 def _paid_capacity(chosen: ChosenWorkload) -> float:
-    """What is paid of a service's machines on average over its hours, of those that carry its peak."""
+    """The mean share of a service's peak machines that is paid over its hours."""
     levels, hours = chosen.job.levels, chosen.job.hours_per_month
     paid = [levels.paid_hours(t.by_level) / hours if levels and t.by_level else t.count for t in chosen.parts]
     return sum(count / taken.option.instances for count, taken in zip(paid, chosen.parts, strict=True))

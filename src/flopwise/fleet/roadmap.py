@@ -106,7 +106,7 @@ def _months_until_next(start: str, starts: Sequence[str]) -> int | None:
 def _tasks(
     rows: Sequence[Allotment], members: Sequence[ChosenWorkload], known: set[str], facts: Facts
 ) -> list[PhaseTask]:
-    """What a phase takes, each with the week of the phase in which it can begin: when what it waits for is done."""
+    """The tasks of a phase, each with the week in which it can begin, after those it waits for."""
     rented = [row for row in rows if row.purchase not in {OWNED, API}]
     new = sorted({row.provider for row in rows if row.purchase != OWNED} - known)
     quota = max((_quota_weeks(row, facts) for row in rented), default=0)

@@ -77,7 +77,7 @@ def _as_written(value: object, what: str) -> object:
 
 
 def _pool(value: object, what: str) -> bool | str:
-    """Whether machines are its own alone, or the name of a pool."""
+    """True where machines are its own alone, or the name of a pool."""
     return value if isinstance(value, bool) else str(_NAME.parse(value, what))
 
 

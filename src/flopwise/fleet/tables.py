@@ -92,7 +92,7 @@ WELL = 1.05
 
 
 def _best_for(fleet: SolvedFleet) -> dict[str, dict[str, Any]]:
-    """What each accelerator is best for here: workloads that cost least on it, else the one that costs least more.
+    """The workloads that cost least on each accelerator, else the one that costs least more.
 
     `best_for_times`: what that one costs over the least that any accelerator needs for it.
     """
@@ -131,7 +131,7 @@ def _size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
 
 
 def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
-    """What was weighed in the allocation, by provider; `used` tells what was taken."""
+    """The offers of the allocation, by provider; `used` marks those taken."""
     workloads: dict[tuple[str, str, str], list[str]] = {}
     for taken in fleet.allocation.taken:
         workloads.setdefault(taken.option.offer.key, []).append(fleet.chosen[taken.option.workload].name)

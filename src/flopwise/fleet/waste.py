@@ -149,14 +149,14 @@ class Waste:
         return tuple(options[n] for n in sorted(kept))
 
     def _has_replacement(self, number: int, others: Iterable[int], discount: float = 1.0) -> bool:
-        """Whether one of the others could always take the place of an option."""
+        """True if one of the others could always take the place of an option."""
         return any(
             self.scarce[n] <= self.scarce[number] and self.replaces(n, number, discount=discount) for n in others
         )
 
 
 def _may_bind(quota: Quota, options: Sequence[MonthlyOption]) -> bool:
-    """Whether a quota could be too small if each workload had the most machines of it, and as many standing by."""
+    """True if a quota could be too small if each workload had the most machines of it, and as many standing by."""
     most: dict[int, int] = defaultdict(int)
     for option in options:
         if quota.counts(option.provider, option.instance):
@@ -270,7 +270,7 @@ class ThriftyProgram(AllocationProgram):
             self.program.at_most(terms, 1.0 - MARGIN + coarsest)
 
     def _is_dropped(self, index: int) -> bool:
-        """Whether the bill of a workload is less without a unit of an option, if the rest carries all.
+        """True if the bill of a workload is less without a unit of an option, if the rest carries all.
 
         Storage and traffic then go where the rest is, at most at the highest price; where the workload has a backup,
         machines of the same provider stand by for what the unit carried, those that no quota counts.
@@ -318,7 +318,7 @@ class ThriftyProgram(AllocationProgram):
         return frozenset(more) - self.problem.measures
 
     def _holds(self, policy: ProviderShare | SpotLimit, columns: Array) -> bool:
-        """Whether columns hold a share, whatever the program's rows say."""
+        """True if columns hold a share, whatever the program's rows say."""
         low, high = self.problem.share_bounds(policy)
         least, most = self.counted_shares(policy)
         over = [(less_share(*least, low), 1.0)] * (low > 0) + [(less_share(*most, high), -1.0)] * (high < 1)
@@ -382,7 +382,7 @@ class ThriftyProgram(AllocationProgram):
                     self.program.at_most({column: 1.0, self.used[trait]: -self.program.upper[column]}, 0.0)
 
     def _add_worth(self) -> None:
-        """What each seller's work counts for: no more than is paid for it, nor than it costs at least."""
+        """Add the worth of each seller's work: no more than is paid for it, nor than it costs at least."""
         least: dict[Seller, dict[int, float]] = {self._seller(p.provider, p.purchase): {} for p in self.paid}
         share = self.rules.backup.share
         for number, mine in self.of.items():
@@ -413,7 +413,7 @@ class ThriftyProgram(AllocationProgram):
                 self.program.at_most({column: 1.0} | {other: -usd for other, usd in most.items()}, 0.0)
 
     def _seller(self, provider: str, purchase: str) -> Seller:
-        """Who is paid, and for what: spot apart from what is not interrupted, an API where its provider has no share.
+        """The seller and the class of the work: spot apart from what is not interrupted, an API where it has no share.
 
         Spot is apart without a limit, too: else a limit taken away made other work worth less, and shares out of reach.
         """
@@ -444,7 +444,7 @@ class ThriftyProgram(AllocationProgram):
             self.program.row(whole, low, 1.0)
 
     def _by_price(self, whole: Mapping[int, float]) -> dict[int, float]:
-        """What all of the work costs on each option that does it for `whole`, at prices as agreed.
+        """The cost of all of the work on each option that does it for `whole`, at prices as agreed.
 
         Of machines that may be taken at all, and in the order of prices with the weight on carbon, as machines are
         chosen.
@@ -455,7 +455,7 @@ class ThriftyProgram(AllocationProgram):
         return {i: whole[i] / self.problem.risen.get(self.options[i].provider, 1.0) for i in ordered}
 
     def _ladder(self, usd_of: Mapping[int, float]) -> Ladder:
-        """What all of the work costs at least, then with traits left out; the last step is what cannot be left out.
+        """The least cost of all of the work, then with traits left out; the last step cannot be left out.
 
         Of a problem that is closing the measures are the steps, and what is dearest the last.
         """

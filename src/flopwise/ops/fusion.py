@@ -41,7 +41,7 @@ def fused_groups(items: Sequence[Item]) -> list[Group]:
 
 
 def _light(item: Item) -> bool:
-    """Whether the item only moves bytes."""
+    """True if the item only moves bytes."""
     return isinstance(item, Norm | Pointwise)
 
 

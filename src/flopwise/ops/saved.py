@@ -248,7 +248,7 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
 
 
 def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
-    """What the derivative of one elementwise operation reads; `size`: bytes of its output."""
+    """Bytes that the derivative of one elementwise operation reads; `size`: bytes of its output."""
     s = t.setting
     if item.kind == "dropout":
         t.note(f"{item.name}/mask", size / s.elem_bytes)  # a byte an element
@@ -337,7 +337,7 @@ def _attend(t: Trace, item: Attend) -> None:
 
 
 def _concatenates(t: Trace, item: Attend) -> bool:
-    """Whether the queries were put together from a rotated and an unrotated part."""
+    """True if the queries were put together from a rotated and an unrotated part."""
     turned = t.rotated.get(_prefix(item.name), 0)
     partly = 0 < turned < (item.heads + (0 if item.kv_shared else item.kv_heads)) * item.qk_dim
     return partly or (turned > 0 and t.setting.habit.rope_concat)
@@ -391,7 +391,7 @@ def _keep_kernel_operands(t: Trace, item: Attend, given: _Operands) -> None:
 
 
 def _keep_scores(t: Trace, item: Attend, given: _Operands, score_rows: Floats) -> None:
-    """What attention keeps of its probabilities: matrices, or one number a row where a kernel recomputes them."""
+    """Kept probabilities of attention: matrices, or one number a row where a kernel recomputes them."""
     s, eager = t.setting, t.setting.implementation == "eager"
     if s.implementation == "sdpa" or (not eager and s.flash):
         t.note(f"{item.name}/logsumexp", score_rows * 4, scores=True)

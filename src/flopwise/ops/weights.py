@@ -48,7 +48,7 @@ def item_weight_bytes(item: Item, fmt: WeightFormat, place: LayerPlace, *, tied:
 
 
 def _place(model: Model, stack: Stack) -> LayerPlace:
-    """What the choice of types asks of the whole model: grouped heads, experts, family."""
+    """Properties of the model that the choice of types asks for: grouped heads, experts, family."""
     items = [item for layer in stack.kinds for item in layer.items]
     attend = next((i for i in items if isinstance(i, Attend)), None)
     experts = next((i.experts for i in items if isinstance(i, Experts)), 0)

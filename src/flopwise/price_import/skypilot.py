@@ -103,7 +103,7 @@ def _machine(instance: str) -> str:
 
 
 def _zone(at: Line) -> str:
-    """Where it is sold, as closely as it says."""
+    """The zone of the offer, as closely as it is named."""
     return at.cell("AvailabilityZone") or at.text("Region")
 
 
@@ -120,7 +120,7 @@ class _Parts:
 
     @property
     def num_unused(self) -> int:
-        """How many were added to no machine."""
+        """The number of lines that were added to no machine."""
         return len(self._prices) - len(self._used)
 
     @staticmethod
@@ -131,7 +131,7 @@ class _Parts:
         return name, at.value("AcceleratorCount", num_gpus) or 0.0, _zone(at)
 
     def has(self, at: Line) -> bool:
-        """Whether the line is one of them."""
+        """True if the line is one of them."""
         return self._key(at) in self._prices
 
     def machine_prices(

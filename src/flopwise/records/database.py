@@ -140,7 +140,7 @@ class Database:
 
 
 def _fault_text(address: Path | URL, fault: BaseException | None) -> str:
-    """What failed and what to do; without the SQL, whose values may be secrets."""
+    """The failure and its remedy; without the SQL, whose values may be secrets."""
     place, why = address_text(address), " ".join(str(fault).split())[:300]
     if not isinstance(address, Path):
         return f"{place} cannot be used ({why}); check that the server is running and that the user owns the database"
@@ -198,7 +198,7 @@ def _sqlite(path: Path, *, create: bool) -> Engine:
 
 
 def _may_be_sqlite(path: Path) -> bool:
-    """Whether a file begins with SQLite's header or is empty; SQLite itself accepts any file of a few bytes."""
+    """True if a file begins with SQLite's header or is empty; SQLite itself accepts any file of a few bytes."""
     try:
         return read_at_most(path, len(MAGIC) - 1) in (MAGIC, b"")
     except OSError as fault:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.search.answer import Plan
     from flopwise.training.answer import TrainAnswer
+    from flopwise.training.estimate import TrainEstimate
     from flopwise.training.sampled_answer import SampledTrainAnswer
 
 
@@ -99,8 +100,9 @@ def _expectation(answer: TrainAnswer, question: str) -> Expectation:
         figures[name] = (value, value * slow, value * fast)
     run = estimate.run
     longer: dict[str, float | None] = {"step_s": estimate.step_s}
-    if run is not None:
-        longer |= {"cost_usd": run.cost_usd, "energy_joules": run.energy_joules}
+    if run is not None:  # of what a recorder sees: accelerators while they train, not their start, hosts and cooling
+        cost = None if run.cost_usd is None else run.cost_usd - (run.start_usd or 0.0)
+        longer |= {"cost_usd": cost, "energy_joules": _device_joules(estimate, run.seconds)}
     for name, seconds in longer.items():
         if seconds is not None:
             figures[name] = (seconds, seconds / fast, seconds / slow)
@@ -111,3 +113,13 @@ def _expectation(answer: TrainAnswer, question: str) -> Expectation:
         },
         terms=dict(estimate.breakdown), question=question, version=__version__,
     )  # fmt: skip
+
+
+def _device_joules(estimate: TrainEstimate, seconds: float) -> float | None:
+    """Energy of the accelerators in so many seconds of steps, in J; None where their power is not known."""
+    from flopwise.training.estimate import job_watts  # noqa: PLC0415 - as the rest of training
+
+    job = estimate.job
+    if job.cluster.accelerator.tdp_w is None:
+        return None
+    return job_watts(job, dict(estimate.breakdown), estimate.table) * estimate.num_gpus * seconds

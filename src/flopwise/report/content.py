@@ -181,7 +181,7 @@ def _decisions(assessment: Assessment) -> Iterator[tuple[str, str]]:
 
 
 def _commitment_savings(assessment: Assessment, purchase: str) -> str:
-    """What the commitments of one term save against on demand, and a warning of those that cost more than that."""
+    """The saving of one term's commitments against on demand, and a warning of those that cost more."""
     mine = [s for s in assessment.savings if s.purchase == purchase]
     saved, text = sum(s.usd_per_month for s in mine), ""
     if saved > 0:

@@ -101,7 +101,7 @@ UNITS = {
 
 
 def _unit_costs(assessment: Assessment) -> Iterator[Block]:
-    """What one of each unit costs, for each workload."""
+    """The cost of one of each unit, for each workload."""
     some = [unit for unit in UNITS if any(unit in w.unit_usd for w in assessment.workloads)]
     if all("million_requests" in w.unit_usd for w in assessment.workloads if "request" in w.unit_usd):
         some = [unit for unit in some if unit != "request"]  # the same figure, of millionths of a dollar

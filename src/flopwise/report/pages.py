@@ -258,7 +258,7 @@ def narrow_spans_svg(block: Spans) -> str:
 
 
 def _narrow_table(block: Streams) -> str:
-    """What a picture of streams shows, as a table: a narrow screen has no room for three columns of names."""
+    """A picture of streams as a table: a narrow screen has no room for three columns of names."""
     table = _picture_table(block)
     head = "".join(f'<th scope="col">{escape(plain(name.removeprefix(">")))}</th>' for name in table.headers)
     rows = ("".join(f"<td>{escape(plain(str(cell)))}</td>" for cell in row) for row in table.rows)
@@ -362,7 +362,7 @@ def curves_svg(block: Curves, wide: float = WIDTH, kind: str = "wide") -> str:
     left, right, low, high = min(across), max(across), min(up), max(up)
 
     def at(x: float, y: float) -> tuple[str, str]:
-        """Where a point stands in the picture."""
+        """The place of a point in the picture."""
         beside = LEFT + (x - left) / ((right - left) or 1.0) * (wide - LEFT - 8)
         return _number(beside), _number(6 + (1 - (min(max(y, low), high) - low) / ((high - low) or 1.0)) * TALL)
 
@@ -443,7 +443,7 @@ def _lines(block: Block) -> Iterator[str]:
 
 
 def _picture_table(block: Streams | Spans | Curves) -> Table:
-    """What a picture shows, in words."""
+    """The figures of a picture, as a table."""
     match block:
         case Streams():
             heads = [block.title.split(",", 1)[0], *block.headers[1:], ">"]

@@ -62,7 +62,7 @@ def _choice(plan: Plan, best: Candidate) -> Iterator[Block]:
 
 
 def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
-    """What is bought where, how the model lies on it, and what price and estimate rest on."""
+    """Machines, layout, price and evidence of a plan."""
     machines = f"{best.num_instances:,} x {best.provider} {best.instance} in {best.region}"
     yield "Machines.", f"{machines}, {purchase_text(best.purchase)}, {hourly(best.usd_per_hour)} an hour in all."
     yield "Layout.", sentence(layout(best.layout))

@@ -232,7 +232,7 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
 
 
 def _start_s(sized: SizedReplicas, question: ReplicaQuestion) -> Floats:
-    """What a batch job pays before its first request; nothing of a service."""
+    """The paid time of a batch job before its first request; nothing of a service."""
     return sized.start_s if question.workload.task == "batch" else np.zeros(sized.batch.size)
 
 
@@ -476,7 +476,7 @@ def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
 
 
 def _formulas(jobs: Sequence[ServeJob]) -> tuple[object, ...]:
-    """What is the same for replicas on devices that are timed together: all but the figures of `Rates`, and links."""
+    """Figures that replicas on devices timed together share: all but those of `Rates`, and links."""
     first = runner(jobs[0])
     plain = (getattr(first, f.name) for f in fields(Runner) if f.init and f.name not in {"rates", "fabric"})
     shared = any((np.asarray(job.layout.dp) > 1).any() for job in jobs)
@@ -485,7 +485,7 @@ def _formulas(jobs: Sequence[ServeJob]) -> tuple[object, ...]:
 
 
 def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
-    """What fits of a question's replicas, at every batch; deployments without rows where nothing does."""
+    """The replicas of a question that fit, at every batch; deployments without rows where nothing does."""
     workload, model, node, weights, kv_dtype = (
         question.workload,
         question.model,
@@ -564,7 +564,7 @@ def _cache_rooms(
 def _room_text(
     memory: ServingMemory, too_big: NDArray[np.bool_], weights: WeightFormat, engine: Engine, hbm_bytes: float
 ) -> str:
-    """What one sequence takes of a device in the smallest of the layouts that are too big."""
+    """The memory of one sequence in the smallest of the layouts that are too big."""
     shape = too_big.shape
     total = np.broadcast_to(np.asarray(memory.total_bytes, dtype=float), shape)
     row = int(np.where(too_big, total, np.inf).argmin())
@@ -642,7 +642,7 @@ class _ReplicasTogether:
 
 @lru_cache(maxsize=KEPT_TOGETHER)
 def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
-    """Those of replicas on one engine, and of one model, that generate."""
+    """The questions of replicas on one engine, and of one model, that generate."""
     steady = [one.steady for one in sized if one.steady is not None]
     assert len(steady) == len(sized)
     tall, wide = max(one.batch.size // one.num_layouts for one in sized), sum(one.num_layouts for one in sized)

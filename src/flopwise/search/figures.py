@@ -99,7 +99,7 @@ class _PlanFigures:
         yield "busy_frac", term("busy", busy, "frac", f"{arriving.name} / {most.name}", arriving, most)
 
     def _time(self, served: Mapping[str, Figure]) -> Figure:
-        """What `seconds` is: a run, a batch, or a request."""
+        """The meaning of `seconds`: a run, a batch, or a request."""
         seconds = self.chosen.seconds
         if self.trains:
             return self.known.get("run time", setting("run time", seconds, "s"))
@@ -146,7 +146,7 @@ class _PlanFigures:
                 yield term(f"{cost.name}, {word}", usd, "USD", formula, cost, time, *errors)
 
     def _units(self, cost: Figure) -> Iterator[Figure]:
-        """What one of each unit costs of which the run, or a month of the service, does some."""
+        """The cost of one of each unit of which the run, or a month of the service, does some."""
         runs = self.trains or self.batch
         amounts = self.workload.amounts(self.chosen.paid_s / HOUR_S if runs else HOURS_PER_MONTH)
         for unit, usd in self.chosen.unit_usd.items():
@@ -179,7 +179,7 @@ class _PlanFigures:
                 yield term(f"{name}, {lever.change}", ratio, "", f"{after.name} / {before.name}", after, before)
 
     def _changed_cost(self, lever: Lever, changed: ComparedFigures, other: Candidate | None, seconds: Figure) -> Figure:
-        """What a change costs: on the machines of another plan, for another time, or with another number of them."""
+        """The cost after a change: on another plan's machines, for another time, or with another number of them."""
         each, hourly = (self.each, self.hourly) if other is None else _prices(other)
         name, usd, price = f"cost {_so(lever)}", changed.cost_usd, float(each.value or 0.0)
         ways: list[tuple[str, float, tuple[Figure, ...]]] = []
@@ -287,5 +287,5 @@ def _so(lever: Lever) -> str:
 
 
 def _same(one: float, other: float) -> bool:
-    """Whether two ways to a figure agree."""
+    """True if two ways to a figure agree."""
     return abs(one - other) <= _SAME * max(abs(one), abs(other))

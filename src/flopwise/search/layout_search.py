@@ -200,7 +200,7 @@ def device_kernels(
 
 
 def _of_device(kernels: Kernels, row: int) -> Kernels:
-    """Those of one of the devices that were evaluated together; a single device's are in no row."""
+    """The rows of one of the devices that were evaluated together; a single device's are in no row."""
     columns = {f.name: np.asarray(getattr(kernels, f.name)) for f in fields(kernels)}
     return Kernels(**{name: each[row] if each.ndim > 1 else each for name, each in columns.items()})
 
@@ -444,7 +444,7 @@ class _NodeSearch:
             np.minimum.at(self.least_s[:, most], gpus[simple], step_s[simple])
 
     def beatable(self, table: StepTable, family: Family, piece: Piece) -> Piece:
-        """Those meshes of a piece of `family` that have a choice that fits and might be the fastest.
+        """The meshes of a piece of `family` that have a choice that fits and might be the fastest.
 
         A step takes at least `floor_s`. Where full recompute fits, some of it may: that takes no less than none.
         """

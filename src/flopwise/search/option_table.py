@@ -248,7 +248,7 @@ class OptionTable:
 
 
 def _begins(*keys: Index) -> Mask:
-    """Where rows in order of their keys have others than the row before."""
+    """True at rows, in order of their keys, that differ from the row before."""
     begins = np.ones(keys[0].size, dtype=bool)
     begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     return begins

@@ -179,7 +179,7 @@ def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts:
 
 
 def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Facts) -> list[OpenInput]:
-    """What nobody stated of the first plan of a training run and the search does not choose: its stack."""
+    """Inputs of the first plan of a training run that are neither stated nor searched: its stack."""
     open_settings = workload.training.open_settings & {"stack"} if workload.task in TRAINING else frozenset[str]()
     if not open_settings:
         return []

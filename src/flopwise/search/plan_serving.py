@@ -277,7 +277,7 @@ def _shown(points: Sequence[Place]) -> list[Candidate]:
 def _default_assumptions(
     workload: Resolved, model: Model, nodes: Sequence[NodeKind], wanted: list[tuple[WeightFormat, CacheFormat]]
 ) -> list[str]:
-    """What is assumed where the workload says nothing."""
+    """Assumptions where the workload says nothing."""
     limits, flow, texts = workload.limits, workload, list[str]()
     if limits.engine is None:
         used = dict.fromkeys(
@@ -337,7 +337,7 @@ def _technique_assumptions(
 
 
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
-    """What was simulated, and what follows from it."""
+    """The simulated plans, and remarks on their figures."""
     kind = "a batch complete at the start" if workload.task == "batch" else "requests as they arrive"
     balancer = "least-loaded balancer"
     if workload.sessions is not None:
@@ -374,7 +374,7 @@ Forms = tuple[WeightFormat, CacheFormat]
 def _questions(
     workload: Resolved, model: Model, nodes: list[NodeKind], wanted: list[Forms], draft: PlanDraft
 ) -> list[ReplicaQuestion]:
-    """What is asked of every node in every format, those of the same devices side by side."""
+    """The questions to every node in every format, those of the same devices side by side."""
     groups: dict[tuple[object, ...], list[tuple[Resolved, NodeKind, WeightFormat, CacheFormat]]] = defaultdict(list)
     for node, (weights, kv_dtype) in _pairs_worth_a_look(workload, model, nodes, wanted, draft):
         resolved = _with_its_engine(workload, model, node.cluster.accelerator)

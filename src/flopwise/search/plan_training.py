@@ -194,7 +194,7 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts, *, by_re
 def _device_notes(
     picks: Sequence[Pick[TrainingOption]], workload: Resolved, model: Model, facts: Facts
 ) -> Iterator[str]:
-    """What devices of `picks` make of the recipe that is asked for."""
+    """Changes of the recipe on the devices of `picks`."""
     for pick in picks:
         here, device = pick.option.search.recipe, pick.option.node.cluster.accelerator
         for original in recipes(workload, model, facts.stack(here.stack.name), facts)[0]:
@@ -239,8 +239,9 @@ class TrainingOption(PlanOption):
 
     def _at_most(self, value: float | Floats, limit: float | Floats) -> Floats:
         """Probability that what is predicted as `value` is at most `limit`, by each row's band."""
-        few, many = (band.probability_at_most(value, limit) for band in self.bands)
-        return np.where(self.num_gpus > LARGE_GPUS, many, few)
+        few, many = self.bands
+        odds, large = few.probability_at_most(value, limit), self.num_gpus > LARGE_GPUS
+        return np.where(large, many.probability_at_most(value, limit), odds) if np.any(large) else np.asarray(odds)
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
         """The error ends of the throughput."""
@@ -537,7 +538,7 @@ def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
 
 
 def _spot_assumptions(plans: Iterable[Candidate], facts: Facts) -> list[str]:
-    """What is assumed of the spot capacity in `plans`, once for each provider and accelerator."""
+    """Assumptions about the spot capacity in `plans`, once for each provider and accelerator."""
     bought = dict.fromkeys((one.gpu, one.provider) for one in plans if one.purchase == "spot")
     return [f"spot {gpu} of {provider}: {facts.spot(provider, gpu).text}" for gpu, provider in bought]
 
@@ -562,7 +563,7 @@ def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[L
 
 
 def _outcome(job: TrainJob, chosen: Candidate) -> ComparedFigures:
-    """What a job comes to at the chosen plan's price per GPU; the start, which every change pays, is left out."""
+    """Time and cost of a job at the chosen plan's price per GPU; the start, which every change pays, is left out."""
     run, per_gpu_hour = StepRun.of_job(job, timed_step(job).parts, None), chosen.usd_per_hour / chosen.num_gpus
     assert run is not None  # a plan has a number of tokens
     return ComparedFigures(float(job_memory(job).total_bytes), run.seconds, run.gpu_hours * per_gpu_hour)

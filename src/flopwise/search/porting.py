@@ -68,7 +68,7 @@ def port(
 
 
 def _work(software: str, chosen: Candidate, facts: Facts, *, trains: bool) -> list[str]:
-    """What has to be ported: framework, kernels, engine and formats."""
+    """The parts that have to be ported: framework, kernels, engine and formats."""
     work = [f"framework: {FRAMEWORKS[software]}", f"own CUDA kernels: {KERNELS[software]}"]
     if trains:
         return [*work, f"training software: {chosen.layout['stack']}, in {chosen.layout['precision']}"]

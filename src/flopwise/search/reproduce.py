@@ -66,7 +66,7 @@ def command_line(
 
 
 def _values(spec: Any) -> dict[str, Any]:
-    """What a spec says beyond its defaults, by option."""
+    """The values of a spec beyond its defaults, by option."""
     return {name: getattr(spec, name) for name in changed_options(spec)}
 
 

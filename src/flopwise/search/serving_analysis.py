@@ -312,7 +312,7 @@ class _Change:
             return None
 
     def lever(self, service: Deployments | None) -> Lever:
-        """What it does, from its deployments."""
+        """The effect of the change, from its deployments."""
         best, chosen, layout = self.best, self.chosen, self.layout
         missing = partial(Lever, self.name, None, None, None, fits=False)
         if service is None or not service.batch.size:

@@ -314,7 +314,7 @@ class ServingOption(PlanOption):
         }
 
     def _session_figures(self, row: int) -> dict[str, float | None]:
-        """What a session costs at the mean rate, and what caches hold of prompts; nothing without sessions."""
+        """The cost of a session at the mean rate, and the prompts in caches; nothing without sessions."""
         workload = self.workload
         if workload.sessions_per_s is None:
             return {}
@@ -399,7 +399,7 @@ def gpus_each(column: Callable[[str], Any]) -> Any:
 def _month_usd(
     offered: Sequence[Offered], rows: Sequence[int], instances: Floats, replicas: Floats, packed: Floats
 ) -> Floats:
-    """What a month of service costs with the stores of its caches: the rows of each way to buy, one after the other.
+    """The monthly cost with the stores of its caches: the rows of each way to buy, one after the other.
 
     Infinite where the machine's own memory cannot hold the stores; its size may not be known.
     """
@@ -426,7 +426,7 @@ def _month_usd(
 
 
 def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:
-    """How the machines are billed."""
+    """The billing terms of the machines."""
     terms: PurchaseTerms | None = workload.facts.terms_of(priced.offer.provider, priced.offer.instance)
     return terms
 

@@ -9,7 +9,7 @@ mesh and not once a candidate.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -152,6 +152,28 @@ class Family:
         return (slice(start, min(start + step, self.meshes)) for start in range(0, self.meshes, step))
 
 
+class FlatColumns(NamedTuple):
+    """Columns of a space's families, one after the other: those of a candidate are looked up by place."""
+
+    of_family: Index  # first row, meshes, the first of its meshes and of its choices below
+    of_mesh: Index  # inner and degree index, dp, shard
+    of_choice: Index  # ZeRO stage, interleave, schedule, recompute
+
+    @classmethod
+    def of(cls, families: Sequence[Family], starts: Sequence[int]) -> FlatColumns:
+        """The columns of `families`, whose first rows are `starts`."""
+        sizes = np.array([(0, 0), *((family.meshes, family.choices) for family in families)])
+        of_mesh = (
+            np.broadcast_arrays(f.inner_index, f.degree_index, f.dp, 0 if f.shard is None else f.shard)
+            for f in families
+        )
+        of_choice = [(z, *turn, mode) for f in families for z in f.zeros for turn in f.turns for mode in f.recomputes]
+        return cls(
+            np.stack([np.array(starts, dtype=np.intp), sizes[1:, 0], *sizes.cumsum(axis=0)[:-1].T]),
+            np.concatenate([np.empty((4, 0), dtype=np.intp), *of_mesh], axis=1), np.array(of_choice).reshape(-1, 4).T,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """Candidates; a row is its number over all families, in their order, each laid out as `Family.shape`.
@@ -166,6 +188,7 @@ class Space:
     ruled_out: Counter[str] = field(default_factory=Counter)
     _layouts: dict[int, Layout] = field(default_factory=dict, init=False, repr=False, compare=False)  # by row
     _starts: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
+    _flattened: list[FlatColumns] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
@@ -202,23 +225,23 @@ class Space:
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
         some, rows = np.divmod(rows, max(self.size, 1))
-        inner, degree = np.zeros(rows.size, dtype=np.intp), np.zeros(rows.size, dtype=np.intp)
-        dp, shard, zero, interleave, schedule, recompute = np.zeros((6, rows.size), dtype=np.int64)
-        place = np.searchsorted(self._edges, rows, side="right") - 1
-        for number in ascending(place).tolist():
-            family, here = self.families[number], np.flatnonzero(place == number)
-            of_zero, of_turn, of_mode, mesh = np.unravel_index(rows[here] - self._edges[number], family.shape)
-            inner[here], degree[here], dp[here] = family.inner_index[mesh], family.degree_index[mesh], family.dp[mesh]
-            if family.shard is not None:
-                shard[here] = family.shard[mesh]
-            interleave[here], schedule[here] = np.array(family.turns)[of_turn].T
-            zero[here], recompute[here] = np.array(family.zeros)[of_zero], np.array(family.recomputes)[of_mode]
-        some = np.array((1, *EVERY))[some]
+        flat, place = self._flat, np.searchsorted(self._edges, rows, side="right") - 1
+        first, meshes, mesh_start, choice_start = flat.of_family[:, place]
+        choice, mesh = np.divmod(rows - first, meshes)
+        inner, degree, dp, shard = flat.of_mesh[:, mesh_start + mesh]
+        zero, interleave, schedule, recompute = flat.of_choice[:, choice_start + choice]
         columns = (
             dp, self.inner.tp[inner], self.degrees[degree], self.inner.cp[inner], self.inner.ep[inner], zero, shard,
-            self.inner.micro_batch[inner], interleave, schedule, recompute, some,
+            self.inner.micro_batch[inner], interleave, schedule, recompute, np.array((1, *EVERY))[some],
         )  # fmt: skip
         return inner, degree, self._layout_of(**dict(zip(COLUMNS, columns, strict=True)))
+
+    @property
+    def _flat(self) -> FlatColumns:
+        """The columns of all families in a row, laid out once."""
+        if not self._flattened:
+            self._flattened.append(FlatColumns.of(self.families, self.starts))
+        return self._flattened[0]
 
     def _layout_of(self, **columns: Any) -> Layout:
         """Candidates of this space."""
@@ -345,7 +368,7 @@ def _families(
 
 
 def _possible(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, code: int) -> NDArray[np.bool_]:
-    """Which meshes have no pipeline, or one that schedule `code` can run."""
+    """True for meshes that have no pipeline, or one that schedule `code` can run."""
     pp, micro = degrees[meshes.degree_index], inner.micro_batch[meshes.inner_index]
     possible: NDArray[np.bool_] = runs(code, Pipe(pp, 1, limits.global_batch // (meshes.dp * micro)), limits.layers)
     possible[pp == 1] = True

@@ -347,7 +347,7 @@ def verified_plans(
 
 
 def _rank(trial: Trial, *, ran: bool) -> tuple[Any, ...]:
-    """What plans are ordered by: the objective, to a cent of it, then latency, machines and degrees of the layout."""
+    """The sort key of plans: the objective, to a cent of it, then latency, machines and degrees of the layout."""
     option, row, run = trial.pick.option, trial.pick.row, trial.run
     latency = None if run is None else run.e2e_s["p95"]
     estimated, service = float(option.deployments.e2e_s[row]), option.deployments

@@ -444,7 +444,7 @@ def _session_run(
 
 
 def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoad | None:
-    """What is said of sessions that come faster than they are answered; None where the replicas keep up."""
+    """A warning of sessions that come faster than they are answered; None where the replicas keep up."""
     arriving_per_s, answered_per_s = (
         sessions_per_s * run.report.turns_per_session,
         run.estimate.requests_per_s * replicas,
@@ -459,13 +459,13 @@ def _overload(run: SessionRun, sessions_per_s: float, replicas: int) -> UnderLoa
 
 
 def _session_text(job: ServeJob, request: RequestSpec, sessions: SessionsSpec) -> str:
-    """What sessions ask for, in words."""
+    """The lengths of sessions, in words."""
     pauses = f", {format_seconds(sessions.think_s)} between them" if sessions.think_s else ""
     return f"{request.rate:g} sessions/s of {sessions.turns} turns{pauses}; {_request_text(job)} on average"
 
 
 def _session_settings(report: SessionReport) -> Iterator[tuple[str, str]]:
-    """Where histories came from, and what a session costs."""
+    """The origin of histories, and the cost of a session."""
     shares = {"the device": report.device_frac, **report.store_fracs, "computed": report.computed_frac}
     yield "prompts", ", ".join(f"{format_percent(share)} {name}" for name, share in shares.items())
     if report.usd_per_session is not None:
@@ -512,7 +512,7 @@ def _crowded_estimate(
 
 
 def _load_text(request: RequestSpec) -> str:
-    """How many requests there are, in words."""
+    """The number of requests, in words."""
     rate, at_once = request.rate, request.concurrency
     load = f"{at_once:,} in flight" if at_once else format_arrivals(rate) if rate else None
     if request.requests is None:
@@ -521,7 +521,7 @@ def _load_text(request: RequestSpec) -> str:
 
 
 def _storage_of(start: StartSpec, facts: Facts) -> Storage:
-    """Where weights are read from at a start.
+    """The storage from which weights are read at a start.
 
     Raises: UnknownNameError: no such kind.
     """
@@ -540,7 +540,7 @@ def _request_text(job: ServeJob) -> str:
 
 
 def _unsupported_notes(job: ServeJob) -> Iterator[str]:
-    """What is said where the engine is not documented to run the format, or on the device."""
+    """Notes where the engine is not documented to run the format, or on the device."""
     yield from job.engine.unsupported_note(job.cluster.accelerator)
     device = job.cluster.accelerator
     if not job.engine.runs(job.weights, device):
@@ -605,7 +605,7 @@ def percentiles(
 
 
 def _draft_gain(job: ServeJob, estimate: ServeEstimate) -> DraftGain | None:
-    """How much drafts gain at this load, and up to which batch; None without them."""
+    """The gain of drafts at this load, and the batch up to which they gain; None without them."""
     how = job.techniques.speculation
     if how is None:
         return None

@@ -58,7 +58,7 @@ def serve_figure(
 
 
 def _of_all(replicas: int, figures: Iterable[Figure]) -> Iterator[Figure]:
-    """What several replicas have together."""
+    """The sum over several replicas."""
     count, known = setting("replicas", replicas), {below.name: below for one in figures for below in walk(one)}
     for name in ("throughput", "requests per second", "maximum concurrency", "cache capacity"):
         if replicas > 1 and name in known:
@@ -155,7 +155,7 @@ def _tokens_figure(job: ServeJob) -> Figure | None:
 
 
 def _technique_figures(job: ServeJob) -> list[Figure]:
-    """What stands beside latencies where techniques are used."""
+    """Further figures of techniques, beside the latencies."""
     how, tokens = job.techniques, _tokens_figure(job)
     figures = [] if tokens is None else [tokens]
     if cached := prefix_tokens(job):
@@ -248,7 +248,7 @@ class _Tree:
         return total("decoding step", "s", parts, note=note)
 
     def _conversions(self, kernels: Iterable[TimedKernel]) -> Iterator[Figure]:
-        """What reading the cache takes longer where its format is converted in software."""
+        """The time of converting the cache where its format is read in software."""
         for kernel in kernels:
             if seconds := number(kernel.conversion_s):
                 peak, each = self.device.datasheet("peak fp32", "FLOP/s"), self.device.parameter("cache_convert_flops")

@@ -296,7 +296,7 @@ class Runner:
         )
 
     def _packing_s(self, half: StepLoad, split: ServingLayout) -> Floats:
-        """What kernels take that write and read the messages of two halves, all layers: of DeepEP's low-latency mode.
+        """Time of kernels that write and read the messages of two halves, all layers: of DeepEP's low-latency mode.
 
         Four kernels a layer with experts: tokens are read in 16 bits and written once for each expert, moved on from
         where they arrive, results written and moved likewise, read once for each expert and summed.
@@ -316,7 +316,7 @@ class Runner:
         return np.where(np.asarray(split.dp) > 1, total, 0.0)
 
     def _tower_load(self, tower: Stack, load: StepLoad) -> StepLoad:
-        """What a tower beside the first stack is given: whole prompts, of its own number of tokens."""
+        """The load of a tower beside the first stack: whole prompts, of its own number of tokens."""
         tokens = load.encoder if tower.tokens_per_sample is None else tower.tokens_per_sample
         prompts = np.maximum(load.encoded, 1.0)
         return StepLoad(prefill_tokens=load.encoded * tokens, prefill_context=tokens, prompts=prompts, every=True)
@@ -431,7 +431,7 @@ class Runner:
         return self.other_dtype, 8.0 * self.plain_bytes
 
     def _most_flops_per_s(self, dtype: str) -> Floats:
-        """What no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
+        """The rate that no kernel exceeds: few rows may run on the vector units, which old devices have more of."""
         vector = VECTOR_FRAC * self.rates.peak.get("fp32", 0.0)
         return np.asarray(np.maximum(self.rates.peak_flops_per_s(dtype), vector))
 
@@ -485,7 +485,7 @@ class Runner:
         return np.where(np.asarray(ep) <= self.fabric.domain, inside, sum(across, start=0.0))
 
     def _fuller(self, experts: Experts, load: StepLoad, ep: Ints) -> Floats:
-        """What the rank with the most popular experts is sent, over what it would be sent if all were as popular.
+        """Tokens of the rank with the most popular experts, over those if all experts were as popular.
 
         Source: `busiest_rank`. Assumes: the rank that is sent most sets the time, and so it does with even experts.
         """

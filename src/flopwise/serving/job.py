@@ -123,7 +123,7 @@ class ServeJob:
 
     @property
     def _in_use(self) -> set[str]:
-        """What an engine may be unable to capture prompts with: words of `Engine.eager_prompts`, but the layout's."""
+        """Features that may prevent captured prompts: words of `Engine.eager_prompts`, but the layout's."""
         extra = self.techniques
         used = {
             "pools": extra.prefill_gpus > 0, "drafts": extra.speculation is not None, "adapters": extra.adapters > 0,

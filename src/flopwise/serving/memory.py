@@ -346,7 +346,7 @@ def _filling(
 
 
 def _usable(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
-    """What the engine takes of a card at most."""
+    """The share of a card's memory that the engine takes at most."""
     if row.memory_rule == "whole":
         return card * share
     if row.memory_rule == "free":
@@ -364,7 +364,7 @@ def _cap_note(concurrency: Ints, cap: Ints, name: str, *, given: bool) -> tuple[
 
 
 def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
-    """What the engine leaves for the cache; negative where the weights do not fit."""
+    """Bytes that the engine leaves for the cache; negative where the weights do not fit."""
     if row.memory_rule == "whole":
         return card * share - taken
     if row.memory_rule == "free":

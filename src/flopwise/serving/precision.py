@@ -109,5 +109,5 @@ def conversion_note(cache: CacheFormat, rates: Rates) -> str | None:
 
 
 def _plain(form: WeightFormat) -> bool:
-    """Whether products read the weights as they are stored, in a precision that quantises nothing."""
+    """True if products read the weights as they are stored, in a precision that quantises nothing."""
     return bool(form.computes) and not precision(form.computes).quantised

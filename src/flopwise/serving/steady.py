@@ -224,7 +224,7 @@ def _first_round_s(
 
 
 def _others_wait_s(users: Floats, service_s: Floats, away_s: Floats) -> Floats:
-    """What a prompt waits on average for those before it, where `users` are away between requests; broadcasts.
+    """Mean wait of a prompt for those before it, where `users` are away between requests; broadcasts.
 
     R = s (1 + a (Q - U / 2)): those whom it finds there, of whom the one in service is half way on average; Q = N R /
     (R + Z) and U = N s / (R + Z), of which one user less, a = (N - 1) / N, is there when he comes. Solved for R, less

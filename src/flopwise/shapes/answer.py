@@ -163,7 +163,7 @@ def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:
 
 
 def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Finding]:
-    """What another stack's fused kernels would save in memory-bound operations and launches.
+    """Savings of another stack's fused kernels in memory-bound operations and launches.
 
     Source: `data/stacks.json`: what each stack fuses.
     """
@@ -183,7 +183,7 @@ def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Findi
 
 
 def _attention_findings(case: Case, clock: TrainingClock) -> Iterator[Advice]:
-    """What flash kernels would save where attention writes its scores.
+    """Savings of flash kernels where attention writes its scores.
 
     Source: FlashAttention-2 (arXiv 2307.08691); Korthikanti et al. 2022 (arXiv:2205.05198) section 4.1.
     """
@@ -195,7 +195,7 @@ def _attention_findings(case: Case, clock: TrainingClock) -> Iterator[Advice]:
 
 
 def _link_findings(case: Case) -> Iterator[Fine]:
-    """What the link of the tensor-parallel group carries, against PCIe."""
+    """Traffic on the link of the tensor-parallel group, against PCIe."""
     clock, cluster = case.clock, case.clock.cluster
     if clock.tp == 1:
         return
@@ -210,7 +210,7 @@ def _link_findings(case: Case) -> Iterator[Fine]:
 
 
 def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
-    """What an optimizer in host memory sends over PCIe each step, from pinned memory and from pageable.
+    """Bytes of an optimizer in host memory over PCIe each step, from pinned memory and from pageable.
 
     Source: Ren et al. 2021 (arXiv:2101.06840) section 3: gradients go down, 16-bit weights come up. Pageable memory:
     Harris 2012, "How to Optimize Data Transfers in CUDA C/C++", NVIDIA blog.
@@ -261,7 +261,7 @@ def _operation_figures(
 
 
 def _counting(operation: KernelShape) -> str:
-    """How its FLOP are counted."""
+    """The rule by which its FLOP are counted."""
     if operation.kind == "matmul":
         return f"2 x {operation.m:.12g} x {operation.n:.12g} x {operation.k:.12g}"
     if operation.kind == "attention":

@@ -341,7 +341,7 @@ def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: Sou
 
 
 def _machine_notes(cluster: Cluster, origin: str) -> tuple[str, ...]:
-    """What was assumed of the machines, as far as the rate rests on it."""
+    """Assumptions about the machines, as far as the rate rests on them."""
     if origin == "training estimate":
         return cluster.assumptions
     guessed = (cluster.ambiguous,) if cluster.ambiguous else ()
@@ -447,7 +447,7 @@ def _delivery_of_kind(kind: Storage, demand: StorageAnswer) -> StorageDelivery:
 def _delivery(
     demand: StorageAnswer, name: str, reads: float, writes: float | None, origin: str, confidence: str, note: str
 ) -> StorageDelivery:
-    """What `reads` and `writes` bytes/s to a node make of the demand."""
+    """The demand at `reads` and `writes` bytes/s to a node."""
     later, weights = demand.later_read_bytes_per_s_per_node, demand.weights_bytes
     each = None if demand.checkpoints is None else demand.checkpoints.nbytes / demand.num_nodes
     return StorageDelivery(

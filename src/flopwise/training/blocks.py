@@ -43,6 +43,8 @@ TIMED = (
     "forward_s", "backward_s", "attention_s", "light_s", "raised_s", "named_s", "weight_s", "attention_back_s",
 )  # fmt: skip
 """Fields of `Kernels` that are seconds on the device."""
+PARTS = ("forward", "attention", "light", "raised", "named")
+"""What recompute may repeat of a forward pass, as fields of `Kernels` begin."""
 GRADIENT, WEIGHT_GRADIENT = "/grad", "/wgrad"
 LIGHT = frozenset({"norm", "pointwise"})
 PRODUCTS = frozenset({"matmul", "grouped"})
@@ -83,17 +85,21 @@ class Kernels:
         DeepSeek-V3 report (arXiv:2412.19437) section 3.2.3.
         Assumes: products take about as long as one another.
         """
-        parts = (getattr(self, f"{part}_{unit}") for part in ("forward", "attention", "light", "raised"))
-        forward, attention, light, raised = parts
-        modes: dict[str, Floats] = {
-            "attention": attention,
-            "operations": light + 0.5 * (forward - attention - light),
-            "alternate": 0.5 * forward,
-            "fine": light + raised,
-            "modules": getattr(self, f"named_{unit}"),
-            "full": forward,
-        }
-        return modes[selective]
+        figures: Iterator[Floats] = (getattr(self, f"{part}_{unit}") for part in PARTS)
+        forward, attention, light, raised, named = figures
+        match selective:
+            case "attention":
+                return attention
+            case "operations":
+                return light + 0.5 * (forward - attention - light)
+            case "alternate":
+                return 0.5 * forward
+            case "fine":
+                return light + raised
+            case "modules":
+                return named
+        assert selective == "full"
+        return forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +144,28 @@ class BlockTimes:
         """
         kernels, software = self.kernels, recipe.stack
         selective = "modules" if recipe.modules else recipe.selective or software.selective
-        again_s = (0.0 * kernels.forward_s, kernels.recomputed_part("s", selective), kernels.forward_s)[mode]
-        flops = (0.0 * kernels.forward_flops, kernels.recomputed_part("flops", selective), kernels.forward_flops)[mode]
+        nothing = 0.0 * kernels.forward_s
+        again_s, flops = nothing, 0.0 * kernels.forward_flops
+        if mode and self.backward:
+            repeated = selective if mode == 1 else "full"
+            again_s, flops = (kernels.recomputed_part(unit, repeated) for unit in ("s", "flops"))
         passes = 3.0 if mode == 2 else 2.0  # forward, backward, and forward again
         sendings = 3.0 if mode == 1 and "moe" in recipe.modules else passes
         if not self.backward:
-            again_s, flops, passes, sendings = 0.0 * kernels.forward_s, 0.0 * kernels.forward_flops, 1.0, 1.0
-        routed = sendings * _exposed_s(self.ep_s, software.ep_overlap, kernels.forward_s)
-        hidden = np.minimum(sendings * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
-        beside = sendings * self.ep_s - (1.0 - contention) * hidden
+            passes, sendings = 1.0, 1.0
+        routed = beside = nothing
+        if np.any(self.ep_s):
+            routed = sendings * _exposed_s(self.ep_s, software.ep_overlap, kernels.forward_s)
+            hidden = np.minimum(sendings * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
+            beside = np.maximum(routed - (sendings * self.ep_s - (1.0 - contention) * hidden), 0.0)
         tensor_s = passes * _exposed_s(self.tp_s, self.tp_overlap, kernels.forward_s)
         ring_s = (2.0 if mode == 2 and self.backward else 1.0) * self.cp_s + self.backward * self.cp_back_s
         parts = kernels.forward_s, kernels.backward_s, again_s, tensor_s, ring_s, routed
-        return np.stack([*parts, kernels.weight_s, np.maximum(routed - beside, 0.0), flops])
+        return np.stack([*parts, kernels.weight_s, beside, flops])
 
 
 def _exposed_s(message_s: Floats, overlap: float, compute_s: Floats) -> Floats:
-    """What is left of messages of which a share may hide behind compute, but no more than there is compute."""
+    """Exposed time of messages of which a share may hide behind compute, but no more than there is compute."""
     return message_s - np.minimum(overlap * message_s, compute_s)
 
 
@@ -307,7 +318,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
 
 
 class _Part(NamedTuple):
-    """What a kernel computes, before it is timed."""
+    """The work of a kernel, before it is timed."""
 
     work: Work
     dtype: str
@@ -423,7 +434,7 @@ def eager_passes(item: Item) -> tuple[float, float]:
 
 
 def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, bool]]:
-    """What runs as one kernel, and whether its weights are trained; adapters follow the projections that carry them."""
+    """Items that run as one kernel, and the trained ones; adapters follow the projections that carry them."""
     recipe = context.recipe
     groups = fused_groups(items) if context.fuses else single_groups(items)
     if recipe.lora is None:

@@ -292,7 +292,7 @@ def _dropped_frac(model: Model, recipe: Recipe, layout: Layout) -> float | None:
 
 
 def _schedule_notes(layout: Layout, software: TrainingStack) -> tuple[str, ...]:
-    """What is assumed of a training stack that is not known to run the schedule of a layout."""
+    """A note where a training stack is not known to run the schedule of a layout."""
     pp, chunks = int(layout.pp), int(layout.interleave)
     name = schedule_text(int(layout.schedule), chunks)
     schedules = software.schedules

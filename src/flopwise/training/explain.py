@@ -105,7 +105,7 @@ def step_memory_figure(model: Model, recipe: Recipe, layout: Layout, memory: Mem
 
 
 def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tuple[Figure, ...]]:
-    """What each item rests on."""
+    """The figures that each item rests on."""
     row, chosen, lora = recipe.stack, recipe.optimizer, recipe.lora
     widths = trained_widths(recipe)
 

@@ -99,7 +99,7 @@ def extra_tokens_frac(batch_tokens: Floats, critical_tokens: Floats) -> Floats:
 
 
 def _campaign(frac: float | None) -> list[str]:
-    """How much more than their steps published pre-trainings took; nothing where the calibration does not say."""
+    """The factor of published pre-trainings over their steps; nothing where the calibration does not say."""
     if frac is None:
         return []
     around = "restarts, evaluation, ramp-up, longer contexts, slower layouts"
@@ -108,7 +108,7 @@ def _campaign(frac: float | None) -> list[str]:
 
 
 def _proportion(tokens: float, best: float, size: float) -> str:
-    """How the tokens compare with what is compute-optimal."""
+    """A comparison of the tokens with the compute-optimal number."""
     ratio = tokens / best
     rule = f"the {format_count(best)} that are compute-optimal for {format_count(size)} parameters (Hoffmann 2022)"
     scratch = "for training from scratch, the tokens are"

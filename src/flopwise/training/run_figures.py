@@ -135,7 +135,7 @@ class RunFigures(StepFigures):
         )
 
     def _writes(self) -> Figure:
-        """How long a checkpoint takes to write."""
+        """Time to write a checkpoint."""
         reliability = self.reliability
         self.add_count("checkpoint", self.nbytes, "B", "trained weights, master weights and optimizer states, once")
         terms = []

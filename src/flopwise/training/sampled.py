@@ -186,7 +186,7 @@ def _message_s(job: SampledJob, count: float | None) -> tuple[float, tuple[str, 
 
 
 def _bound(parts: dict[str, float], seconds: dict[str, float]) -> str | None:
-    """What most of the step's time goes to; None where only the whole is known."""
+    """The term with most of the step's time; None where only the whole is known."""
     if not seconds:
         return None
     moving = _moving_frac(seconds)
@@ -318,7 +318,7 @@ def usual_batch(recipe: SampledRecipe, device: Accelerator | None) -> tuple[Samp
 
 
 def _fits(recipe: SampledRecipe, device: Accelerator | None) -> bool:
-    """Whether a step is not known to need more memory than the device has."""
+    """True if a step is not known to need more memory than the device has."""
     memory = None if device is None else sampled_memory(recipe, device.kind)
     return device is None or memory is None or memory.total_bytes <= device.hbm_bytes
 

@@ -182,7 +182,7 @@ class DataSpec(Spec):
 
 
 def _spelling(option: str) -> str:
-    """How an option of the data is said on the command line and in a file."""
+    """The spelling of a data option on the command line and in a file."""
     declared = options.options_of(DataSpec)[option]
     return f"{declared.flags[0]} or {declared.key}"
 

@@ -183,12 +183,12 @@ class StageMemory:
 
     @property
     def _exchanges(self) -> Array:
-        """Where buckets of messages are allocated: DeepSpeed's ZeRO has them on one GPU, too (`ipg_buffer`)."""
+        """True where buckets of messages are allocated: DeepSpeed's ZeRO has them on one GPU, too (`ipg_buffer`)."""
         return (np.asarray(self.layout.dp) * self.layout.tp > 1) | (np.asarray(self.layout.zero) > 0)
 
     @property
     def _replicated_frac(self) -> Array:
-        """Where replicas hold whole gradients, which DDP's buckets hold once more.
+        """Share of whole gradients in replicas, which DDP's buckets hold once more.
 
         Source: PyTorch documentation, DistributedDataParallel: `gradient_as_bucket_view`, off by default, would save
         as much memory as all gradients take.
@@ -197,7 +197,7 @@ class StageMemory:
         return share
 
     def _ends(self, stage: Stage, before: str, after: str) -> Floats:
-        """What a stage holds before and after the layers."""
+        """Items of a stage before and after the layers."""
         return plus(_where(stage.first, self._at(before)), _where(stage.last, self._at(after)), 1.0)
 
     def _sum(self, prefix: Array, stage: Stage) -> Floats:
@@ -208,7 +208,7 @@ class StageMemory:
         return total if lower is None else total - np.take(flat, lower)
 
     def _places(self, stage: Stage) -> tuple[Array, Array | None]:
-        """Where a stage's end and start stand in flattened running sums; None: it starts with the first layer."""
+        """Places of a stage's end and start in flattened running sums; None: it starts with the first layer."""
         if stage not in self._stages:
             start = stage.start * self.many + self.index if stage.start.any() else None
             self._stages[stage] = stage.stop * self.many + self.index, start
@@ -276,7 +276,7 @@ class StageMemory:
         return [whole * a + of_experts * b for a, b in zip(self.shares, self.expert_shares, strict=True)]
 
     def _move_to_host(self, fixed: dict[str, Floats], gradients: Floats) -> tuple[Floats, Floats]:
-        """What moves to the host, taken out of `fixed`; and the gradients that stay."""
+        """Bytes that move to the host, taken out of `fixed`; and the gradients that stay."""
         host: Floats = 0.0
         names: list[str] = []
         if self.layout.offload_parameters:
@@ -408,7 +408,7 @@ class StageMemory:
     def _moments(
         self, stage: Stage, gradients: Floats, step: Floats, cast: Floats, fixed: dict[str, Floats], activations: Floats
     ) -> tuple[dict[str, Floats], ...]:
-        """What each of MOMENTS adds to what stands.
+        """Bytes that each of MOMENTS adds.
 
         Source: PyTorch, torch/distributed/fsdp/_init_utils.py, `_move_module_to_device`: an FSDP unit moves the weights
         that no unit inside it has, and shards them before the next one does: no rank ever loads a whole model.

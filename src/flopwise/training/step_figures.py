@@ -245,7 +245,7 @@ class StepFigures(Ledger):
         }[name]()
 
     def _stragglers(self, others: list[Figure]) -> Figure:
-        """What all wait for the slowest rank, beside the `others` of its lines."""
+        """The wait for the slowest rank, beside the `others` of its lines."""
         jitter = self.table.jitter_frac
         usual = assumption("jitter", jitter, "frac", "Sinha et al. 2022 (arXiv:2208.11035)")
         self.add_figure(usual if jitter == JITTER_FRAC else setting("jitter", jitter, "frac"))
@@ -279,7 +279,7 @@ class StepFigures(Ledger):
         return self.add_total(f"{name} of a micro-batch", "s", blocks)
 
     def _recompute(self) -> Figure:
-        """What recompute runs again for one micro-batch."""
+        """The operations that recompute runs again for one micro-batch."""
         text, mode = _RECOMPUTED[min(self.mode, 3)], self.add_given("recompute", self.layout.recompute_text)
         return self.add_time("recompute of a micro-batch", self.stage["recompute"], text, mode)
 
@@ -299,7 +299,7 @@ class StepFigures(Ledger):
         return self._sum_of(name, f"{self.num_micro.name} x {each}" + (f" - {hidden.name}" if hidden else ""))
 
     def _hidden_messages(self) -> Figure | None:
-        """What passes of other micro-batches hide of experts' messages; None where none run so."""
+        """Messages of experts hidden behind passes of other micro-batches; None where none run so."""
         pipe = Pipe(self.pp, int(self.layout.interleave), self.micro_batches)
         each = float(self.table.model_beside_s[self.mode, 0]) / self.pp
         hidden = number(hidden_beside_s(self.layout.schedule, pipe, each))
@@ -314,7 +314,7 @@ class StepFigures(Ledger):
         return self.add_time("busiest stage", seconds, "one micro-batch on the busiest stage", *inputs)
 
     def _uneven_stages(self) -> Figure:
-        """What the busiest stage takes longer than the mean one."""
+        """The additional time of the busiest stage over the mean one."""
         layers = self.layout.stage_layers
         self._busiest(*((setting("layers of the stages", ", ".join(map(str, layers))),) if layers else ()))
         self.add_time("mean stage", sum(self.stage.values()), "one micro-batch, all stages / stages")
@@ -461,7 +461,7 @@ class StepFigures(Ledger):
         return self._sum_of("launch", f"{self.num_micro.name} x max(0, {host.name} - {busy.name})")
 
     def _fresh_memory(self) -> Figure:
-        """What the system takes to hand out the pages of large tensors."""
+        """The time of the system to hand out the pages of large tensors."""
         assert self.table.fresh_bytes is not None
         what = "gradients of embedding and head and the loss's tensors, those of 32 MiB and more"
         fresh = self.add(
@@ -471,7 +471,7 @@ class StepFigures(Ledger):
         return self._sum_of(FRESH_MEMORY, f"{self.num_micro.name} x {fresh.name} / {rate.name}", rate)
 
     def _waiting(self) -> Figure:
-        """What replicas wait for the one with the longest documents."""
+        """The wait of replicas for the one with the longest documents."""
         mean = setting("mean length of a document", number(self.useful.inputs[0].value), "tokens")
         text = f"{self.num_micro.name} x one micro-batch on the busiest stage"
         busy = term("busy time", self.micro_batches * sum(self.stage.values()), "s", text)
@@ -479,7 +479,7 @@ class StepFigures(Ledger):
         return self._sum_of(WAITING, formula, busy, self.dp, self.micro_batch, mean)
 
     def _imbalance(self) -> Figure:
-        """What the fullest rank of experts takes longer than even routing would."""
+        """The additional time of the fullest rank of experts over even routing."""
         recipe, ep = self.recipe, int(self.layout.ep)
         skew = setting("load of the fullest expert over the mean", recipe.expert_skew)
         formula, inputs = (
@@ -499,7 +499,7 @@ class StepFigures(Ledger):
         return self._sum_of(EXPERT_IMBALANCE, f"{self.num_micro.name} x {one.name}")
 
     def _storage(self) -> Figure:
-        """What reading takes longer than all other lines together."""
+        """The additional time of reading over all other lines together."""
         assert self.reading is not None
         busy = sum(seconds for name, seconds in self.lines.items() if name != LINE)
         self.add_count("all other lines", busy, "s", "sum of the other lines")

@@ -345,7 +345,7 @@ def _mode_sums(
     modes: Sequence[Partial | None],
     lines: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Those of `_block_sums` that recompute changes, by mode; None: the modes none, selective and full.
+    """The sums of `_block_sums` that recompute changes, by mode; None: the modes none, selective and full.
 
     A `Partial` is full recompute of some layers, while others, and what stands before and after the layers, keep
     everything.
@@ -387,12 +387,13 @@ def _heaviest_parts(
     """
     stages = np.tensordot(weights, lines, 1)
     totals = stages[:, :, :summed].sum(axis=2)
-    sizes = np.diff([*starts.tolist(), len(weights)])
-    longest = np.repeat(np.maximum.reduceat(totals, starts, axis=0), sizes, axis=0)
-    places = np.where(totals == longest, np.arange(len(weights))[:, None, None], len(weights))
-    first = np.minimum.reduceat(places, starts, axis=0)  # of equals the first
-    modes, columns = np.arange(stages.shape[1])[:, None], np.arange(stages.shape[3])
-    return stages.transpose(2, 0, 1, 3)[:, first, modes, columns].swapaxes(1, 2)
+    ends = [*starts[1:].tolist(), len(weights)]
+    ranges = zip(starts.tolist(), ends, strict=True)
+    first = np.stack([totals[start:end].argmax(axis=0) + start for start, end in ranges])  # of equals the first
+    _, modes, parts, columns = stages.shape
+    row = (first * modes + np.arange(modes)[:, None]) * (parts * columns) + np.arange(columns)
+    found: NDArray[np.float64] = stages.ravel().take(row + (np.arange(parts) * columns)[:, None, None, None])
+    return found.swapaxes(1, 2)
 
 
 def _link_independent(
@@ -404,7 +405,7 @@ def _link_independent(
     *,
     waits: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Matrices | None]:
-    """What no link changes of the heaviest stage, (d, n): dense and experts' parameters, frozen bytes, host seconds.
+    """Figures of the heaviest stage without links, (d, n): dense and experts' parameters, frozen bytes, host seconds.
 
     `waits`: the host is another than the device, and waits for it in layers with experts.
 
@@ -426,7 +427,7 @@ def _link_independent(
 
 
 def _trained_items(model: Model, recipe: Recipe, items: Sequence[Item], block: Block) -> list[Item]:
-    """Those of a block's items whose weights have gradients, adapters apart."""
+    """The items of a block whose weights have gradients, adapters apart."""
     whole = [] if recipe.lora is None else extra_items(model, recipe.lora)
     return [item for item in items if (block.trains(item) if recipe.lora is None else item in whole)]
 
@@ -507,7 +508,7 @@ def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *
 def _matrices(
     split: SplitModel, recipe: Recipe, inner: Inner, stored: NDArray[np.float64], starts: NDArray[np.intp]
 ) -> Matrices:
-    """What the optimizer orthogonalises of every pipeline degree: matrices of layers and towers, or the adapters."""
+    """Matrices that the optimizer orthogonalises, by pipeline degree: of layers and towers, or the adapters."""
     model, lora = split.model, recipe.lora
     listed = [items for items, _, _ in block_list(model)]
     towers = _trained_items(model, recipe, tower_items(model), split.towers)

@@ -49,7 +49,7 @@ def expected_largest(count: Floats) -> Floats:
 
 @cache
 def _waits() -> Array:
-    """What `_COUNTS` ranks wait beyond `MEASURED_RANKS`, in standard deviations."""
+    """The wait of `_COUNTS` ranks beyond `MEASURED_RANKS`, in standard deviations."""
     return np.asarray(np.maximum(expected_largest(_COUNTS) - expected_largest(float(MEASURED_RANKS)), 0.0))
 
 

@@ -99,6 +99,6 @@ def others_traffic_bytes(recipe: Recipe) -> float:
 
 
 def _kept_widths(recipe: Recipe) -> Widths:
-    """How wide what is trained is kept: adapters in their own type, else as the recipe and its stack say."""
+    """Widths of trained tensors: adapters in their own type, else as the recipe and its stack say."""
     lora = recipe.lora
     return trained_widths(recipe) if lora is None else adapter_widths(recipe, DTYPE_BYTES[lora.adapter_dtype])

@@ -144,13 +144,13 @@ def value_schema(key: str, param: click.Parameter) -> Json:
 
 
 def _help(param: click.Parameter) -> str:
-    """What a parameter says."""
+    """The text of a parameter."""
     option = declaration(param)
     return (param.name or "").upper() if option is None else option.help
 
 
 def _answers(noun: Noun, *kinds: str) -> Json:
-    """What a question may be answered with."""
+    """The answers that a question may have."""
     text: Json = {"application/json": {"schema": {"type": ["object", "array"]}}}
     if noun.name in WRITERS:
         text[FILES_TYPE] = {"schema": {"$ref": "#/components/schemas/Files"}}

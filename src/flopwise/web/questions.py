@@ -159,7 +159,7 @@ def kind_of(param: click.Parameter) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a value, and not what click has where none was given."""
+    """True if it is a value, and not what click has where none was given."""
     return isinstance(value, str | bool | list)
 
 

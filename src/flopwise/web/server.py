@@ -237,7 +237,7 @@ class PageFiles:
         self._kept: dict[Path, tuple[tuple[int, int], bytes, str]] = {}
 
     def _file(self, path: Path) -> tuple[bytes, str]:
-        """What a file holds, and its ETag."""
+        """The bytes of a file, and its ETag."""
         now = path.stat()
         state = (now.st_mtime_ns, now.st_size)
         if path not in self._kept or self._kept[path][0] != state:
@@ -278,7 +278,7 @@ async def _problem(_: Request, problem: Exception) -> Response:
 
 
 async def _http_problem(request: Request, failure: Exception) -> Response:
-    """What Starlette itself refuses: unknown paths and methods."""
+    """The response to what Starlette itself refuses: unknown paths and methods."""
     assert isinstance(failure, HTTPException)
     kind = "wrong-method" if failure.status_code == 405 else "unknown"
     problem = ProblemError(kind, f"{request.method} {request.url.path[:200]}: {failure.detail}")
@@ -290,7 +290,7 @@ async def _defect(request: Request, failure: Exception) -> Response:
 
 
 def _wanted_form(request: Request, noun: Noun) -> str:
-    """How the answer is wanted: as JSON, or the files that the noun writes. Raises: ProblemError."""
+    """The wanted form of the answer: JSON, or the files that the noun writes. Raises: ProblemError."""
     accept = request.headers.get("accept", "")
     for form in ("application/zip", FILES_TYPE):
         if form in accept:
@@ -418,7 +418,7 @@ def _response(question: Question, reply: Reply, accept: str) -> Response:
 
 
 def _header(notes: tuple[str, ...]) -> str:
-    """What was said on stderr, as a header can hold it."""
+    """The text of stderr, as a header can hold it."""
     return "; ".join(notes).encode("ascii", "replace").decode()[:2_000]
 
 

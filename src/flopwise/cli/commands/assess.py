@@ -225,7 +225,7 @@ def _lists(assessment: Assessment, paper: Screen) -> Iterator[str]:
 
 
 def _since(before: Assessment, after: Assessment, paper: Screen) -> Iterator[str]:
-    """What changed, with the same words as in the report."""
+    """The changes, with the same words as in the report."""
     for block in changes(before, after):
         match block:
             case Text():

@@ -189,7 +189,7 @@ def _crossing(c: ApiBreakEven) -> tuple[Any, ...]:
 
 
 def _chart(comparison: CostComparison, paper: Screen) -> str:
-    """What is paid by the end of each month."""
+    """The chart of the cumulative cost by the end of each month."""
     feasible = [way for way in comparison.ways if way.feasible]
     ends = [way.cumulative_usd[-1] for way in feasible]
     wide = max(ends) > WIDE * min(ends)

@@ -175,7 +175,7 @@ KINDS = {"gpu": "GPU", "cpu": "CPU", "tpu": "TPU"}
 
 
 def _sentence(a: Accelerator) -> str:
-    """What counts most of a device."""
+    """The main figures of a device, in a sentence."""
     what = f"{a.vendor} {a.architecture} {KINDS.get(a.kind, a.kind)}" + (f" of {a.year}" if a.year else "")
     dtype = next((dtype for dtype in ("bf16", "fp16", *a.peak) if dtype in a.peak), None)
     rate = "" if dtype is None else f"{_rate(a.peak[dtype])} dense in {dtype}, "

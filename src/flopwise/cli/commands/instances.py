@@ -100,7 +100,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
 
 
 def _cheapest(offers: tuple[Offer, ...]) -> str:
-    """How many offers there are, and which of them has the cheapest hour of an accelerator."""
+    """The number of offers, and the one with the cheapest accelerator-hour, in a sentence."""
     providers = list(dict.fromkeys(offer.provider for offer in offers))
     of = providers[0] if len(providers) == 1 else f"{len(providers)} providers"
     count = "1 offer" if len(offers) == 1 else f"{len(offers):,} offers"
@@ -119,7 +119,7 @@ def _cheapest(offers: tuple[Offer, ...]) -> str:
 
 
 def _origin(offer: Offer, purchase: str) -> str | None:
-    """Where and of which day a price is; None where that is the same as on demand."""
+    """The source and day of a price; None where they are those of the on-demand price."""
     source, date = offer.price_source_of(purchase), offer.price_date_of(purchase)
     return None if (source, date) == (offer.source, offer.price_date) else f"{source} ({date})"
 

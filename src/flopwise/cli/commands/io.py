@@ -128,7 +128,7 @@ def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
 
 
 def _deliveries(answer: StorageAnswer, rate: Callable[[float], str], paper: Screen) -> str:
-    """What training comes to on each kind of storage."""
+    """The table of training on each kind of storage."""
     cached = answer.request.cache_bytes is not None
     needed = answer.read_bytes_per_s_per_node
     headers = [
@@ -153,7 +153,7 @@ def _times(ratio: float) -> str:
 
 
 def _verdict(share: float) -> str:
-    """Whether storage sets the pace, and by how much."""
+    """`keeps up`, or the factor by which storage slows training down."""
     return "keeps up" if share >= 1 else f"I/O-bound: {_times(1 / share)} slower"
 
 

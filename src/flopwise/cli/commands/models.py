@@ -69,7 +69,7 @@ def command(
 
 
 def _is_part(name: str, card: ModelCard, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a name is a part of the names of several models, one of which it is read as, and the whole of none."""
+    """True if a name is a part of the names of several models, one of which it is read as, and the whole of none."""
     spelled = [text.lower() for row in rows for text in (row["name"], row["hf_id"] or "")]
     whole = any(name.lower() in (text, text.rpartition("/")[2]) for text in spelled)
     return len(rows) > 1 and card.model.name in (row["name"] for row in rows) and not whole
@@ -158,7 +158,7 @@ def _detail(card: ModelCard, paper: Screen) -> Iterator[str]:
 
 
 def _sentence(card: ModelCard) -> str:
-    """What counts most of a model."""
+    """The main figures of a model, in a sentence."""
     model, counted = card.model, card.parameters
     size = f"{units.format_count(counted)} parameters" if counted is not None else ""
     if counted is not None and card.active_parameters not in (None, counted):

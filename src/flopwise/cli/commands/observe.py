@@ -16,6 +16,7 @@ from flopwise.cli.render import Screen, pairs, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.observations.spec import ObserveSpec
 from flopwise.options import FILE
+from flopwise.results import plain
 
 if TYPE_CHECKING:
     from flopwise.observations.observation import Observation, ObservedLatency
@@ -46,7 +47,7 @@ def command(*, url: str | None, output: Path | None, facts: Path | None, **given
         observation = api.observe(url, out=output, facts=facts, progress=progress, **options.values(given, ObserveSpec))
     again = f"flopwise simulate MODEL --gpu GPU --replay {shlex.quote(str(output))}"
     further = {} if output is None else {"The same traffic on a planned deployment": again}
-    options.answer(observation, _report, verdict=_verdict, further=further)
+    options.answer(observation, _report, plain, verdict=_verdict, further=further)
 
 
 def _verdict(seen: Observation) -> str:

@@ -128,7 +128,7 @@ def command(
 
 
 def _places(source: dict[str, Any]) -> dict[str, Any]:
-    """Where facts and calibrations are."""
+    """The folders of facts and calibrations."""
     return {name: source.get(name) for name in ("facts", "calibration")}
 
 
@@ -144,7 +144,7 @@ def _candidate(answer: Plan, rank: int) -> Candidate | None:
 
 
 def _changes(given: dict[str, Any], source: Path | str | None) -> tuple[dict[str, Any], str | None]:
-    """What the command line says of the workload, as a file would say it; and what is to run a sweep.
+    """The workload's values on the command line, as a file would say them; and the runner of a sweep.
 
     Settings hold for a model as `source`, not for a file: that says all of it.
     """
@@ -234,7 +234,7 @@ def _workload(workload: str, changes: dict[str, Any]) -> Any:
 
 
 def _is_workload_json(name: str) -> bool:
-    """Whether a .json file is a workload (has a task) and not a model's configuration."""
+    """True if a .json file is a workload (has a task) and not a model's configuration."""
     from flopwise.search.workload_file import read_text
 
     if not name.lower().endswith(".json") or not Path(name).is_file():

@@ -182,7 +182,7 @@ def _span(dates: tuple[str, str] | None) -> str | None:
 
 
 def _own_verdict(own: list[OwnPrice]) -> str:
-    """How many own accelerators cost less an hour than the cheapest cloud, or what one of them costs."""
+    """The number of own accelerators that cost less an hour than the cheapest cloud, or the cost of a single one."""
     at = f"At {units.format_percent(own[0].utilisation)} utilisation, outside of maintenance"
     if len(own) == 1:
         [one] = own

@@ -108,7 +108,7 @@ def _headline(probe: Probe, device: ProbedDevice) -> str:
 
 
 def _peak(device: ProbedDevice, dtype: str) -> float | None:
-    """What the device should reach; fp64 products run on its matrix units where it has such."""
+    """The datasheet rate of the device; fp64 products run on its matrix units where it has such."""
     return device.peak_flops_per_s.get("fp64_tensor" if dtype == "fp64" else dtype, device.peak_flops_per_s.get(dtype))
 
 
@@ -187,7 +187,7 @@ def _intensities(probe: Probe, device: ProbedDevice, dtype: str) -> Iterator[tup
 
 
 def _tables(probe: Probe, device: ProbedDevice, paper: Screen) -> Iterator[str]:
-    """What was measured of a device, kind by kind."""
+    """The measurements of a device, kind by kind."""
     measurements = _values(probe, device)
     where = f" of {device.name}" if len(probe.devices) > 1 else ""
 
@@ -265,7 +265,7 @@ def _spread(several: Sequence[Measurement]) -> str:
 
 
 def _loops(probe: Probe) -> Iterator[str]:
-    """What vectorised code is worth, in a sentence for each size."""
+    """The gain of vectorised code, in a sentence for each size."""
     pairs: dict[int, dict[str, Measurement]] = {}
     for one in probe.measurements:
         if one.name.startswith("loop_") and one.value:
@@ -289,7 +289,7 @@ def _times(ratio: float) -> str:
 
 
 def _failures(probe: Probe, paper: Screen) -> str:
-    """What could not be measured, by reason."""
+    """The measurements that failed, by reason."""
     reasons = dict[tuple[str, str, str], int]()
     for one in probe.measurements:
         if one.failure is not None:

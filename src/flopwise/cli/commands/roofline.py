@@ -108,7 +108,7 @@ def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
 
 
 def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
-    """What follows from a time that is only the least."""
+    """The figures that follow from a lower bound of the time."""
     cost, energy = units.format_cost(answer.cost_usd_at_least), parts.energy(answer.energy_joules_at_least)
     return [
         (

@@ -175,7 +175,7 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
 
 
 def _warnings(answer: ServeAnswer) -> Iterator[str]:
-    """What stands in the way."""
+    """Warnings of a model that does not fit, and of replicas that cannot keep up."""
     if not answer.fits:
         yield "weights and one sequence do not fit the memory; the engine would not start."
     load = answer.under_load

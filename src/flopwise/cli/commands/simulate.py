@@ -252,7 +252,7 @@ def _judgement(one: _Target) -> str:
 
 
 def _objective(given: dict[str, Any]) -> Slo:
-    """What a request must hold to be good: every limit, whatever the percentile at which it is a target.
+    """Limits of a good request: every limit, whatever the percentile at which it is a target.
 
     Raises:
         SpecError: a limit of the mean, which says nothing of a request.
@@ -346,7 +346,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
 
 
 def _warnings(summary: RunSummary) -> Iterator[str]:
-    """What went wrong on the way."""
+    """Warnings of the simulation."""
     for reason, count in summary.drop_reasons.items():
         if count:
             yield f"{count:,} {'request was' if count == 1 else 'requests were'} dropped: {reason}."
@@ -407,7 +407,7 @@ def _session_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
 
 
 def _cache_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
-    """What a cache of answers did; nothing without one."""
+    """The effect of a cache of answers; nothing without one."""
     report = answer.cache
     if report is None:
         return

@@ -142,7 +142,7 @@ def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
 
 
 def _is_sampled(answer: Any) -> bool:
-    """Whether the answer is of a network that is known by its samples, not of a model with token layers."""
+    """True if the answer is of a network that is known by its samples, not of a model with token layers."""
     from flopwise.training.answer import TrainAnswer  # which is there; the other would have to be imported
 
     return not isinstance(answer, TrainAnswer)
@@ -239,7 +239,7 @@ def _run_rows(
 
 
 def _interruptions(run: StepRun) -> str:
-    """How many are expected, or how likely one is where that is less than one."""
+    """The expected number of interruptions, or the chance of one where that is less than one."""
     expected = run.interruptions
     every = f"one every {units.format_seconds(run.mtbf_s)}"
     if expected >= 1:
@@ -249,7 +249,7 @@ def _interruptions(run: StepRun) -> str:
 
 
 def _start(run: StepRun) -> str:
-    """What is paid before the first step."""
+    """The time and cost before the first step."""
     usd = "" if run.start_usd is None else f"; {units.format_cost(run.start_usd)} of the cost"
     return f"{units.format_seconds(run.start_s)} before the first step (boot, image, weights, data, compilation){usd}"
 

@@ -78,7 +78,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
 
 
 def _rule_blocks(rules: Sequence[BoundRule], paper: Screen) -> Iterator[str]:
-    """How the rules are applied, and their table."""
+    """The order of the rules, and their table."""
     yield verdict(
         f"{len(rules)} rules, tried in this order: the first whose conditions all hold is the diagnosis.", paper
     )

@@ -89,7 +89,7 @@ def _page_query(without_argument: bool = False) -> str:
 
 
 def _is_config(value: object) -> bool:
-    """Whether an argument names a config.json on this machine."""
+    """True if an argument names a config.json on this machine."""
     return isinstance(value, str) and value.lower().endswith(".json")
 
 

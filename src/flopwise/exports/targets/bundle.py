@@ -149,7 +149,7 @@ def export_fleet(fleet: FleetDeployment) -> Files:
 
 
 def _ways(deployment: Deployment) -> Mapping[str, Sequence[Sequence[str]]]:
-    """What stands in the steps of a plan, by what it does."""
+    """The steps of a plan by their purpose."""
     if deployment.task in TRAINING:
         return TRAINED
     return BATCHED if deployment.task in BATCH else SERVED
@@ -193,7 +193,7 @@ def _makefile(steps: Sequence[str]) -> str:
 
 
 def _readme(title: str, parts: _Gathering, steps: Sequence[str], notes: Sequence[str]) -> str:
-    """What is in the folder, in which order it is applied, what a person fills in, and what was assumed."""
+    """The README of the folder: files, order of application, values to fill in, assumptions."""
     lines = [
         f"# {markdown_text(title)}",
         "",
@@ -274,7 +274,7 @@ def _manifests(files: Mapping[str, str], below: str) -> list[str]:
 
 
 def _is_object(document: Any) -> bool:
-    """Whether a document of YAML is a Kubernetes object."""
+    """True if a document of YAML is a Kubernetes object."""
     return isinstance(document, dict) and {"apiVersion", "kind", "metadata"} <= set(document)
 
 

@@ -56,7 +56,7 @@ def export(deployment: Deployment) -> Files:
 
 
 def _prefixes(deployment: Deployment) -> bool:
-    """Whether the plan counts on what earlier prompts left in the cache of a replica."""
+    """True if the plan counts on what earlier prompts left in the cache of a replica."""
     assert deployment.serving is not None
     return bool(deployment.serving.techniques.hit_frac or deployment.serving.techniques.shared_tokens)
 

@@ -131,7 +131,7 @@ def _alert_list(names: str) -> Iterator[dict[str, Any]]:
 
 
 def _overview(names: str) -> Iterator[dict[str, Any]]:
-    """What all workloads cost and do, a line each."""
+    """A line of cost and throughput for each workload."""
     for record in ("cost_usd_per_hour", "cost_usd_per_day", "device_busy_ratio", "tokens_per_second", "devices"):
         yield _panel(TITLES[record], UNITS[record], [(f'flopwise:{record}{{workload=~"{names}"}}', "{{workload}}")], ())
 

@@ -44,7 +44,7 @@ def _metric_name(deployment: Deployment, meaning: str) -> str:
 
 
 def _adapter_rule(deployment: Deployment, meaning: str) -> Object:
-    """How prometheus-adapter answers for the metric of a pod: its largest value of a minute."""
+    """The rule of prometheus-adapter for the metric of a pod: its largest value of a minute."""
     metric = engine_metric(deployment, meaning)
     return {
         "seriesQuery": f'{metric}{{namespace!="",pod!=""}}',

@@ -44,7 +44,7 @@ def export(deployment: Deployment) -> Files:
 
 
 def _failures(deployment: Deployment) -> Object:
-    """What makes the run start again: disruptions of its machines always, other failures so many times."""
+    """The failures after which the run restarts: disruptions always, others so many times."""
     rule = {
         "name": "disruption", "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],

@@ -106,7 +106,7 @@ def _capacity_types(pool: NodePool) -> list[str]:
 
 
 def _node_class(pool: NodePool, settings: ExportSettings, title: str) -> Object:
-    """How machines are launched: the newest image with its driver, subnets and groups of the cluster, one gp3 disk."""
+    """The launch settings of machines: newest image with its driver, subnets and groups of the cluster, one disk."""
     cluster = settings.value("cluster")
     discovery = [{"tags": {"karpenter.sh/discovery": cluster}}]
     spec: Object = {

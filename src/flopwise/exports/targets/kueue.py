@@ -131,7 +131,7 @@ def _by_kind(name: str) -> tuple[bool, str]:
 
 
 def _amounts(deployment: Deployment, count: int) -> Iterator[tuple[str, str | int]]:
-    """What so many machines have for pods."""
+    """The amounts that so many machines have for pods."""
     free = parts.allocatable(deployment)
     assert free is not None
     yield "cpu", f"{math.floor(free[0] * 1000) * count}m"

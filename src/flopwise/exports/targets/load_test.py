@@ -103,7 +103,7 @@ def _lengths(deployment: Deployment) -> list[list[int]]:
 
 
 def _scenario(load: dict[str, Any]) -> dict[str, Any]:
-    """What guidellm reads: lengths by mean, spread and ends; targets in milliseconds."""
+    """The scenario of guidellm: lengths by mean, spread and ends; targets in milliseconds."""
     rate, shared = load["requests_per_s"], load["shared_prefix_tokens"]
     even = load["arrivals"] == "uniform"
     profile = (
@@ -136,7 +136,7 @@ def _spread(name: str, tokens: Any) -> dict[str, int]:
 
 
 def _assumptions(deployment: Deployment) -> Iterator[str]:
-    """What the load leaves out, and how its results are read."""
+    """Differences between the load and the plan's traffic, and remarks on its results."""
     workload = deployment.workload
     yield f"the load lasts {SECONDS} s: set `seconds` in load.json, and of max_duration in guidellm.json, for longer"
     if deployment.replicas > 1:

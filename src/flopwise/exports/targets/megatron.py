@@ -172,7 +172,7 @@ def chunk_layers(layers: int, stages: int, chunks: int) -> list[int]:
 
 
 def _recipe_flags(job: TrainJob) -> Iterator[str]:
-    """What NVIDIA's performance recipes turn on of a dense model.
+    """The options that NVIDIA's performance recipes turn on for a dense model.
 
     Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance; names as in megatron/training/arguments.py.
     """
@@ -220,7 +220,7 @@ def _precision(job: TrainJob) -> Iterator[str]:
 
 
 def _recompute(job: TrainJob, shape: DecoderShape) -> Iterator[str]:
-    """What is computed again; of some blocks only, as many of the first of each stage."""
+    """The options of recompute; of some blocks only, as many of the first of each stage."""
     if not int(job.layout.recompute):
         return
     selective = job.recipe.selective or job.recipe.stack.selective

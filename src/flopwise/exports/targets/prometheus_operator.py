@@ -68,7 +68,7 @@ def _metadata(name: str, title: str, settings: ExportSettings) -> dict[str, Any]
 
 
 def _pod_monitors(workloads: Sequence[WatchedWorkload], settings: ExportSettings) -> Iterator[dict[str, Any]]:
-    """What reads engines and runs."""
+    """The monitors of engines and runs."""
     for watched in workloads:
         exporter = watched.meters.software
         if exporter is None:
@@ -91,7 +91,7 @@ def _pod_monitors(workloads: Sequence[WatchedWorkload], settings: ExportSettings
 def _service_monitors(
     workloads: Sequence[WatchedWorkload], name: str, title: str, settings: ExportSettings
 ) -> Iterator[dict[str, Any]]:
-    """What reads exporters of devices: of each kind one for all workloads, told apart by their pods."""
+    """The monitors of device exporters: one of each kind for all workloads, told apart by their pods."""
     for exporter, (labels, port) in DEVICES.items():
         mine = [w for w in workloads if w.meters.device is not None and w.meters.device.name == exporter]
         if not mine:

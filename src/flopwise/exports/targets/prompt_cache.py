@@ -118,7 +118,7 @@ def _service(deployment: Deployment) -> Object:
 
 
 def _policy(deployment: Deployment) -> Object:
-    """Who may speak to it: the service's own pods."""
+    """The network policy of the cache: only the service's own pods may connect."""
     return {
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _meta(deployment),
         "spec": {
@@ -132,7 +132,7 @@ def _policy(deployment: Deployment) -> Object:
 
 
 def _connector(deployment: Deployment) -> Object:
-    """What the engine is told besides: its connector, and where Redis is; hashes are alike on all replicas."""
+    """The engine's connector and the address of Redis; hashes are alike on all replicas."""
     transfer = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     settings = {
         "LMCACHE_REMOTE_URL": f"redis://{deployment.name}-{SUFFIX}:{PORT}", "LMCACHE_REMOTE_SERDE": "naive",

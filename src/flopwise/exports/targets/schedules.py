@@ -90,7 +90,7 @@ def _left_out(fleet: FleetDeployment, hours: Mapping[str, WeeklySchedule], sched
 def _group_hours(
     fleet: FleetDeployment, pool: NodePool, hours: Mapping[str, WeeklySchedule]
 ) -> list[tuple[WeeklySchedule, int]]:
-    """When how many nodes of a pool are on: of what has hours, and of what stays on."""
+    """The hours and node counts of a pool: of services with hours, and of those that stay on."""
     scaled = {one.workload for one in fleet.assessment.scaled}
     always = [(USUAL["production"], pool.least)] if pool.least else []
     rows = [

@@ -125,7 +125,7 @@ def _command(deployment: Deployment) -> Command:
 
 
 def _serves(deployment: Deployment) -> bool:
-    """Whether it is a service, without an end."""
+    """True if it is a service, without an end."""
     return deployment.task in {"serve", "encode"}
 
 
@@ -157,7 +157,7 @@ def _unknown(candidate: Candidate, deployment: Deployment) -> str | None:
 
 
 def _resources(deployment: Deployment, command: Command) -> tuple[dict[str, Any], int]:
-    """What a machine must have, and where, and how many other candidates of the layout SkyPilot has no name for.
+    """Requirements, places and alternatives of a machine; the number of candidates that SkyPilot cannot name.
 
     Candidates of the same layout on as many machines will all do: SkyPilot takes the cheapest that is to be had.
     """
@@ -183,7 +183,7 @@ def _resources(deployment: Deployment, command: Command) -> tuple[dict[str, Any]
 
 
 def _same_software(one: Candidate, chosen: Candidate, deployment: Deployment) -> bool:
-    """Whether the same image and command do for both: those of a server hold bytes of its device."""
+    """True if the same image and command do for both: those of a server hold bytes of its device."""
     if deployment.training is None:
         return one.gpu == chosen.gpu
     chips = deployment.facts.accelerators

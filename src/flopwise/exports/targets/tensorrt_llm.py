@@ -81,7 +81,7 @@ def _step_tokens(deployment: Deployment) -> int:
 
 
 def _config(deployment: Deployment) -> dict[str, Any]:
-    """What `trtllm-serve` has no option for."""
+    """Settings for which `trtllm-serve` has no option."""
     job = deployment.serving
     assert job is not None
     config: dict[str, Any] = {"return_perf_metrics": True}  # without it there are no Prometheus metrics

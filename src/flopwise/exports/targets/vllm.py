@@ -139,7 +139,7 @@ def _techniques(deployment: Deployment) -> list[str]:
 
 
 def _machines(deployment: Deployment) -> str:
-    """What the command has besides on each of a replica's machines."""
+    """Further options of the command on each of a replica's machines."""
     job, nodes = deployment.serving, deployment.nodes_per_replica
     assert job is not None
     local = int(job.layout.dp) // nodes

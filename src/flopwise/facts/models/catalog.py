@@ -170,7 +170,7 @@ def _with_choice(alias: str, record: Record) -> Record:
 
 
 def _key(name: str) -> str:
-    """How names are compared: in lower case, separators gone but between digits, where OPT-1.3b is not OPT-13b."""
+    """The form in which names are compared: lower case, separators gone but between digits (OPT-1.3b, OPT-13b)."""
     return _OTHER.sub("", _BETWEEN.sub(lambda m: "." if m[0] == "." else "-", name.lower()))
 
 
@@ -482,7 +482,7 @@ def hub_config(model_id: str, *, offline: bool = False) -> dict[str, Any] | None
 
 
 def _in_time(call: Callable[[], str]) -> str:
-    """What `call` returns, within WHOLE_S; whatever it raises. Raises TimeoutError: it takes longer."""
+    """The result of `call`, within WHOLE_S; its exceptions. Raises TimeoutError: it takes longer."""
     import threading  # noqa: PLC0415 - as the client
 
     ended: list[str | BaseException] = []

@@ -43,7 +43,7 @@ class ClassDefaults:
     """
 
     def __init__(self, own: Path | None = None) -> None:
-        """Those of data/model_defaults.json, with the types of a file of your own before them."""
+        """Read the defaults of data/model_defaults.json, with the types of a file of your own before them."""
         self.own = own
         self._dialects: dict[str, dict[str, Any]] = {}
 
@@ -107,7 +107,7 @@ class Fields:
         return SpecError(f"{self.where}: {key} is {shown if len(shown) <= 80 else shown[:77] + '...'}; {allowed}")
 
     def _find(self, key: str) -> tuple[bool, Any]:
-        """Whether the file gives `key` under any of its spellings, and its value."""
+        """(True if the file gives `key` under any of its spellings, its value)."""
         for name in (key, self._same.get(key, key), *_SPELLINGS.get(key, ())):
             if name in self.given:
                 return True, self.given[name]

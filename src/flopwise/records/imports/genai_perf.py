@@ -42,7 +42,7 @@ def recognises(source: Source) -> bool:
 
 
 def _is_lines(source: Source) -> bool:
-    """Whether it has AIPerf's records of requests, one line of JSON each."""
+    """True if it has AIPerf's records of requests, one line of JSON each."""
     first = mapping_of(source.documents[0] if source.documents else None)
     return "request_start_ns" in mapping_of(first.get("metadata")) and "metrics" in first
 

@@ -157,7 +157,7 @@ def import_files(
 
 
 def _is_export(path: Path) -> bool:
-    """Whether a file was written by `export_runs`."""
+    """True if a file was written by `export_runs`."""
     try:
         return f'"{FORMAT}"'.encode() in read_at_most(path, 200).partition(b"\n")[0]
     except OSError:

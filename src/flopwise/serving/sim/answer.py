@@ -202,7 +202,7 @@ def fewest_replicas(request: SimulationRequest, slo: Slo, attain: float, near: i
 
 
 def _cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: int, attain: float) -> CacheReport:
-    """What the cache of a request did for the run of `answer`, and how many replicas it makes needless."""
+    """The effect of a request's cache on the run of `answer`, and the replicas that it saves."""
     cache, bare, slo = request.cache, request.without_cache, answer.slo
     assert cache is not None
     assert request.makers is not None
@@ -223,7 +223,7 @@ def _cache_report(request: SimulationRequest, answer: SimulateAnswer, replicas: 
 
 
 def _technique_notes(job: ServeJob) -> Iterator[str]:
-    """What is assumed of techniques, and what their simulation adds to it."""
+    """Assumptions about techniques, and the additions of their simulation."""
     yield from technique_assumptions(job)
     if job.techniques.hit_frac:
         yield "every prompt has the same share of cache hits; preempted sequences are recomputed in full"
@@ -234,7 +234,7 @@ def _technique_notes(job: ServeJob) -> Iterator[str]:
 
 
 def _run_notes(request: SimulationRequest) -> Iterator[str]:
-    """What is assumed of the engine, the seed, the traffic and the policy."""
+    """Assumptions about the engine, the seed, the traffic and the policy."""
     limits, traffic = request.replica.limits, request.traffic
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"

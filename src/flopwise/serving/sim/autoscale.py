@@ -303,7 +303,7 @@ def _run_ticks(
 
 
 class _Deployments:
-    """Which deployments there are; each has `schedulers` neighbouring replicas of the fleet."""
+    """The deployments of a fleet; each has `schedulers` neighbouring replicas."""
 
     def __init__(self, machines: FastFleet, rule: Autoscaling, schedulers: int) -> None:
         self.machines, self.schedulers = machines, schedulers
@@ -332,7 +332,7 @@ class _Deployments:
             self._switch_off(slot, life)
 
     def next_ps(self, come_ps: Column, last_ps: int) -> int:
-        """When the next request comes that no deployment has; never, where all have come."""
+        """The arrival of the next request that no deployment has; never, where all have come."""
         row = self.machines.answered_count + int(self.now.queue.sum() + self.now.running.sum())
         return max(int(come_ps[row]), last_ps + 1) if row < len(come_ps) else LATEST_PS
 
@@ -348,7 +348,7 @@ class _Deployments:
         self.lives[life] = was._replace(off_ps=max(was.drained_ps, was.ready_ps + on_ps if on_ps else 0))
 
     def snapshot(self, now_ps: int, busy_ps: Column, since_ps: int, num_blocks: int) -> Snapshot:
-        """What the autoscaler sees: deployments that take requests, and what waits for one."""
+        """The autoscaler's view: deployments that take requests, and what waits for one."""
         taking = tuple(s for s, life in self.there.items() if self.lives[life].ready_ps <= now_ps)
         rows = self.ready.get(taking)
         if rows is None:

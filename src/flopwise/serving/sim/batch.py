@@ -265,7 +265,7 @@ class _Line(NamedTuple):
 
 
 class _Lives:
-    """When each instance is up: starts and ends of its lives so far; shapes (instances, lives).
+    """Starts and ends of each instance's lives so far; shapes (instances, lives).
 
     `size`: workers of each instance, shape (instances, 1); the last may have fewer.
     """
@@ -292,7 +292,7 @@ class _Lives:
             self.ends = np.concatenate([self.ends, ends], axis=1)
 
     def progress(self) -> _Line:
-        """What is done when, as far as lives are drawn."""
+        """The work done over time, as far as lives are drawn."""
         starts, ends = self.starts.ravel(), self.ends.ravel()
         begins = np.minimum(starts + self.queue.boot_s, ends)
         finite = np.isfinite(ends)
@@ -308,7 +308,7 @@ class _Lives:
         return _Line(at, done, rate)
 
     def kept_s(self, until_s: float) -> float:
-        """What is done if all workers are taken back at `until_s`; seconds of one worker."""
+        """The work done if all workers are taken back at `until_s`; seconds of one worker."""
         begins = np.minimum(self.starts + self.queue.boot_s, until_s)
         worked = np.maximum(np.minimum(self.ends, until_s) - begins, 0.0)
         return float(((worked - self.queue.lost_s(worked)) * self.size).sum())
@@ -649,7 +649,7 @@ def _settings(
 
 
 def _guesses(request: BatchRequest) -> Iterator[str]:
-    """What is assumed where nothing is said."""
+    """Assumptions where nothing is given."""
     if request.cold_start is None:
         yield "a worker's cold start is that of its engine, with weights on local storage (--cold-start)"
     if request.replace_s is None:

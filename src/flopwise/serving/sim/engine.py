@@ -11,6 +11,7 @@ import numpy as np
 from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Attend
+from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
 from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
@@ -202,7 +203,7 @@ def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_to
         raise SpecError(f"{runner.model.name} is not a decoder: the simulator runs models that generate")
     timed = _Timed(runner, layout)
     most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
-    grid = np.unique(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
+    grid = ascending(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
     batch = np.arange(1, max_batch + 1)
     decode, cached, window = timed.decode_s(batch, context, tokens_s)
@@ -257,7 +258,7 @@ class _Timed:
         return total
 
     def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
-        """What a step takes beside its tokens by what is cached: attention in layers with windows, or the rest."""
+        """The time of a step beside its tokens by what is cached: attention in layers with windows, or the rest."""
         how = self.whole
         if how is None:
             return self.attention_s(load, windowed=windowed)
@@ -292,7 +293,7 @@ class _Timed:
         """Fixed seconds, seconds a cached token and a token in the window, by batch; `tokens_s` by tokens from 1."""
         fixed, slopes = np.zeros(len(batch)), []
         for windowed, longest in ((False, context), (True, min(self.window or 1, context))):
-            contexts = np.unique(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
+            contexts = ascending(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
             load = StepLoad(decode_batch=batch[:, None], decode_context=contexts[None, :])
             seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), (len(batch), len(contexts)))
             each, slope = _lines(contexts.astype(np.float64), seconds)
@@ -305,7 +306,7 @@ class _Timed:
 
     def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
         """Coefficients of prompts' attention, as `StepCost.prefill`."""
-        chunks = np.unique(np.geomspace(min(64, step_tokens), min(step_tokens, context), 8).astype(np.int64))
+        chunks = ascending(np.geomspace(min(64, step_tokens), min(step_tokens, context), 8).astype(np.int64))
         chunk, before = (a.ravel() for a in np.meshgrid(chunks, np.r_[0, np.geomspace(128, context, 6)].astype(int)))
         chunk, before = chunk[chunk + before <= context], before[chunk + before <= context]
         load = StepLoad(prefill_tokens=chunk, prefill_context=chunk + before, prompts=1.0)

@@ -272,7 +272,7 @@ def _replayed_requests(traffic: Traffic, path: Path) -> RequestTrace:
 
 
 def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
-    """When requests arrive, before users of a closed loop are answered."""
+    """Arrival times, before users of a closed loop are answered."""
     count, rate = traffic.requests, traffic.rate
     if count is not None and count > MOST_REQUESTS:
         raise SpecError(f"{count:,} requests; allowed: up to {MOST_REQUESTS:,}")

@@ -48,7 +48,8 @@ export function show(main) {
       return { run, curve };
     },
     draw: (found, place, question) => {
-      if (found.run) drawRun(found.run, found.curve, place, question);
+      const run = found.run ?? found; // of a run that misses its limits the document is the run
+      if (run.ttft_s) drawRun(run, found.curve ?? null, place, question);
       else if (found.feasible === false) place.append(el("p", {}, el("a", { href: `/estimate?${new URLSearchParams({ question: "memory", task: "serve", ...Object.fromEntries(Object.entries(question).filter(([key]) => OF_MEMORY.includes(key))) })}` }, "What would make it fit")));
     },
   });

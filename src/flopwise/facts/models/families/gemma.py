@@ -28,7 +28,7 @@ _TRAITS = Traits(bias="attention_bias", out_bias="attention_bias", mlp_bias=Fals
 
 
 def _per_layer_inputs(c: Fields, width: int, layers: int) -> tuple[Items, Items]:
-    """What makes an input of its own for every layer (before them), and what mixes it in (at the end of each)."""
+    """The items that make an input for every layer (before them), and those that mix it in (at its end)."""
     dim = c.count("hidden_size_per_layer_input")
     if not dim:
         return (), ()

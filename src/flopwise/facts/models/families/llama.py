@@ -226,7 +226,7 @@ def llama(c: Fields) -> Model:
 
 
 def _without_rope(c: Fields, t: Traits, layer: int, window: int | None) -> bool:
-    """Whether a layer has no positions at all: every fourth of SmolLM3, the global ones of Command R7B."""
+    """True if a layer has no positions at all: every fourth of SmolLM3, the global ones of Command R7B."""
     if t.rope_on_windows_only:
         return window is None
     if c.model_type == "smollm3":

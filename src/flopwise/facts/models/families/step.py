@@ -18,7 +18,7 @@ _MANNER = Manner(experts="n_routed_experts", hidden="moe_intermediate_size", sha
 
 
 def _sparse(c: Fields, layers: int) -> list[bool]:
-    """Which layers have experts: as `mlp_layer_types` or the older `moe_layers_enum` says, else all but three."""
+    """The layers with experts: by `mlp_layer_types` or the older `moe_layers_enum`, else all but three."""
     if c.has("mlp_layer_types"):
         return [k == "sparse" for k in c.per_layer("mlp_layer_types", layers, "sparse")]
     listed = c.value("moe_layers_enum")
