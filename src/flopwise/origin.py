@@ -129,10 +129,12 @@ class Device:
         if key not in self._known:
             peak, fraction = self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(f"matmul_frac.{_rate_of(dtype)}")
             value, program = self.rates.matmul_flops_per_s(dtype), self._reached.matmul_flops_per_s(dtype)
-            self._known[key] = self._achieved(f"{dtype} rate", "FLOP/s", value, program, peak, fraction)
+            self._known[key] = self._rate_figure(f"{dtype} rate", "FLOP/s", value, program, peak, fraction)
         return self._known[key]
 
-    def _achieved(self, name: str, unit: str, value: Floats, program: Floats, peak: Figure, fraction: Figure) -> Figure:
+    def _rate_figure(
+        self, name: str, unit: str, value: Floats, program: Floats, peak: Figure, fraction: Figure
+    ) -> Figure:
         """A sustained rate, and what of it the program reaches."""
         inputs, share = [peak, fraction], number(program) / number(value)
         if abs(share - 1.0) > _SAME_RATE:
@@ -144,7 +146,7 @@ class Device:
         if "memory rate" not in self._known:
             peak, fraction = self.datasheet("hbm_bytes_per_s", "B/s"), self.parameter("dram_frac")
             value, program = self.rates.read_bytes_per_s, self._reached.read_bytes_per_s
-            self._known["memory rate"] = self._achieved("bandwidth", "B/s", value, program, peak, fraction)
+            self._known["memory rate"] = self._rate_figure("bandwidth", "B/s", value, program, peak, fraction)
         return self._known["memory rate"]
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:

@@ -69,7 +69,7 @@ def blocks(plan: Plan, paper: Screen, top: int) -> Iterator[str]:
         yield "What one change to the best plan would do:\n" + _levers(plan, paper)
     yield from _ports(plan, paper)
     if plan.ruled_out:
-        rows = [(*_counted(r), r.reason, r.example) for r in plan.ruled_out]
+        rows = [(*_count_and_unit(r), r.reason, r.example) for r in plan.ruled_out]
         yield "Ruled out:\n" + table((">count", "of", "reason", "example"), rows, paper)
     if plan.assumptions:
         yield bullets("Assumed:", dict.fromkeys(plan.assumptions))
@@ -478,10 +478,10 @@ def reasons(plan: Plan) -> list[str]:
             if miss.shortfall.get(name, 0) <= 1
         ]
         floors.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
-    return floors + [f"{' '.join(_counted(r))}: {r.reason}" for r in plan.ruled_out[:5]]
+    return floors + [f"{' '.join(_count_and_unit(r))}: {r.reason}" for r in plan.ruled_out[:5]]
 
 
-def _counted(one: Rejection) -> tuple[str, str]:
+def _count_and_unit(one: Rejection) -> tuple[str, str]:
     """The number that was ruled out, and its noun: `1,204`, `layouts`."""
     return f"{one.count:,}", one.unit.removesuffix("s") if one.count == 1 else one.unit
 

@@ -65,10 +65,10 @@ def lines(answer: FitAnswer, paper: Screen) -> Iterator[str]:
     headers = ["weights", ">GiB each", "fits", ">chance", ">longest context", ">requests at once"]
     if answer.output_tokens:
         headers += [">tokens/s", ">of one user", ">TTFT", f">{units.CURRENCY.get().symbol}/M output", ">scores kept"]
-        rows = [(*_memory_cells(row), *_generation_cells(row), _kept(row)) for row in answer.formats]
+        rows = [(*_memory_cells(row), *_generation_cells(row), _quality_share(row)) for row in answer.formats]
     else:
         headers += [">inputs/s", ">latency", ">scores kept"]
-        rows = [(*_memory_cells(row), *_pass_cells(row), _kept(row)) for row in answer.formats]
+        rows = [(*_memory_cells(row), *_pass_cells(row), _quality_share(row)) for row in answer.formats]
     spare = (">TTFT", ">of one user", ">scores kept")
     yield table(headers, rows, paper, spare=[title for title in spare if title in headers])
     yield parts.assumption_list(answer.assumptions)
@@ -99,7 +99,7 @@ def _pass_cells(row: FormatFit) -> tuple[str | None, ...]:
     return f"{row.service.throughput.value:,.3g}", units.format_seconds(row.service.ttft_s.value)
 
 
-def _kept(row: FormatFit) -> str | None:
+def _quality_share(row: FormatFit) -> str | None:
     """Share of the 16-bit model's scores that evaluations found kept."""
     return None if row.quality is None else " to ".join(dict.fromkeys(units.format_percent(q) for q in row.quality))
 
