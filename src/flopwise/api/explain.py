@@ -67,10 +67,6 @@ def figure_of(
     from flopwise.changes.format_fit import FitAnswer
     from flopwise.shapes.answer import ShapeAnswer
 
-    if isinstance(answer, FitAnswer):
+    if isinstance(answer, FitAnswer | ShapeAnswer):
         return answer.figure()
-    if isinstance(answer, ShapeAnswer):
-        from flopwise.shapes.explain import pass_figure
-
-        return pass_figure(answer)
     return answer_figure(answer)  # type: ignore[arg-type]  # of samples, too, which say so by `explained`
