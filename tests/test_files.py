@@ -115,11 +115,11 @@ def test_too_large_numbers_are_plain_errors() -> None:
     assert "--global-batch-tokens: 1e24 is out of range" in told.stderr
 
 
-@pytest.mark.parametrize(("option", "least"), [("--budget", "$1e-09"), ("--deadline", "1e-12 s")])
-def test_so_are_too_small_ones(option: str, least: str) -> None:
+@pytest.mark.parametrize("option", ["--budget", "--deadline"])
+def test_so_are_too_small_ones(option: str) -> None:
     told = flopwise("plan", "gpt2", "--task", "pretrain", "--tokens", "1M", "--gpu", "l4", option, "1e-300")
     assert told.returncode == 2
-    assert told.stderr.startswith(f"error: {option}: 1e-300 is out of range; allowed: above {least}, up to ")
+    assert told.stderr.startswith(f"error: {option}: 1e-300 is out of range; allowed: above 0, up to ")
 
 
 def test_a_place_without_any_temporary_folder_can_simulate(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def test_the_load_is_the_traffic_of_the_plan() -> None:
     assert load["requests_per_s"] == 28
     assert load["lengths"] == [[1000, 250]]
     assert load["targets"] == {"ttft": {"share": 0.95, "seconds": 1.0}, "tpot": {"share": 0.95, "seconds": 0.05}}
-    assert scenario["spec"]["profile"] == {"kind": "poisson", "rate": 24.0}
+    assert scenario["spec"]["profile"] == {"kind": "poisson", "rate": 28.0}
     assert scenario["spec"]["metrics"]["slo"] == {"ttft_ms": 1000.0, "tpot_ms": 50.0}
     shared = json.loads(sample_export("load-test", "serve-prefix").files["guidellm.json"])["spec"]["data"][0]
     assert (shared["prompt_tokens"], shared["prefix_tokens"]) == (400, 600)
