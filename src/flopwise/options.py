@@ -67,16 +67,16 @@ def _plain_number(value: float) -> str:
 
 
 def _long_time(value: float) -> str:
-    """Years, for the bounds of times; below those the usual units, and powers of ten for less than a nanosecond."""
+    """Years, for the bounds of times; below those the usual units, and 0 for less than a nanosecond."""
     years = value / (365.25 * units.DAY_S)
     if years >= 2:
         return f"{years:,.0f} years"
-    return units.format_seconds(value) if value >= 1e-9 else f"{value:g} s"
+    return units.format_seconds(value) if value >= 1e-9 else "0"
 
 
 def _dollars(value: float) -> str:
-    """`$1,000,000,000,000,000`, or a power of ten for less than a dollar."""
-    return f"${value:,.0f}" if value >= 1 else f"${value:g}"
+    """`$1,000,000,000,000,000`, and 0 for less than a thousandth of a cent."""
+    return f"${value:,.0f}" if value >= 1 else f"${value:g}" if value >= 1e-5 else "0"
 
 
 def _frequency(value: float) -> str:

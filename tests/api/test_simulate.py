@@ -126,7 +126,7 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 
 
 def test_weights_that_do_not_fit_are_infeasible() -> None:
-    with pytest.raises(InfeasibleError, match="no memory"):
+    with pytest.raises(InfeasibleError, match="does not fit"):
         simulate("Llama-3.1-70B", gpu="l4", rate=1.0, requests=10)
 
 

@@ -61,7 +61,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "data": {"tokens": "50M", "seq_len": 1024, "global_batch": 64}, "constraints": _on("aws", "v100"),
     },
     "serve": {
-        "model": "Llama-3.1-70B", "task": "serve", "name": "chat", "traffic": {**_CHAT, "requests_per_s": 24},
+        "model": "Llama-3.1-70B", "task": "serve", "name": "chat", "traffic": {**_CHAT, "requests_per_s": 28},
         "targets": _LATENCY,
         "constraints": _on("aws", "h100", weight_formats=["fp8"]), "simulate": False,
     },

@@ -399,7 +399,7 @@ def test_the_load_is_the_traffic_of_the_plan() -> None:
     made = sample_export("load-test", "serve")
     assert any("targets hold at p95, each separately" in text for text in made.assumptions)
     load, scenario = (json.loads(made.files[name]) for name in ("load.json", "guidellm.json"))
-    assert load["requests_per_s"] == 24
+    assert load["requests_per_s"] == 28
     assert load["lengths"] == [[1000, 250]]
     assert load["targets"] == {"ttft": {"share": 0.95, "seconds": 1.0}, "tpot": {"share": 0.95, "seconds": 0.05}}
     assert scenario["spec"]["profile"] == {"kind": "poisson", "rate": 24.0}

@@ -81,7 +81,7 @@ def test_names() -> None:
     (profiles_folder() / "no profile").mkdir()
     assert profile_names() == ["a", "b"]
     assert profile_path("a") == profiles_folder() / "a"
-    with pytest.raises(UnknownNameError, match="there are a, b"):
+    with pytest.raises(UnknownNameError, match="known: a, b"):
         load_facts(None, "c")
     for name in ("../a", "", ".a", "a/b", "a" * 81):
         with pytest.raises(SpecError):

@@ -220,7 +220,7 @@ def test_a_provider_goes_by_the_names_that_people_use(given: str, offered: str) 
 
 
 def test_a_misspelt_other_name_of_a_provider_is_near() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown provider 'gogle'.* google is read as gcp"):
+    with pytest.raises(UnknownNameError, match=r"unknown provider 'gogle'.* Google is read as gcp"):
         instances(provider="gogle")
 
 

@@ -33,7 +33,7 @@ def test_what_people_say() -> None:
     assert FACTS.storage("nvme").name == "nvme-gen4"
     with pytest.raises(UnknownNameError, match=r"nearest: lustre"):
         FACTS.storage("lustr")
-    with pytest.raises(UnknownNameError, match="allowed: nfs-tcp"):
+    with pytest.raises(UnknownNameError, match="Allowed: nfs-tcp"):
         FACTS.storage("")
 
 

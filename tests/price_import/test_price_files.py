@@ -222,7 +222,7 @@ def test_the_last_import_of_an_offer_holds_and_removing_it_brings_back_the_one_b
     assert offers()[KEY].on_demand_usd_per_hour == 40
     imports.remove_prices("mine")
     assert offers()[KEY].on_demand_usd_per_hour == shipped
-    with pytest.raises(UnknownNameError, match="there are none"):
+    with pytest.raises(UnknownNameError, match="There are none"):
         imports.remove_prices("mine")
 
 

@@ -82,7 +82,7 @@ def test_what_a_run_lacks_is_the_reason_why_it_makes_no_row(tmp_path: Path) -> N
     assert rows_of([named], "memory").missing == ("named: its model is not known",)
     reason = "serves: neither its concurrency nor its request rate is known"
     assert rows_of([serving], "serving").missing == (reason,)
-    with pytest.raises(UnknownNameError, match="allowed: training, memory, serving"):
+    with pytest.raises(UnknownNameError, match="Allowed: training, memory, serving"):
         rows_of([], "kernels")
 
 

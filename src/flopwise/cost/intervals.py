@@ -51,7 +51,7 @@ class ErrorBand(ErrorQuantiles):
             return f"{self.rows:,} measured runs"
         if not self.family_rows:
             return f"no measured run on this architecture ({self.family})"
-        return f"{self.rows:,} measured runs, {self.family_rows:,} of them on this architecture ({self.family})"
+        return f"{self.family_rows:,} of {self.rows:,} measured runs on this architecture ({self.family})"
 
     @property
     def log_median(self) -> float:

@@ -53,6 +53,6 @@ def profile_path(name: str) -> Path:
     """
     known = profile_names()
     if name not in known:
-        hint = f"there are {', '.join(known)}" if known else "there is none yet: `flopwise calibrate FILE` makes one"
+        hint = "" if known else "there is none yet: `flopwise calibrate FILE` makes one"
         raise UnknownNameError("calibration profile", str(name)[:80], known, hint)
     return profiles_folder() / name

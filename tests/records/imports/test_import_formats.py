@@ -310,7 +310,7 @@ def test_a_format_that_is_named_has_to_be_the_files(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("key,value,timestamp,step\nloss,1,1700000000,1\n")
     with pytest.raises(SpecError, match="not in the format wandb"):
         read_file(tmp_path / "metrics.csv", "wandb")
-    with pytest.raises(UnknownNameError, match="allowed: auto"):
+    with pytest.raises(UnknownNameError, match="Allowed: auto"):
         read_file(tmp_path / "metrics.csv", "excel")
     with pytest.raises(SpecError, match="no such file"):
         read_file(tmp_path / "nothing.csv", "auto")

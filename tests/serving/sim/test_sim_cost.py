@@ -83,7 +83,7 @@ def test_blocks_are_the_tokens_that_whole_contexts_hold() -> None:
 
 
 def test_models_that_do_not_fit_or_do_not_decode_are_refused() -> None:
-    with pytest.raises(InfeasibleError, match="no memory"):
+    with pytest.raises(InfeasibleError, match="does not fit"):
         replica(job("Llama-3.1-70B"))
     with pytest.raises(SpecError, match="decoder"):
         replica(job("T5-large"))
