@@ -17,6 +17,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
+from flopwise.fitting import deployment
 from flopwise.fitting.constants import Values
 from flopwise.fitting.deployment import (
     BETWEEN_LOADS,
@@ -199,6 +200,13 @@ def test_errors_left_out_are_of_stretches_that_the_constants_have_not_seen(job: 
         assert found.p90_left_out[name] > 0.4
         assert found.left_out[name] < 0.4 * found.p90_left_out[name]
         assert 0.5 < found.inside[name] < 1.0
+
+
+def test_the_share_inside_is_of_stretches_that_did_not_set_the_spread() -> None:
+    """The two of the first lie beyond what the eight others span, and these within what the two do: 8 of 10."""
+    unseen = np.array([0.5] * 2 + [0.01] * 8)
+    of = np.array([0] * 2 + [1] * 8)
+    assert deployment._share_inside(unseen, of, 0.02) == pytest.approx(0.8)
 
 
 def test_one_load_says_little_of_others_so_that_its_interval_is_that_between_loads(job: ServeJob) -> None:

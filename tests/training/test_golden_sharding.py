@@ -62,6 +62,18 @@ def test_pipelines_without_accumulation_and_of_others() -> None:
     assert each.items["gathered layers"] == exactly(2 * last + 2 * (UNIT + VOCAB * WIDTH + WIDTH))
 
 
+def test_reductions_of_a_step_in_pipelines_and_without() -> None:
+    """torchtitan reduces after every micro-batch, in pipelines at the last (stage.py).
+
+    In rounds of as many micro-batches as there are stages (Narayanan et al. 2021, section 2.2) a step has 16 / 4.
+    """
+    assert float(TITAN.reductions(3, 1, 16)) == 16
+    assert float(TITAN.reductions(3, 4, 16)) == 1
+    rounds = replace(TITAN, grad_sync="round")
+    assert float(rounds.reductions(3, 4, 16)) == 4
+    assert float(rounds.reductions(3, 1, 16)) == 1
+
+
 def test_who_accumulates_whole_gradients() -> None:
     """Fabric's no_backward_sync and accelerate's no_sync do, in FSDP 1's 16 bits; torchtune, DeepSpeed, torchtitan not.
 
