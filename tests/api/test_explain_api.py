@@ -407,7 +407,7 @@ def test_the_ends_of_a_run_say_where_they_come_from() -> None:
             end = named[f"{name}, {word}"]
             assert end.value == pytest.approx(run[f"{key}_{word}"])
             assert recomputed(end) == pytest.approx(run[f"{key}_{word}"])
-        assert named[f"{name}, low"].value < named[name].value < named[f"{name}, high"].value  # type: ignore[operator]
+        assert named[f"{name}, low"].value < named[name].value < named[f"{name}, high"].value  # type: ignore[operator]  # numbers
 
 
 ROOFS: list[tuple[str | None, dict[str, Any]]] = [
@@ -528,7 +528,7 @@ def test_rules_of_thumb_say_what_they_are_made_of() -> None:
     said, values, off = _rule(named, "time per token")
     assert values == {"weights of the model": 16_060_522_496, "L40S memory bandwidth": 864e9}
     assert said == pytest.approx(16_060_522_496 / 864e9)
-    assert off == pytest.approx(said / float(served.estimate.tpot_s.value) - 1)  # type: ignore[union-attr]
+    assert off == pytest.approx(said / float(served.estimate.tpot_s.value) - 1)  # type: ignore[union-attr]  # it decodes
 
     trained = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, tokens=1e9)
     named = {one.name: one for one in walk(figure_of(trained))}
@@ -585,4 +585,4 @@ def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked
     for name, key in (("run time", "seconds"), ("cost", "cost_usd"), ("energy", "energy_joules")):
         ends = {f"{name}{word}": named[f"{name}{word}"] for word in ("", ", low", ", high")}
         assert list(ends.values()) == pytest.approx([run[f"{key}{word}"] for word in ("", "_low", "_high")])
-        assert named[f"{name}, low"] < named[name] < named[f"{name}, high"]  # type: ignore[operator]
+        assert named[f"{name}, low"] < named[name] < named[f"{name}, high"]  # type: ignore[operator]  # numbers

@@ -89,7 +89,7 @@ class Module:
 
     def parameters(self) -> list[Tensor]:
         one = Tensor()
-        one.grad = Tensor()  # type: ignore[assignment]
+        one.grad = Tensor()  # type: ignore[assignment]  # stands in for torch's
         return [one]
 
     def buffers(self) -> list[Tensor]:

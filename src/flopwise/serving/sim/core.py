@@ -310,6 +310,13 @@ def target(p, a, row):
 
 
 @inner
+def add_load(p, a, row):
+    """Count a request, and its tokens, among those of a replica that wait or run."""
+    p.requests += 1
+    p.tokens += a.q[PROMPT, row] + target(p, a, row)
+
+
+@inner
 def cached_node(w, p, a, row):
     """The end of what is cached of a request's prefix, or -1."""
     if w.nodes == 0 or a.q[HAVE, row] > 0:
@@ -464,8 +471,7 @@ def finish(w, p, a, place, own):
             row = w.next
             w.next += 1
             a.q[WHERE, row] = 0
-            p.requests += 1
-            p.tokens += a.q[PROMPT, row] + target(p, a, row)
+            add_load(p, a, row)
             post(w, p, a, row, a.q[COME, row])
 
 
@@ -786,8 +792,7 @@ def chosen(w, ps, a, sent, row, back, when):
 @inner
 def send(w, p, a, row, when):
     """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
-    p.requests += 1
-    p.tokens += a.q[PROMPT, row] + target(p, a, row)
+    add_load(p, a, row)
     if SHARED and w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
         advance(w, p, a, when)
         ready = fetch(w, p, a, row, when)
