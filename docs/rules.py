@@ -516,11 +516,11 @@ the nearer end; what lies within 5 % of it is right.
 """
 
 
-_SPEEDS = """Three more speeds stand in the list between the 2,500 tokens/s of GPT-2 on a T4 and the 400 of Llama-65B on
-eight A100 (above). They have no verdict: the notes that this page rests on quote neither the figures nor their models and
-GPUs. For usual pairs of a model and GPUs, this table judges any figure. Above the last column it is wrong whatever the
-software (the model's operations at the datasheet's rate), outside the interval it is unlikely with current software, and
-where the memory is too small, it takes offloading or more GPUs. Sequences have 1,024 tokens.
+_SPEEDS = """Three more speeds stand in the list between the 2,500 tokens/s of GPT-2 on a T4 and the 400 of Llama-65B
+on eight A100 (above). They have no verdict: the notes that this page rests on quote neither the figures nor their
+models and GPUs. For usual pairs of a model and GPUs, this table judges any figure. Above the last column it is wrong
+whatever the software (the model's operations at the datasheet's rate), outside the interval it is unlikely with
+current software, and where the memory is too small, it takes offloading or more GPUs. Sequences have 1,024 tokens.
 """
 TRAINED = (
     ("gpt2", "t4", 1), ("gpt2-medium", "v100", 1), ("gpt2-large", "v100", 1), ("gpt2-xl", "v100", 1),
