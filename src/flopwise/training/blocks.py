@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.fabric import group_fabric
-from flopwise.cost.kernels import BLOCK, Timing, matmul_s, overlap_timing, work_bytes, work_s
+from flopwise.cost.kernels import (
+    BACKWARD_SOFTMAX,
+    BLOCK,
+    Timing,
+    matmul_s,
+    overlap_timing,
+    score_dims,
+    work_bytes,
+    work_s,
+)
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, fuses_experts, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
@@ -589,7 +598,8 @@ def _seconds(
     slower = rates.matrix_unit_dim is None  # a systolic array is as fast backward
     computes_s = timing.compute_s
     if work.kind == "attention" and work.name.endswith(GRADIENT) and slower and not eager:
-        computes_s = timing.compute_s / BACKWARD_RATE
+        forward, backward = (score_dims(rates, work.qk_dim, work.v_dim, dtype, softmax=f) for f in (1.0, BACKWARD_SOFTMAX))
+        computes_s = timing.compute_s / BACKWARD_RATE * (backward / forward)
         seconds = seconds + computes_s - timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
     waits = timing.memory_s * scale >= timing.compute_s
