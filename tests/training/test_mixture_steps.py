@@ -16,8 +16,8 @@ from flopwise.cost.sustained import training_rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.software import TrainingStack
 from flopwise.facts.models.catalog import load_model
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.backward import backward_works
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split

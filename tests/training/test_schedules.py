@@ -20,7 +20,17 @@ from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.schedules import NAMES, SCHEDULES, Others, Pipe, bubble_s, in_flight, own_paired_frac, paired_frac, schedule_code
+from flopwise.training.schedules import (
+    NAMES,
+    SCHEDULES,
+    Others,
+    Pipe,
+    bubble_s,
+    in_flight,
+    own_paired_frac,
+    paired_frac,
+    schedule_code,
+)
 from named import FACTS, recipe_with
 
 Pass = tuple[str, int, int]  # F, B (towards the input), W (towards the weights) or both as one (BW); chunk; micro-batch

@@ -149,7 +149,7 @@ def _printed_shape(row: Row, facts: Facts) -> tuple[int, ...]:
 
 
 def _first_layers(model: Model, layers: int) -> Model:
-    """The model cut to its first `layers` layers, as people run a mixture on few devices; whole where it has no more."""
+    """The model cut to its first `layers` layers, as people run mixtures on few devices; whole if it has no more."""
     first, *others = model.stacks
     if not 0 < layers < first.num_layers:
         return model

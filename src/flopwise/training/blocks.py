@@ -598,7 +598,9 @@ def _seconds(
     slower = rates.matrix_unit_dim is None  # a systolic array is as fast backward
     computes_s = timing.compute_s
     if work.kind == "attention" and work.name.endswith(GRADIENT) and slower and not eager:
-        forward, backward = (score_dims(rates, work.qk_dim, work.v_dim, dtype, softmax=f) for f in (1.0, BACKWARD_SOFTMAX))
+        forward, backward = (
+            score_dims(rates, work.qk_dim, work.v_dim, dtype, softmax=f) for f in (1.0, BACKWARD_SOFTMAX)
+        )
         computes_s = timing.compute_s / BACKWARD_RATE * (backward / forward)
         seconds = seconds + computes_s - timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)

@@ -240,7 +240,9 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
     mean = {name: num_micro * table.model_parts[mode, i, inner] / pp for i, name in enumerate(table.lines)}
     if hides_beside(table, layout.schedule):
         beside = table.model_beside_s[mode, inner] / pp
-        mean[ROUTED] = mean[ROUTED] - hidden_beside_s(table, layout.schedule, Pipe(pp, layout.interleave, num_micro), beside)
+        mean[ROUTED] = mean[ROUTED] - hidden_beside_s(
+            table, layout.schedule, Pipe(pp, layout.interleave, num_micro), beside
+        )
     imbalance = np.where(pp > 1, np.maximum(busiest - sum(mean.values()), 0.0), 0.0)
     shown = {name: np.where(pp > 1, mean[name], parts[name]) for name in table.lines}
     return {**shown, "stage_imbalance": imbalance, **{k: v for k, v in parts.items() if k not in shown}}
