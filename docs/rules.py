@@ -57,6 +57,7 @@ def page() -> str:
     parts += ["", "## Cores\n", *_cores()]
     parts += ["", "## A month's bill\n", _BILL, *_bills()]
     parts += ["", "## Claims\n", _CLAIMS, *_claims()]
+    parts += ["", "## Training speeds\n", _SPEEDS, *_training_speeds()]
     parts += ["", "## Ranges\n", _RANGES, *_range_rows()]
     parts += ["", "## Rules\n"]
     for title, formula, rows, verdict in _rules():
@@ -513,6 +514,33 @@ def _money_claims() -> Iterator[Claim]:
 _RANGES = """Statements of a least or a largest figure, or of both, and of single figures of machines. "Off by" is from
 the nearer end; what lies within 5 % of it is right.
 """
+
+
+_SPEEDS = """Three more speeds stand in the list between the 2,500 tokens/s of GPT-2 on a T4 and the 400 of Llama-65B
+on eight A100 (above). They have no verdict: the notes that this page rests on quote neither the figures nor their
+models and GPUs. For usual pairs of a model and GPUs, this table judges any figure. Above the last column it is wrong
+whatever the software (the model's operations at the datasheet's rate), outside the interval it is unlikely with
+current software, and where the memory is too small, it takes offloading or more GPUs. Sequences have 1,024 tokens.
+"""
+TRAINED = (
+    ("gpt2", "t4", 1), ("gpt2-medium", "v100", 1), ("gpt2-large", "v100", 1), ("gpt2-xl", "v100", 1),
+    ("gpt-j-6b", "v100", 2), ("gpt-j-6b", "a100-40gb", 1), ("Llama-7B", "a100-80gb", 1), ("Llama-13B", "a100-80gb", 4),
+    ("Llama-65B", "a100-80gb", 8),
+)  # fmt: skip
+"""Models and GPUs of small, medium and large training as published tables pair them."""
+
+
+def _training_speeds() -> Iterator[str]:
+    yield "| model | GPUs | estimated tokens/s | 80 % interval | fits | at most, at the datasheet's rate |"
+    yield "|---|---|---|---|---|---|"
+    for name, gpu, count in TRAINED:
+        made = flopwise.train(name, gpu=gpu, gpus=count, seq=1024)
+        chip, rate = load_facts().accelerator(gpu), made.estimate
+        peak = max(chip.peak.get(kind, 0.0) for kind in ("fp16", "bf16"))
+        low, high, most = count * rate.low, count * rate.high, count * peak / _flops_per_token(name, 1024)
+        fits = "yes" if made.fits else f"no, {made.memory.per_gpu_bytes / 2**30:,.0f} GiB a GPU"
+        cells = f"{rate.tokens_per_s:,.0f} | {low:,.0f} to {high:,.0f} | {fits} | {most:,.0f}"
+        yield f"| {name} | {count} x {chip.name} | {cells} |"
 
 
 class Range(NamedTuple):

@@ -137,3 +137,17 @@ def test_a_range_is_right_within_its_ends_and_off_by_the_nearer() -> None:
     assert (below.verdict, below.off) == ("wrong", 2.0)
     assert made("x", 2.0, 4.0, 8.0, "s", "", once=True).verdict == "outdated"
     assert made("x", 2.0, float("inf"), 1e9, "s", "").verdict == "right"
+
+
+def test_training_speeds_lie_in_their_intervals_and_below_what_the_datasheet_allows() -> None:
+    """GPT-2 on a T4: 65 TFLOP/s over 6 x 124 M parameters and causal attention, 12 x (12 x 768) x 1,024 / 2 a token."""
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in list(rules()["_training_speeds"]())[2:]]
+    assert len(rows) == len(rules()["TRAINED"])
+    for model, gpus, speed, interval, fits, most in rows:
+        low, high = (float(end.replace(",", "")) for end in interval.split(" to "))
+        assert low < float(speed.replace(",", "")) < high < float(most.replace(",", "")), (model, gpus)
+        assert fits == "yes" or fits.startswith("no, ")
+    assert rows[0][:2] == ["gpt2", "1 x T4"]
+    by_hand = 65e12 / (6 * 124.4e6 + 12 * 12 * 768 * 1024 / 2)
+    assert float(rows[0][5].replace(",", "")) == pytest.approx(by_hand, rel=0.02)
+    assert rows[-1][4].startswith("no, 141 GiB")

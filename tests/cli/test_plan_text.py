@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from flopwise.cli import main
 from flopwise.cli.plan_text import title
 from flopwise.search.answer import Plan
 
@@ -32,3 +33,16 @@ def test_a_name_goes_before_the_model() -> None:
     stated = {"name": "chat", "model": "Llama-3.1-8B", "traffic": {"requests_per_s": 2}}
     plan = cast("Plan", SimpleNamespace(task="serve", workload=stated))
     assert title(plan) == "chat: serve Llama-3.1-8B, 2 requests/s"
+
+
+def test_the_share_of_what_a_plan_sustains_is_told_apart_from_the_time_in_engine_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One is of the requests that it could answer, the other of the time: a few requests keep an engine in steps."""
+    asked = "plan Llama-7B --task serve --rate 2 --input 256 --output 64 --gpu l40s --provider aws --top 1"
+    assert main(asked.split()) == 0
+    out = capsys.readouterr().out
+    share = next(line for line in out.splitlines() if line.startswith("share of what it sustains"))
+    busy = next(line for line in out.splitlines() if line.startswith("  busy"))
+    assert "of the time in engine steps, cache at most" in busy
+    assert float(share.split()[-2]) < float(busy.split()[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,56 @@ def test_each_price_has_its_own_day_and_source() -> None:
     assert "vantage" in offer.price_source_of("reserved_1y")
     assert offer.price_note("spot") == ""
     assert BY_KEY["gcp", "tpu-v6e-8", "us-central1"].price_note("spot") == "undated price"
+
+
+def test_three_years_have_a_day_and_a_source_of_their_own() -> None:
+    """g4dn.2xlarge: a year of 2026-01 without upfront, three of AWS's page of 2023-10, $0.752 less 60 %."""
+    offer = BY_KEY["aws", "g4dn.2xlarge", "us-east-1"]
+    assert (offer.reserved_1y_usd_per_hour, offer.price_date_of("reserved_1y")) == (0.474, "2026-01-21")
+    assert (offer.reserved_3y_usd_per_hour, offer.price_date_of("reserved_3y")) == (0.3, "2023-10-01")
+    assert "part upfront" in offer.price_source_of("reserved_3y")
+    assert "no upfront" in offer.price_source_of("reserved_1y")
+    assert offer.price_note("reserved_3y") == "price dated 2023-10"
+    assert offer.price_note("reserved_1y") == ""
+
+
+def test_a_recalled_price_says_so() -> None:
+    offer = BY_KEY["aws", "g5.48xlarge", "us-east-1"]
+    assert offer.reserved_3y_usd_per_hour == 6.515
+    assert offer.price_note("reserved_3y") == "price dated 2024-01, recalled price"
+
+
+def test_the_month_of_a_price_is_said_only_where_it_is_two_years_older_than_that_on_demand() -> None:
+    offer = BY_KEY["aws", "g4dn.xlarge", "us-east-1"]
+    assert offer.price_date == "2026-07-20"
+    assert replace(offer, reserved_3y_date="2024-07-20").price_note("reserved_3y") == ""  # 730 days
+    assert replace(offer, reserved_3y_date="2024-07-19").price_note("reserved_3y") == "price dated 2024-07"
+    assert replace(offer, price_date="undated").price_note("reserved_3y") == ""
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "year", "three"),
+    [
+        ("reserved_1y_usd_per_hour", "0.4", ("2026-11-01", "mine"), ("2023-10-01", "Amazon EC2 G4")),
+        ("reserved_3y_usd_per_hour", "0.2", ("2026-01-21", "tsaol"), ("2026-11-01", "mine")),
+        ("reserved_3y_usd_per_hour,reserved_date,reserved_source", "0.2,2026-10-01,list",
+         ("2026-01-21", "tsaol"), ("2026-10-01", "list")),
+        ("reserved_1y_usd_per_hour,reserved_3y_usd_per_hour,reserved_date", "0.4,0.2,2026-10-01",
+         ("2026-10-01", "mine"), ("2026-10-01", "mine")),
+        ("reserved_1y_usd_per_hour,reserved_3y_usd_per_hour,reserved_3y_date", "0.4,0.2,2026-10-01",
+         ("2026-11-01", "mine"), ("2026-10-01", "mine")),
+        ("spot_usd_per_hour", "0.2", ("2026-01-21", "tsaol"), ("2023-10-01", "Amazon EC2 G4")),
+    ],
+)  # fmt: skip
+def test_a_row_dates_the_terms_that_it_prices(
+    tmp_path: Path, columns: str, cells: str, year: tuple[str, str], three: tuple[str, str]
+) -> None:
+    head = f"provider,instance,region,accelerator,count,{columns},price_date,source\n"
+    (tmp_path / "instances.csv").write_text(f"{head}aws,g4dn.2xlarge,us-east-1,T4,1,{cells},2026-11-01,mine\n")
+    offer = next(o for o in load_facts(tmp_path).offers if o.key == ("aws", "g4dn.2xlarge", "us-east-1"))
+    for purchase, (day, source) in (("reserved_1y", year), ("reserved_3y", three)):
+        assert offer.price_date_of(purchase) == day, purchase
+        assert offer.price_source_of(purchase).startswith(source), purchase
 
 
 def test_a_sum_of_two_prices_is_as_old_as_the_older_and_says_that_it_is_derived() -> None:

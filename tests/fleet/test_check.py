@@ -118,6 +118,14 @@ def test_idle_is_what_nothing_needs() -> None:
     assert desks.idle_usd_per_month == pytest.approx(desks.usd_per_month - 2 * 176 * 0.539999)
 
 
+def test_busy_is_of_the_hours_that_are_paid() -> None:
+    """A service around the clock: what arrives over what it sustains; a run: its hours of the 176 that are paid."""
+    (chat,), (tune,) = row("chat").machines, row("tune").machines
+    assert chat.busy_frac == chat.figures["busy_frac"]
+    assert tune.busy_frac == pytest.approx(tune.work_hours_per_month / 176)
+    assert row("desks").machines[0].busy_frac is None
+
+
 def test_one_machine_more_is_never_less_likely_to_hold_and_an_overload_never_holds() -> None:
     workload = workload_from({k: CHAT[k] for k in ("model", "task", "traffic", "targets")} | {"task": "serve"})
     busy = workload_from(dict(workload.document) | {"traffic": {**CHAT["traffic"], "requests_per_s": 100}})

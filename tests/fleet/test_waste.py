@@ -19,7 +19,7 @@ from flopwise.fleet.outlook import bindings
 from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.spec import Backup, Quota
-from flopwise.fleet.waste import Waste
+from flopwise.fleet.waste import Waste, saving_traits
 
 sys.path.insert(0, str(Path(__file__).parent))
 from options import RULES, allocate, demand, option
@@ -108,7 +108,10 @@ def test_an_allocation_without_the_effort_to_leave_others_out_says_so(monkeypatc
     unfinished = allocate(options, demands, rules)
     assert not unfinished.whole_traits
     assert unfinished.usd == 190
-    assert "as far as regions, devices or ways to buy were left out" in _optimality([], unfinished)
+    assert _optimality([], unfinished).endswith(
+        "with the regions, devices and ways to buy that are left out; leaving others out for all workloads may cost "
+        "less (the solver's limit was reached)"
+    )
     assert allocate(options, demands, replace(RULES, providers={})).whole_traits  # nothing to hold
 
 
@@ -140,6 +143,39 @@ def test_a_region_more_costs_no_more_in_a_fleet_of_any_size(pairs: int, regions:
     assert loose.whole_traits
     assert loose.left_out == ((("b", ("s", False, False, "")), 60.0 * pairs),)
     assert allocate(wide, demands, replace(HALVES, providers={})).usd == 140 * pairs
+
+
+@pytest.mark.parametrize(("pairs", "regions"), [(2, 3), (5, 4), (30, 20)])
+def test_a_region_more_costs_no_more_where_the_effort_to_compare_ends_first(
+    monkeypatch: pytest.MonkeyPatch, pairs: int, regions: int
+) -> None:
+    """Without any effort for all comparisons together each region is left out alone, as policies had it."""
+    monkeypatch.setattr("flopwise.fleet.allocate.COMPARED_FRAC", 0.0)
+    demands = [demand(f"w{n}") for n in range(2 * pairs)]
+    strict, loose = (allocate(wide_fleet(pairs, regions, more=more), demands, HALVES) for more in (False, True))
+    assert not loose.whole_traits
+    assert loose.usd <= strict.usd == 200 * pairs
+    assert loose.by_provider["a"] == pytest.approx(loose.usd / 2, rel=0.2 + 1e-6)
+
+
+def test_two_regions_more_cost_no_more_where_the_effort_to_compare_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 40 in s and 45 in t: with s left out t alone is too cheap, so that both are, one after the other."""
+    monkeypatch.setattr("flopwise.fleet.allocate.COMPARED_FRAC", 0.0)
+    options = [*wide_fleet(2, 3, more=True), *(option(n, "b", 45, region="t") for n in (1, 3))]
+    found = allocate(options, [demand(f"w{n}") for n in range(4)], HALVES)
+    assert (found.usd, found.by_provider, found.whole_traits) == (400, {"a": 200, "b": 200}, False)
+    assert [trait for trait, _ in found.left_out] == [("b", ("s", False, False, ""))]
+
+
+def test_traits_that_make_work_cheaper_come_first() -> None:
+    """s saves 15 at a, where t costs 55, and 30 at b; what nothing else does, in u, is no saving."""
+    options = [
+        option(0, "a", 100), option(0, "a", 40, region="s"), option(0, "a", 55, region="t"),
+        option(1, "b", 50), option(1, "b", 20, region="s"),
+        option(2, "b", 10, region="u"),
+    ]  # fmt: skip
+    places = [trait for trait in saving_traits(options) if trait[0] in {"a", "b"}]
+    assert places == [("b", ("s", False, False, "")), ("a", ("s", False, False, ""))]
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])

@@ -26,7 +26,7 @@ BATCHES = ("micro_batch", "global_batch", "max_batch", "batch", "seq_len")
 LABELS = {
     "step_s": "step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s per GPU", "gpu_hours": "GPU-hours",
     "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
-    "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
+    "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "share of what it sustains",
     "usd_per_million_tokens": "per million tokens", "usd_per_session": "per session",
     "prompt_found_frac": "prompts found in caches",
 }  # fmt: skip
@@ -352,7 +352,8 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
         rows += _session_rows(run.sessions)
     cache = f"cache at most {units.format_percent(run.kv_peak_frac)} full"
     dropped = f"; {run.dropped:,} requests too long for the model or the cache" if run.dropped else ""
-    return [*rows, ("  busy", f"{units.format_percent(run.utilisation_frac)} of the time, {cache}{dropped}")]
+    busy = f"{units.format_percent(run.utilisation_frac)} of the time in engine steps"
+    return [*rows, ("  busy", f"{busy}, {cache}{dropped}")]
 
 
 def _session_rows(sessions: SimulatedSessions) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,8 @@
 """What is for sale: an instance type in a region, what is in it and what it costs per hour.
 
 Units: USD per hour and instance, byte, byte/s. A price that is not known is None. Every price has its day and its
-source: on demand those of `price_date` and `source`, else those of `spot_date`, `reserved_date` and their sources.
+source: on demand those of `price_date` and `source`, else those of `spot_date`, `reserved_date`, `reserved_3y_date`
+and their sources.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ ANYWHERE = "any"
 """Region of an offer whose provider names none."""
 UNDATED = "undated"
 """The date of a price whose source has none."""
+RECALLED = "(recalled)"
+"""Remark in the source of a price that was not looked up again."""
+OLD_DAYS = 730
+"""Days by which a price may be older than the one on demand of the same offer before each answer says its month."""
 
 
 def days_old(day: str, today: dt.date) -> int:
@@ -95,6 +100,8 @@ class Offer:
     spot_source: str | None = None
     reserved_date: str | None = None
     reserved_source: str | None = None
+    reserved_3y_date: str | None = None  # None: as of one year
+    reserved_3y_source: str | None = None
     derived: str = ""  # what the price on demand was made of, where no list has it
     assumed_prices: tuple[AssumedPrice, ...] = field(default=(), metadata={"inner": True})
     notes: str = ""
@@ -134,24 +141,32 @@ class Offer:
         band = self.assumed_price(purchase)
         if band is not None:
             return band.date
+        three = self.reserved_3y_date if purchase == "reserved_3y" else None
         own = self.spot_date if purchase == "spot" else self.reserved_date if "reserved" in purchase else None
-        return own or self.price_date
+        return three or own or self.price_date
 
     def price_source_of(self, purchase: str) -> str:
         """The source of the price for a purchase."""
         band = self.assumed_price(purchase)
         if band is not None:
             return band.source
+        three = self.reserved_3y_source if purchase == "reserved_3y" else None
         own = self.spot_source if purchase == "spot" else self.reserved_source if "reserved" in purchase else None
-        return own or self.source
+        return three or own or self.source
 
     def price_note(self, purchase: str) -> str:
-        """A remark on the price for a purchase wherever it is printed: undated, derived, assumed; or ""."""
+        """A remark on a price wherever it is printed: undated, old, recalled, derived, assumed; or ""."""
         band = self.assumed_price(purchase)
         if band is not None:
             symbol, (low, high) = units.CURRENCY.get().symbol, map(units.in_currency, band.usd_per_hour)
             return f"{band.kind} price assumed, {symbol}{low:.4g} to {symbol}{high:.4g} an hour"
-        notes = ["undated price"] if self.price_date_of(purchase) == UNDATED else []
+        day = self.price_date_of(purchase)
+        notes = ["undated price"] if day == UNDATED else []
+        known = all(date and date != UNDATED for date in (day, self.price_date))
+        if known and days_old(day, dt.date.max) - days_old(self.price_date, dt.date.max) > OLD_DAYS:
+            notes.append(f"price dated {day[:7]}")
+        if RECALLED in self.price_source_of(purchase):
+            notes.append("recalled price")
         if purchase == "on_demand" and self.derived:
             notes.append(f"derived price: {self.derived}")
         return ", ".join(notes)
@@ -242,10 +257,15 @@ def _day(cell: str) -> str:
 
 def _keep_dates(row: Row, values: dict[str, Any], known: Offer | None) -> None:
     """A row dates the prices that it gives, and leaves the others their days and sources."""
-    for kind, priced in (("spot", ("spot",)), ("reserved", ("reserved_1y", "reserved_3y"))):
-        if any(PRICE_FIELDS[purchase] in values for purchase in priced):
-            values.setdefault(f"{kind}_date", values.get("price_date"))
-            values.setdefault(f"{kind}_source", values.get("source"))
+    for part, own in (("date", "price_date"), ("source", "source")):
+        if PRICE_FIELDS["spot"] in values:
+            values.setdefault(f"spot_{part}", values.get(own))
+        if PRICE_FIELDS["reserved_3y"] in values:
+            values.setdefault(f"reserved_3y_{part}", values.get(f"reserved_{part}") or values.get(own))
+        if PRICE_FIELDS["reserved_1y"] in values:
+            values.setdefault(f"reserved_{part}", values.get(own))
+        elif PRICE_FIELDS["reserved_3y"] in values:
+            values.pop(f"reserved_{part}", None)  # it is of three years
     if known is None:
         return
     if known.on_demand_usd_per_hour is not None and PRICE_FIELDS["on_demand"] not in values:
@@ -291,7 +311,7 @@ OFFERS = FactTable(
     key=("provider", "instance", "region"), dated=("price_date", "source"), adapt=_keep_dates,
     readers={
         "accelerator_share": tables.number(units.parse_count, "a share above 0, up to 1", high=1.0),
-        "price_date": _day, "spot_date": _day, "reserved_date": _day,
+        "price_date": _day, "spot_date": _day, "reserved_date": _day, "reserved_3y_date": _day,
     },
 )  # fmt: skip
 MARKETPLACES = FactTable(

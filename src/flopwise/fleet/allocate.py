@@ -8,7 +8,7 @@ sends goes with its machines. Solved with HiGHS (Huangfu and Hall 2018, doi:10.1
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from flopwise.fleet.model import (
     SecondProvider,
     SpotLimit,
     Taken,
+    Trait,
     WorkloadDemand,
     is_rented,
 )
@@ -47,7 +48,7 @@ from flopwise.fleet.program import (
 )
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
-from flopwise.fleet.waste import HALF, ThriftyProgram, Waste, closable_traits
+from flopwise.fleet.waste import HALF, ThriftyProgram, Waste, closable_traits, saving_traits
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH, format_usd
 
@@ -61,6 +62,9 @@ EFFORT_EACH = 1e4
 the whole effort."""
 CENT_FRAC = 1e-6
 """Of a bill: what is less by no more is the same."""
+LEFT_OUT, LEFT_OUT_NEXT = 13, 4
+"""Sets of traits that are left out one after another where the effort for comparing all together ends first, the empty
+one among them, and traits by which each grows."""
 ROUNDS = 4
 """Solutions with redundant machines after which no workload may have one."""
 
@@ -184,10 +188,8 @@ def _with_traits_left_out(
     most, late, spent, whole = np.inf, False, 0.0, COMPARED_FRAC * effort
     if solution.columns is not None:
         most = solution.objective * (1.0 - max(gap, CENT_FRAC))
-        if len(wider.options) > LARGE:
-            wasteful = solve(AllocationProgram(wider, made.without).program, 0.0, effort, relaxed=True)
-            if wasteful.finished and wasteful.objective >= most:
-                return made, solution, True
+        if len(wider.options) > LARGE and _least_with_waste(wider, made.without, effort) >= most:
+            return made, solution, True
         if effort < EFFORT and len(wider.options) * EFFORT_EACH > effort:
             return made, solution, False
     while spent < whole:
@@ -197,12 +199,72 @@ def _with_traits_left_out(
         other = solve(trial.program, gap, min(effort, whole - spent))
         late, spent = late or other.out_of_time, spent + other.effort
         if other.columns is None or other.objective >= most:
-            return made, replace(solution, out_of_time=late), other.finished
+            if other.finished:
+                return made, replace(solution, out_of_time=late), True
+            break
         more = trial.tightening(other.columns)
         if not any(more):
             return trial, replace(other, out_of_time=late), True
         wider = replace(wider, minimal=wider.minimal | more.minimal, measures=wider.measures | more.measures)
-    return made, replace(solution, out_of_time=late), False
+    made, solution = _with_each_trait_left_out(wider, made, solution, gap, effort * STEP_FRAC)
+    return made, replace(solution, out_of_time=late or solution.out_of_time), False
+
+
+def _least_with_waste(problem: AllocationProblem, without: frozenset[Policy], effort: float) -> float:
+    """A bound of the bill: of divisible machines if waste could hold shares; minus infinity where it is unknown."""
+    wasteful = solve(AllocationProgram(problem, without).program, 0.0, effort, relaxed=True)
+    return wasteful.objective if wasteful.finished else -np.inf
+
+
+def _with_each_trait_left_out(
+    wider: AllocationProblem, made: ThriftyProgram, solution: Solution, gap: float, effort: float
+) -> tuple[ThriftyProgram, Solution]:
+    """The program and its solution, or cheaper ones of policies that allow a market, a device or a way to buy less.
+
+    One is left out, then two and more, those first that make work cheapest among those that are left. Each is an
+    allocation of fewer options, which the solver has soon.
+    """
+    sets, seen = deque([frozenset[Trait]()]), set[frozenset[Trait]]()
+    while sets and len(seen) < LEFT_OUT:
+        left_out = sets.popleft()
+        kept = tuple(option for option in wider.options if left_out.isdisjoint(option.traits))
+        if left_out in seen or len({option.workload for option in kept}) < len(wider.demands):
+            continue
+        seen.add(left_out)
+        sets.extend(left_out | {trait} for trait in saving_traits(kept)[:LEFT_OUT_NEXT])
+        if not left_out:
+            continue
+        stricter = replace(wider, options=kept, closing=False, minimal=frozenset(), measures=frozenset())
+        trial, other = _lean_solution(ThriftyProgram(_without_waste(stricter), made.without), gap, effort)
+        dearer = solution.columns is not None and other.objective >= solution.objective * (1.0 - CENT_FRAC)
+        if other.columns is not None and not dearer:
+            found = _among_all(wider, trial, other.columns, effort)
+            if found is not None:
+                made, solution = found[0], replace(found[1], gap=max(found[1].gap, other.gap))
+    return made, solution
+
+
+def _among_all(
+    wider: AllocationProblem, made: ThriftyProgram, columns: Array, effort: float
+) -> tuple[ThriftyProgram, Solution] | None:
+    """The program of a `closing` problem and a solution with the machines of one of fewer options; None without any."""
+    taken = {id(made.options[i]) for i, column in enumerate(made.own) if columns[column] > HALF}
+    ready = {id(made.options[i]) for i, column in made.spare.items() if columns[column] > HALF}
+    wider = replace(wider, minimal=frozenset(), measures=frozenset())
+    for _ in range(ROUNDS):
+        trial = ThriftyProgram(wider, made.without)
+        for i, option in enumerate(trial.options):
+            for column, used in ((trial.own[i], taken), (trial.spare.get(i), ready)):
+                if column is not None and id(option) not in used:
+                    trial.program.upper[column] = 0.0
+        other = solve(trial.program, 0.0, effort)
+        if other.columns is None:
+            return None
+        more = trial.tightening(other.columns)
+        if not any(more):
+            return trial, other
+        wider = replace(wider, minimal=wider.minimal | more.minimal, measures=wider.measures | more.measures)
+    return None
 
 
 def _lean_solution(

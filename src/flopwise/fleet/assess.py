@@ -187,9 +187,12 @@ def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str
     proven = "proven optimal" if gap < ROUNDED else f"proven within {format_percent(gap, 2)} of the optimum"
     if allocation.out_of_time:
         proven += f" (the solver's time limit of {GUARD_S:g} s was reached: a faster machine may find less)"
-    if not allocation.whole_traits:
-        proven += " (as far as regions, devices or ways to buy were left out for all workloads so that the shares hold)"
     text = f"{proven} among {options:,} ways to run the workloads"
+    if not allocation.whole_traits:
+        text += (
+            " with the regions, devices and ways to buy that are left out; leaving others out for all workloads may "
+            "cost less (the solver's limit was reached)"
+        )
     few = [item.num_kinds for item in items if item.num_kinds is not None]
     if not few:
         return text

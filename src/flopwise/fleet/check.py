@@ -47,7 +47,7 @@ class CheckedMachines(_Plain, frozen=True):
     price_date: str
     price_source: str
     share: float  # of the workload
-    busy_frac: float | None  # of what they can do while they are on
+    busy_frac: float | None  # of what they can do in the hours that are paid
     layout: dict[str, Any]
     figures: dict[str, float | None]
 
@@ -193,13 +193,16 @@ def _checked_machines(part: ExistingPart, facts: Facts) -> CheckedMachines:
     figures = {} if candidate is None else {n: v if v != float("inf") else None for n, v in candidate.figures.items()}
     if candidate is not None and "e2e_s" not in figures:
         figures |= {"run_s": candidate.seconds, "start_s": candidate.start_s}
+    busy = figures.get("busy_frac", None if candidate is None else 1.0)
+    worked = min(1.0, part.work_hours / part.paid_hours) if part.paid_hours else 0.0
     return CheckedMachines(
         provider=offer.provider, region=offer.region, instance=offer.instance,
         gpu=facts.offered_accelerator(offer).name, count=part.count, purchase=part.written.purchase,
         hours_per_month=part.paid_hours, work_hours_per_month=part.work_hours,
         usd_per_hour=offer.price_usd_per_hour(part.written.purchase) or 0.0, usd_per_month=part.usd,
         price_date=offer.price_date_of(part.written.purchase),
-        price_source=offer.price_source_of(part.written.purchase), share=part.share, busy_frac=figures.get("busy_frac"),
+        price_source=offer.price_source_of(part.written.purchase), share=part.share,
+        busy_frac=None if busy is None else busy * worked,
         layout={} if candidate is None else candidate.layout, figures=figures,
     )  # fmt: skip
 

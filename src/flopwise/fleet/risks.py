@@ -378,7 +378,7 @@ def _prices(
         share = sum(r.usd_per_month for r in noted) / cost.compute
         yield Risk(
             kind="price", workload="", impact=share,
-            evidence=f"{100 * share:.0f} % of the bill is at prices from no dated list: "
+            evidence=f"{100 * share:.0f} % of the bill is at prices from no current list: "
             + "; ".join(dict.fromkeys(f"{r.provider} {r.instance}, {r.price_note}" for r in noted[:3])),
             mitigation="ask the provider for its prices, and import them: flopwise prices import",
         )  # fmt: skip

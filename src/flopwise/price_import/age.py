@@ -95,9 +95,10 @@ class PriceAges(Result):
             "machines to buy": [price.date for price in facts.hardware_prices],
             "spot prices": [o.price_date_of("spot") for o in facts.offers if o.spot_usd_per_hour is not None],
             "reserved prices": [
-                o.price_date_of("reserved_1y")
+                o.price_date_of(term)
                 for o in facts.offers
-                if o.reserved_1y_usd_per_hour is not None or o.reserved_3y_usd_per_hour is not None
+                for term in ("reserved_1y", "reserved_3y")
+                if o.price_usd_per_hour(term) is not None
             ],
             "spot interruptions": [record.date for record in facts.spot_records],
         }

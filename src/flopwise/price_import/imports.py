@@ -193,7 +193,7 @@ def own_rows(path: Path, facts: Facts, latest: str) -> PriceRows:
         if key in seen:
             raise row.error("instance", key[1], f"{key[0]} has it in {key[2]} twice in this file")
         seen.add(key)
-        for column in ("price_date", "spot_date", "reserved_date"):
+        for column in ("price_date", "spot_date", "reserved_date", "reserved_3y_date"):
             day = row.values.get(column) or offers.UNDATED
             if latest and day != offers.UNDATED and day > latest:
                 raise row.error(column, day, f"it lies ahead; allowed: days up to {latest}")

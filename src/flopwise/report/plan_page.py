@@ -16,7 +16,8 @@ DRAWN = 10
 FIGURES = {
     "step_s": "one step", "tokens_per_s": "tokens/s", "tokens_per_s_per_gpu": "tokens/s of an accelerator",
     "gpu_hours": "accelerator hours", "mfu_frac": "MFU", "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request",
-    "output_tokens_per_s": "output tokens/s", "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "busy",
+    "output_tokens_per_s": "output tokens/s", "requests_per_s_capacity": "requests/s it sustains",
+    "busy_frac": "share of what it sustains",
     "usd_per_million_tokens": "price of a million output tokens, with their prompts",
 }  # fmt: skip
 

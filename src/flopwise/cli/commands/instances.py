@@ -92,6 +92,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
                 ("source", f"{offer.source} ({offer.price_date}, {offer.confidence} confidence)"),
                 ("spot price from", _origin(offer, "spot")),
                 ("reserved prices from", _origin(offer, "reserved_1y")),
+                ("price of three years from", _three_years_origin(offer)),
                 ("price on demand", offer.derived and f"derived: {offer.derived}"),
                 ("retires on", offer.retires_on),
                 ("notes", offer.notes),
@@ -124,6 +125,12 @@ def _origin(offer: Offer, purchase: str) -> str | None:
     return None if (source, date) == (offer.source, offer.price_date) else f"{source} ({date})"
 
 
+def _three_years_origin(offer: Offer) -> str | None:
+    """The source and day of the price of three years; None where it has those of one year, or no price is known."""
+    known, origin = offer.reserved_3y_usd_per_hour is not None, _origin(offer, "reserved_3y")
+    return origin if known and origin != _origin(offer, "reserved_1y") else None
+
+
 def _row(offer: Offer) -> tuple[Any, ...]:
     devices = f"{offer.count} x {offer.accelerator}"
     if offer.accelerator_share < 1:
@@ -138,11 +145,13 @@ def _row(offer: Offer) -> tuple[Any, ...]:
 
 
 def _dates(offer: Offer) -> Iterator[str]:
-    """The days of the prices of an offer, those of spot and of reservations where they are of others."""
+    """The days of the prices of an offer; those of spot, one year and three years where they differ."""
     yield offer.price_date + (" (derived)" if offer.derived else "")
-    for word, purchases in (("spot", ("spot",)), ("reserved", ("reserved_1y", "reserved_3y"))):
-        date = offer.price_date_of(purchases[0])
-        if date != offer.price_date and any(offer.price_usd_per_hour(p) is not None for p in purchases):
+    days = {p: offer.price_date_of(p) for p in PURCHASES if offer.price_usd_per_hour(p) is not None}
+    year, three = days.get("reserved_1y"), days.get("reserved_3y")
+    reserved = ("reserved", year or three), ("3 years", three if year and three != year else None)
+    for word, date in (("spot", days.get("spot")), *reserved):
+        if date not in (None, offer.price_date):
             yield f"{word} {date}"
 
 
