@@ -356,11 +356,11 @@ def score_dims(
     """
     side = rates.matrix_unit_dim
     if side is None:
-        usual, padded = 2.0 * USUAL_HEAD, flash_dim(qk_dim) + flash_dim(v_dim)
-        share: Floats = softmax * rates.value["softmax_frac"] * rates.value[frac]
-        if np.any(share):
-            share = np.minimum(share * rates.peak_flops_per_s(dtype) / rates.peak_flops_per_s("bf16"), 1.0)
-        return padded + share * np.maximum(usual - padded, 0.0)
+        padded = np.add(flash_dim(qk_dim), flash_dim(v_dim))
+        share = softmax * rates.value["softmax_frac"] * rates.value[frac]
+        faster = rates.peak_flops_per_s(dtype) / rates.peak_flops_per_s("bf16") if np.any(share) else 1.0
+        dims: Floats = padded + np.minimum(share * faster, 1.0) * np.maximum(2.0 * USUAL_HEAD - padded, 0.0)
+        return dims
     usual = 2.0 * ceil_div(USUAL_HEAD, side) * side + side
     return 2.0 * USUAL_HEAD / usual * ((ceil_div(qk_dim, side) + ceil_div(v_dim, side)) * side + side)
 

@@ -495,7 +495,7 @@ def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *
     Assumes: one launching thread a GPU.
     """
     if has_fused_experts(items, recipe):
-        return np.zeros(ep.shape)
+        return np.zeros(np.shape(ep))
     software, passes = recipe.stack, 3.0 if block.backward else 1.0
     adapters = [] if recipe.lora is None else adapter_matrices(items, recipe.lora)
     total: Floats = passes * (len(items) + len(adapters)) * software.launch_s

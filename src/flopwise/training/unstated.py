@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.facts.software import TrainingStack
     from flopwise.training.job import TrainJob
+    from flopwise.training.layout import Layout
 
 
 SLOW_NETWORK = 0.5
@@ -62,7 +63,7 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
     """The inputs of `open_settings` that are assumed in an estimate.
 
     On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
-    same number of the best measured GPUs.
+    same number of the best measured GPUs, in the same layout and in stages as people have them there.
 
     Source and assumptions: as `unstated_inputs`.
     """
@@ -73,12 +74,28 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
     if measured is None:
         return inputs
     nodes = cluster(facts.accelerator(BEST_MEASURED[0]), gpus_per_node=job.cluster.gpus_per_node)
-    alike = replace(job, recipe=measured, cluster=nodes)
-    if (rate := _rate(alike)) is None:
-        return inputs
-    others = other_jobs(alike, open_settings, usual_stacks(job.layout, measured, nodes.accelerator, facts))
-    on_gpus = {one.name: one for one in _inputs(rate, others)}
-    return tuple(one.no_surer_than(on_gpus.get(one.name, one)) for one in inputs)
+    for layout in (job.layout, _in_stages(job.layout)):
+        alike = replace(job, recipe=measured, cluster=nodes, layout=layout)
+        if (rate := _rate(alike)) is None:
+            continue
+        others = other_jobs(alike, open_settings, usual_stacks(layout, measured, nodes.accelerator, facts))
+        on_gpus = {one.name: one for one in _inputs(rate, others)}
+        inputs = tuple(one.no_surer_than(on_gpus.get(one.name, one)) for one in inputs)
+    return inputs
+
+
+STAGES = 4
+"""Stages of a pipeline on GPUs: few, of those that people have (the median of 266 runs with one in
+benchmarks/truth/training.csv is 8)."""
+
+
+def _in_stages(layout: Layout) -> Layout:
+    """The layout with its replicas cut into stages of a pipeline, as without FSDP; itself if they cannot be."""
+    if int(layout.pp) > 1 or int(layout.dp) % STAGES:
+        return layout
+    return replace(
+        layout, dp=int(layout.dp) // STAGES, pp=STAGES, zero=min(int(layout.zero), 1), shard=0, micro_batch=1
+    )
 
 
 def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:
@@ -94,7 +111,8 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
         return found
     band = training_band(found.job, complete=not any(one.matters for one in inputs))
     if found.job.cluster.accelerator.kind in OTHER_SOFTWARE:
-        band = max(band, training_band(found.job, complete=True), key=lambda one: one.high / one.low)
+        rows = band.family_rows
+        band = replace(band.no_surer_than([training_band(found.job, complete=True)], band.family), family_rows=rows)
     for one in inputs:
         band = band.between(one.low, one.high)
     low, high = band.interval(found.tokens_per_s_per_gpu)
