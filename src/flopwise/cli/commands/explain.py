@@ -15,10 +15,8 @@ from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.ops.spec import SharedSpec
 from flopwise.options import choice, whole
-from flopwise.serving.spec import ServingSpec
-from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.shapes.spec import ShapeSpec
 
 if TYPE_CHECKING:
     from flopwise.changes.effects import Sensitivity
@@ -80,10 +78,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @options.argument("model")
 @flags(MachineSpec, "gpu gpus_per_node", section="")
 @add("--task", choice("train", "serve"), "A micro-batch forward and backward, or a decoding step.", default="train")
-@flags(SharedSpec, "tp ep batch", section="")
-@flags(DataSpec, "seq", section="")
-@flags(TrainingSpec, "precision stack attention offload", section="Training")
-@flags(ServingSpec, "weights kv_dtype engine", section="Serving")
+@flags(ShapeSpec)
 @flags(SourceSpec)
 @options.explain_flag
 def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: bool, **given: Any) -> None:
