@@ -54,6 +54,7 @@ from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.source import Traffic, Traffic as Traffic
 from flopwise.serving.spec import BatchRequest, RequestSpec, Scheduling, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
 from flopwise.shapes.answer import ShapeAnswer
+from flopwise.shapes.spec import ShapeSpec
 from flopwise.storage.bandwidth import StorageAnswer
 from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.telemetry.spec import WatchSpec
@@ -1938,14 +1939,14 @@ def advise(
     model: Model | str,
     *,
     task: Literal['train', 'serve'] = ...,
-    tp: int | str = ...,
+    tp: int | None | str = ...,
+    ep: int | None | str = ...,
     batch: int | None | str = ...,
     seq: int | None | str = ...,
-    ep: int | None | str = ...,
-    precision: str | None = ...,
+    precision: str = ...,
     stack: str | None = ...,
     attention: str | None = ...,
-    offload: Sequence[str] | str = ...,
+    offload: Sequence[str] = ...,
     weights: str | None = ...,
     kv_dtype: str | None = ...,
     engine: str | None = ...,
@@ -1965,7 +1966,7 @@ def advise(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
-    **specs: MachineSpec | SourceSpec,
+    **specs: ShapeSpec | MachineSpec | SourceSpec,
 ) -> ShapeAnswer:
     """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
 
@@ -1974,17 +1975,17 @@ def advise(
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         task: "train" or "serve".
-        tp: tensor-parallel degree.
-        batch: sequences.
-        seq: tokens of each.
-        ep: expert-parallel degree, in training.
-        precision: format of the products, in training.
-        stack: training software.
-        attention: its implementation, in training.
-        offload: "optimizer" keeps it in host memory; the review has nothing else that moves there.
-        weights: weight format, in serving.
-        kv_dtype: format of the KV cache, in serving.
-        engine: serving engine.
+        tp: Tensor-parallel degree.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        batch: Sequences, or samples, of one pass.
+        seq: Tokens of a sequence: 8k (8,192).
+        precision: Format of the matrix products in training.
+        stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        offload: Keep these in host memory.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.

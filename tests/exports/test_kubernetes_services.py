@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -148,6 +149,8 @@ def test_replicas_follow_the_queue_by_the_plan() -> None:
     each = capacity / deployment.replicas
     assert rule.waiting == max(1, math.floor(1.0 * each))  # the target of the first token is one second
     assert rule.running == min(chosen.layout["max_batch"], math.ceil(each * 0.85 * chosen.seconds))
+    roomy = msgspec.structs.replace(chosen, layout=chosen.layout | {"max_batch": 100_000})
+    assert scaling_rule(replace(deployment, candidate=roomy)).running == math.ceil(each * 0.85 * chosen.seconds)
     assert rule.least == deployment.replicas  # the traffic is even
     assert rule.most == round(deployment.replicas * chosen.cost_usd_high / chosen.cost_usd)
     assert rule.period_s == math.ceil(start_ends_s(deployment)[1])

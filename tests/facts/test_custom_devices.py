@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import flopwise
+from flopwise.cost.cluster import cluster
+from flopwise.cost.intervals import device_band
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.custom import KINDS
@@ -59,6 +62,16 @@ def test_a_copy_of_a_real_device_is_as_fast_at_datasheet_rates_and_has_a_wider_b
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-6)
     width = [e.band.high / e.band.low for e in (mine, theirs)]
     assert width[0] > width[1]
+
+
+def test_a_custom_device_is_of_a_maker_that_nobody_measured() -> None:
+    """Its band is widened as other makers' are, where that is more than for a new architecture of a known one."""
+    facts = load_facts()
+    known = facts.calibration.measured["training"]
+    measured = {"training": replace(known, family_out=2.0, maker_out=3.0)}
+    for name, spread in ((DEVICE, 3.0), ("K80", 2.0)):
+        device = replace(facts.accelerator(name), calibration=replace(facts.calibration, measured=measured))
+        assert device_band("training.dense", cluster(device)).spread == spread
 
 
 def test_plan_prices_a_custom_device_as_an_offer() -> None:

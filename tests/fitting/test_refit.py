@@ -171,6 +171,12 @@ def test_an_interval_of_own_runs_is_as_wide_as_measured_on_their_stack_and_wider
         factors[software] = training_band(figure.job).high
     assert factors[row["software"]] == pytest.approx(errors.interval)
     assert factors["unsloth"] > errors.interval * 1.01
+    assert figure.job is not None
+    chip = figure.job.cluster.accelerator
+    own = chip.calibration.errors[f"training@{FAMILY}"]
+    taught = replace(chip.calibration, errors={f"training@{FAMILY}": replace(own, stacks=("unsloth",))})
+    cluster = replace(figure.job.cluster, accelerator=replace(chip, calibration=taught))
+    assert training_band(replace(figure.job, cluster=cluster)).high == pytest.approx(errors.interval)
 
 
 def test_with_few_rows_the_wide_interval_stays(facts: Facts, tmp_path: Path) -> None:

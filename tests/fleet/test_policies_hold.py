@@ -520,7 +520,7 @@ def large_fleet(seed: int) -> tuple[list[MonthlyOption], list[WorkloadDemand], P
 
 
 @pytest.mark.parametrize("field", [*ALLOWED, *LIMITS])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 2])
 def test_a_looser_policy_never_costs_more_in_a_large_fleet(seed: int, field: str) -> None:
     """But for the solver's own gap; and nothing is left unknown of what leaving others out would save."""
     options, demands, rules = large_fleet(seed)

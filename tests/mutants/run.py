@@ -9,7 +9,9 @@ that must fail on it. A seed whose change alters no answer says why in `equivale
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
+import py_compile
 import queue
 import shutil
 import subprocess
@@ -111,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.copytree(
                 ROOT / "src", tree := Path(scratch) / str(number), ignore=shutil.ignore_patterns("__pycache__")
             )
+            # a seed may keep the size and the second of its file: byte code is held to the source itself
+            compileall.compile_dir(tree, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
             trees.put(tree)
         printing = threading.Lock()
 

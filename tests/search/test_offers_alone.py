@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.search.deployments import SIZED
+from flopwise.search.deployments import SIZED, _in_flight
 from flopwise.search.layout_search import timed_layouts
 from flopwise.search.plan import plan
 from flopwise.search.plan_training import _kept_layouts
@@ -59,6 +60,14 @@ def test_one_user_is_one_request_in_flight_and_the_faster_of_equal_plans_comes_f
     for one in plans[:2]:  # alone on the machine a request takes what the simulator says
         assert one.simulated is not None
         assert one.figures["e2e_s"] == pytest.approx(one.simulated.e2e_s["p50"], rel=0.1)
+
+
+def test_requests_in_flight_are_those_that_fit_and_no_more_than_users() -> None:
+    """Ten users of two replicas are five each; where four fit, there are four; without users, all that fit."""
+    most, ranks = np.array([64.0, 64.0, 4.0]), np.array([1, 2, 1])
+    users = workload_from(SERVICE | {"traffic": {"concurrency": 10, "input_tokens": 600, "output_tokens": 150}})
+    assert _in_flight(most, ranks, users).tolist() == [10, 5, 4]
+    assert _in_flight(most, ranks, workload()).tolist() == most.tolist()
 
 
 def test_a_moved_target_is_priced_against_the_best_plan() -> None:

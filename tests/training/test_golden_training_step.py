@@ -114,6 +114,14 @@ def test_tensor_parallel_messages(recompute: int) -> None:
         assert found["tensor_parallel"] == exactly(BATCH * LAYERS * passes * 2 * shown)
 
 
+def test_a_stack_hides_messages_of_sequence_parallelism_alone_where_it_says_so() -> None:
+    """The fitted share may be nothing: here it is a quarter, of the stack that says so and of one that does not."""
+    for stack, without in ((MEGATRON, 0.0), (FSDP, 0.25)):
+        hiding = replace(stack, tp_overlap=0.25)
+        assert hiding.tp_hidden(sequence_parallel=True) == 0.25
+        assert hiding.tp_hidden(sequence_parallel=False) == without
+
+
 CP, SLOW = 4, 1e9
 """Ranks that share a sequence, and bytes/s of a network on which nothing hides behind attention altogether."""
 

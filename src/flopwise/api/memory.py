@@ -14,7 +14,7 @@ from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.facts.accelerators import Accelerator
@@ -52,50 +52,13 @@ def memory(
         >>> print(answer.fits, answer.task)
         True serve
     """
-    from flopwise.changes.memory import with_remedies
-    from flopwise.provenance import implied_kinds
-
     if task is None:
         task = "serve" if concurrency or context or _of_serving(options) else "train"
     if task == "train":
-        data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
-    elif task == "serve":
-        from flopwise.serving.deployment import spread
-
-        deployment, source = take(options, ServingSpec, SourceSpec)
-    else:
-        raise SpecError(f"unknown task {task!r}; allowed: train, serve")
-    machines, facts = MachineSpec(gpu=gpu), source.catalog
-    resolution = None if machines.gpu is None else facts.resolve(machines.gpu)
-    chip = None if resolution is None else resolution.accelerator
-    notes = (resolution.note,) if resolution is not None and resolution.note else ()
-    if task == "train":
-        from flopwise.training.samples import network_of_samples
-
-        work = network_of_samples(model, source)
-        if work is not None:
-            from flopwise.training.sampled_answer import sampled_step_memory
-
-            sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum)
-            return replace(sampled, assumptions=(*sampled.assumptions, *notes))
-    architecture = source.model_with_layers(model)
-    if task == "train":
-        if machines.num_gpus(None) > 1 and not spec.says_layout:
-            spec = replace(spec, fsdp=True)
-        answer: MemoryAnswer = _training(architecture, data, spec, chip, facts, grad_accum, machines.counted)
-    else:
-        deployment = spread(deployment, architecture, machines, facts)
-        answer = _serving(architecture, deployment, chip, facts, concurrency or 1, context)
-    if task == "train":
-        from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
-
-        option_names, settings = [*changed_options(data), *changed_options(spec)], LAYOUT_SETTINGS | SETTINGS
-    else:
-        from flopwise.serving.explain import SETTINGS as settings  # noqa: N811 - of the other task
-
-        option_names = changed_options(deployment)
-    kinds = implied_kinds(settings, option_names, "default")
-    return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
+        return _training(model, options, MachineSpec(gpu=gpu), grad_accum)
+    if task == "serve":
+        return _serving(model, options, MachineSpec(gpu=gpu), concurrency or 1, context)
+    raise SpecError(f"unknown task {task!r}; allowed: train, serve")
 
 
 def _of_serving(options: Mapping[str, Any]) -> bool:
@@ -108,7 +71,47 @@ def _of_serving(options: Mapping[str, Any]) -> bool:
     return any(name in defaults_of(ServingSpec) or isinstance(value, ServingSpec) for name, value in further.items())
 
 
-def _training(
+def _device(machines: MachineSpec, facts: Facts) -> tuple[Accelerator | None, tuple[str, ...]]:
+    """The accelerator that is to hold it, and what its name leaves open; None and nothing where none is named."""
+    if machines.gpu is None:
+        return None, ()
+    resolution = facts.resolve(machines.gpu)
+    return resolution.accelerator, (resolution.note,) if resolution.note else ()
+
+
+def _answer(
+    answer: MemoryAnswer, notes: tuple[str, ...], settings: Mapping[str, Collection[str]], option_names: Collection[str]
+) -> MemoryAnswer:
+    """The answer with the device's notes, the kinds of its implied settings, and what would make it fit."""
+    from flopwise.changes.memory import with_remedies
+    from flopwise.provenance import implied_kinds
+
+    kinds = implied_kinds(settings, option_names, "default")
+    return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
+
+
+def _training(model: Model | str, options: dict[str, Any], machines: MachineSpec, grad_accum: int) -> MemoryAnswer:
+    """Memory of a training step, of a model with token layers or of a network that is known by its samples."""
+    from flopwise.training.samples import network_of_samples
+    from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
+
+    data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
+    chip, notes = _device(machines, facts := source.catalog)
+    work = network_of_samples(model, source)
+    if work is not None:
+        from flopwise.training.sampled_answer import sampled_step_memory
+
+        sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum)
+        return replace(sampled, assumptions=(*sampled.assumptions, *notes))
+    architecture = source.model_with_layers(model)
+    if machines.num_gpus(None) > 1 and not spec.says_layout:
+        spec = replace(spec, fsdp=True)
+    answer = _step_memory(architecture, data, spec, chip, facts, grad_accum, machines.counted)
+    option_names = [*changed_options(data), *changed_options(spec)]
+    return _answer(answer, notes, LAYOUT_SETTINGS | SETTINGS, option_names)
+
+
+def _step_memory(
     model: Model,
     data: DataSpec,
     spec: TrainingSpec,
@@ -153,6 +156,21 @@ def _sequences_of_a_step(data: DataSpec, seq_len: int, at_once: int, grad_accum:
 
 
 def _serving(
+    model: Model | str, options: dict[str, Any], machines: MachineSpec, concurrency: int, context: int | None
+) -> MemoryAnswer:
+    """Memory of a replica."""
+    from flopwise.serving.deployment import spread
+    from flopwise.serving.explain import SETTINGS
+
+    deployment, source = take(options, ServingSpec, SourceSpec)
+    chip, notes = _device(machines, facts := source.catalog)
+    architecture = source.model_with_layers(model)
+    deployment = spread(deployment, architecture, machines, facts)
+    answer = _replica_memory(architecture, deployment, chip, facts, concurrency, context)
+    return _answer(answer, notes, SETTINGS, changed_options(deployment))
+
+
+def _replica_memory(
     model: Model, spec: ServingSpec, chip: Accelerator | None, facts: Facts, concurrency: int, context: int | None
 ) -> MemoryAnswer:
     """Memory of serving `concurrency` sequences of `context` tokens."""

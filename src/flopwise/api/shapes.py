@@ -7,33 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.options import BATCH, CONTEXT, DEGREE, take
+from flopwise.options import take
+from flopwise.shapes.spec import ShapeSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flopwise.facts.architecture import Model
     from flopwise.shapes.answer import ShapeAnswer
 
 
-@takes(MachineSpec, SourceSpec, tp=DEGREE, batch=BATCH, seq=CONTEXT, ep=DEGREE)
-def advise(
-    model: Model | str,
-    *,
-    task: Literal["train", "serve"] = "train",
-    tp: int = 1,
-    batch: int | None = None,
-    seq: int | None = None,
-    ep: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
-    attention: str | None = None,
-    offload: Sequence[str] | str = (),
-    weights: str | None = None,
-    kv_dtype: str | None = None,
-    engine: str | None = None,
-    **options: Any,
-) -> ShapeAnswer:
+@takes(ShapeSpec, MachineSpec, SourceSpec)
+def advise(model: Model | str, *, task: Literal["train", "serve"] = "train", **options: Any) -> ShapeAnswer:
     """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
 
     In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
@@ -41,17 +24,6 @@ def advise(
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         task: "train" or "serve".
-        tp: tensor-parallel degree.
-        batch: sequences.
-        seq: tokens of each.
-        ep: expert-parallel degree, in training.
-        precision: format of the products, in training.
-        stack: training software.
-        attention: its implementation, in training.
-        offload: "optimizer" keeps it in host memory; the review has nothing else that moves there.
-        weights: weight format, in serving.
-        kv_dtype: format of the KV cache, in serving.
-        engine: serving engine.
         **options: options of the command line by name, or whole specs.
 
     Raises:
@@ -65,12 +37,7 @@ def advise(
         True
     """
     from flopwise.shapes.answer import ShapeAnswer
-    from flopwise.shapes.request import ShapeRequest
 
-    request = ShapeRequest(
-        task=task, tp=tp, batch=batch, seq=seq, ep=ep, precision=precision, stack=stack, attention=attention,
-        offload=offload or None, weights=weights, kv_dtype=kv_dtype, engine=engine,
-    )  # fmt: skip
-    machines, source = take(options, MachineSpec, SourceSpec)
+    spec, machines, source = take({"task": task, **options}, ShapeSpec, MachineSpec, SourceSpec)
     architecture, facts = source.model_with_layers(model), source.catalog
-    return ShapeAnswer.of(request.clock(architecture, machines.cluster(tp, facts), facts))
+    return ShapeAnswer.of(spec.clock(architecture, machines.cluster(spec.tp or 1, facts), facts))

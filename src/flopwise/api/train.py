@@ -97,14 +97,9 @@ def train_layers(
     notes = (*batch_note, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
     notes += data.length_note(seq_len) + stack_notes(layout, recipe.stack, facts.stacks.values(), cluster.accelerator)
     job = TrainJob(
-        model=architecture,
-        recipe=recipe,
-        layout=layout,
-        cluster=cluster,
-        tokens=tokens,
-        reads=storage,
+        model=architecture, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage,
         conditions=conditions,
-    )
+    )  # fmt: skip
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
     open_settings = spec.open_settings if spec.says_layout else spec.open_settings & {"stack"}
     if not (machines.network or machines.names_offer):

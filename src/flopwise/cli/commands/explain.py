@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,8 @@ from flopwise.cli.render import Screen, heading, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
-from flopwise.ops.spec import SharedSpec
 from flopwise.options import choice, options_of, whole
-from flopwise.serving.spec import ServingSpec
-from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.shapes.spec import ShapeSpec
 
 if TYPE_CHECKING:
     from flopwise.changes.effects import Sensitivity
@@ -80,10 +78,7 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 @options.argument("model")
 @flags(MachineSpec, "gpu gpus_per_node", section="")
 @add("--task", choice("train", "serve"), "A micro-batch forward and backward, or a decoding step.", default="train")
-@flags(SharedSpec, "tp ep batch", section="")
-@flags(DataSpec, "seq", section="")
-@flags(TrainingSpec, "precision stack attention offload", section="Training")
-@flags(ServingSpec, "weights kv_dtype engine", section="Serving")
+@flags(ShapeSpec)
 @flags(SourceSpec)
 @options.explain_flag
 def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: bool, **given: Any) -> None:
@@ -103,30 +98,26 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: b
 
 
 command.forms = (shapes,)
-OF_BOTH, OF_TASK = (
-    ("tp", "ep"),
-    {
-        "train": ((DataSpec, ("seq",)), (TrainingSpec, ("precision", "stack", "attention", "offload"))),
-        "serve": ((ServingSpec, ("weights", "kv_dtype", "engine")),),
-    },
-)
+KEPT = {
+    "train": ("tp", "ep", "seq", "precision", "stack", "attention", "offload"),
+    "serve": ("tp", "ep", "weights", "kv_dtype", "engine"),
+}
 """Options of a pass that the whole step, or the service, keeps."""
 
 
 def _whole(model: str, machines: MachineSpec, given: Mapping[str, Any]) -> dict[str, str]:
     """The line of the step, or the service, that the pass is part of."""
+    if not machines.gpu:
+        return {}
     stated, task = options.spellings(click.get_current_context()), given["task"]
-    words = ["flopwise", task, model, "--gpu", machines.gpu or "", *_stated(SharedSpec, OF_BOTH, given, stated)]
-    for spec, names in OF_TASK[task]:
-        words += _stated(spec, names, given, stated)
+    words = ["flopwise", task, model, "--gpu", machines.gpu]
+    for name in KEPT[task]:
+        if name in stated:
+            words += options_of(ShapeSpec)[name].arguments(given[name])
     ranks = (given["tp"] or 1) * (given["ep"] or 1)
     if task == "train" and ranks > 1 and not machines.counted:
         words += ["--gpus", str(ranks)]
-    return {"The whole step" if task == "train" else "The whole service": shlex.join(words)} if machines.gpu else {}
-
-
-def _stated(spec: type, names: Sequence[str], given: Mapping[str, Any], stated: Container[str]) -> list[str]:
-    return [word for name in names if name in stated for word in options_of(spec)[name].arguments(given[name])]
+    return {"The whole step" if task == "train" else "The whole service": shlex.join(words)}
 
 
 def _forward(other: options.QuestionCommand, arguments: list[str]) -> None:

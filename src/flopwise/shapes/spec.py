@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from flopwise.cost.cluster import Cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
-from flopwise.facts.architecture import Model
-from flopwise.facts.catalog import Facts
-from flopwise.ops.degrees import check_expert_parallel
-from flopwise.options import OptionError, take
-from flopwise.shapes.clocks import Clock, DecodeClock, TrainingClock
-from flopwise.training.on_device import recipe_on
+from flopwise.ops.spec import SharedSpec
+from flopwise.options import OptionError, Spec, changed_options, same
+from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.values import dataclass
+
+if TYPE_CHECKING:
+    from flopwise.cost.cluster import Cluster
+    from flopwise.facts.architecture import Model
+    from flopwise.facts.catalog import Facts
+    from flopwise.shapes.clocks import Clock, DecodeClock
 
 COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
 """Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
@@ -28,37 +29,34 @@ FOREIGN = {"train": SERVING_OPTIONS, "serve": TRAINING_OPTIONS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeRequest:
-    """A pass of a model, with options of its task by their names; None: as by default.
+class ShapeSpec(Spec):
+    """Options of a pass of a model; None: as by default.
 
     Raises:
         SpecError: a value cannot be, or does not go with the task.
     """
 
     task: Literal["train", "serve"] = "train"
-    tp: int = 1
-    batch: int | None = None
-    seq: int | None = None
-    ep: int | None = None
-    precision: str | None = None
-    stack: str | None = None
-    attention: str | None = None
-    offload: Sequence[str] | str | None = None
-    weights: str | None = None
-    kv_dtype: str | None = None
-    engine: str | None = None
+    tp: int | None = same(SharedSpec, "tp", section="")
+    ep: int | None = same(SharedSpec, "ep", section="")
+    batch: int | None = same(SharedSpec, "batch", section="")
+    seq: int | None = same(DataSpec, "seq", section="")
+    precision: str = same(TrainingSpec, "precision", default=TrainingSpec().precision, section="Training")
+    stack: str | None = same(TrainingSpec, "stack", section="Training")
+    attention: str | None = same(TrainingSpec, "attention", section="Training")
+    offload: tuple[str, ...] = same(TrainingSpec, "offload", section="Training")
+    weights: str | None = same(ServingSpec, "weights", section="Serving")
+    kv_dtype: str | None = same(ServingSpec, "kv_dtype", section="Serving")
+    engine: str | None = same(ServingSpec, "engine", section="Serving")
 
     def __post_init__(self) -> None:
         if self.task not in FOREIGN:
             raise SpecError(f"unknown task {str(self.task)[:40]!r}; allowed: {', '.join(FOREIGN)}")
-        for name in FOREIGN[self.task]:
-            if getattr(self, name) is not None:
+        Spec.__post_init__(self)
+        for name in changed_options(self):
+            if name in FOREIGN[self.task]:
                 raise OptionError(name, f"does not go with --task {self.task}")
-        for name in ("tp", "batch", "seq", "ep"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise SpecError(f"{name} {size}; give 1 or more")
-        (training,) = take({"offload": self.offload}, TrainingSpec)
-        if foreign := sorted({*training.offload} - {"optimizer"}):
+        if foreign := sorted({*self.offload} - {"optimizer"}):
             raise OptionError("offload", f"a review of shapes has the optimizer alone, not {', '.join(foreign)}")
 
     def clock(self, model: Model, cluster: Cluster, facts: Facts) -> Clock:
@@ -68,19 +66,25 @@ class ShapeRequest:
             SpecError: a choice that does not exist, or experts that `ep` ranks cannot share.
             MissingFactError: the model does not generate tokens, which is what serving times.
         """
+        from flopwise.ops.degrees import check_expert_parallel
+        from flopwise.shapes.clocks import TrainingClock
+        from flopwise.training.on_device import recipe_on
+
         tokens = DataSpec(seq=self.seq).seq_len(model)
         if self.task == "serve":
             return self._decoding(model, cluster, facts, tokens)
         check_expert_parallel(model, self.ep or 1)
         batch = self.batch or TRAINED_BATCH
-        spec = TrainingSpec(precision=self.precision or "bf16", stack=self.stack, attention=self.attention)
+        spec = TrainingSpec(precision=self.precision, stack=self.stack, attention=self.attention)
         recipe, _ = recipe_on(spec.recipe(tokens, batch, facts), cluster.accelerator)
         return TrainingClock(
-            model=model, recipe=recipe, cluster=cluster, tp=self.tp, ep=self.ep or 1, batch=batch,
+            model=model, recipe=recipe, cluster=cluster, tp=self.tp or 1, ep=self.ep or 1, batch=batch,
             offload=bool(self.offload), compared=tuple(map(facts.stack, COMPARED)),
         )  # fmt: skip
 
     def _decoding(self, model: Model, cluster: Cluster, facts: Facts, tokens: int) -> DecodeClock:
+        from flopwise.shapes.clocks import DecodeClock
+
         if model.kind not in ("decoder", "encoder-decoder", "vision-text"):
             raise MissingFactError(
                 f"{model.name} does not generate tokens: there is no decoding to advise on; --task train"
@@ -89,5 +93,5 @@ class ShapeRequest:
             model=model, cluster=cluster, weights=facts.weight_format(self.weights or defaults.WEIGHTS),
             kv_dtype=facts.cache_format(self.kv_dtype or defaults.CACHE),
             engine=facts.engine(self.engine or defaults.ENGINE),
-            tp=self.tp, batch=self.batch or DECODED_BATCH, seq=tokens,
+            tp=self.tp or 1, batch=self.batch or DECODED_BATCH, seq=tokens,
         )  # fmt: skip
