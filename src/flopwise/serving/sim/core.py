@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import int64, njit, void
+from numba import int64, njit, types, void
+from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    CACHED, CAME, COME, END, FIRST, HAVE, KEEP, LAST, LEFT, LINK, MADE, MOVE, NEXT, OUTPUT, OWED, PARENT, PAUSE,
+    BY_RANK, CACHED, CAME, COME, END, FIRST, HAVE, KEEP, LAST, LEFT, LINK, MADE, MOVE, NEXT, OUTPUT, OWED, PARENT, PAUSE,
     PREEMPTED, PREFIX, PROMPT, RANK, REPLICA, RIGHT, SLOT, STAGED, STAGED_ON, START, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
@@ -38,7 +39,7 @@ inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
 """Compiled into whatever calls it."""
 hot = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
 """The same, where handing over all arrays would take longer than what is done with them."""
-NONE, SINGLE, BY_RANK, BY_TIME = np.int64(0), np.int64(1), np.int64(RANK), np.int64(COME)
+NONE, SINGLE = np.int64(0), np.int64(1)
 """Arguments: a plain constant would have the function compiled once more for just that value."""
 
 step_ps = inner(cost.step_ps)
@@ -50,6 +51,7 @@ class Arrays(NamedTuple):
 
     slots: Any
     q: Any
+    ranks: Any
     pre: Any
     tree: Any
     low: Any
@@ -64,17 +66,65 @@ def blocks_of(tokens, w):
     return (tokens + w.block_tokens - 1) // w.block_tokens
 
 
+@intrinsic
+def lowest_bit(typing, word):
+    """The place of the lowest bit that is set in a word that has one."""
+
+    def code(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, 1))
+
+    return int64(int64), code
+
+
 @inner
-def meld(q, key, a, b):
-    """Two skew heaps of requests as one; -1 is the empty one."""
+def wait(w, p, a, row):
+    """A request joins those that wait at a replica.
+
+    They are a set of ranks: a tree of words whose leaves have a bit for each rank, and whose other words have a bit for
+    each word below that is not empty. Bits are numbered through: bit b lies in word b // 64, and stands for word b + 1.
+    """
+    if p.root < 0 or a.q[RANK, row] < a.q[RANK, p.root]:
+        p.root = row
+    bit = 64 * w.leaves + a.q[RANK, row]
+    while bit >= 0:
+        word = p.ranks + (bit >> 6)
+        before = a.ranks[word]
+        a.ranks[word] = before | (1 << (bit & 63))
+        if before:
+            break
+        bit = (bit >> 6) - 1
+
+
+@inner
+def take_root(w, p, a):
+    """The first of those that wait leaves them, and the next is the first."""
+    bit = 64 * w.leaves + a.q[RANK, p.root]
+    while bit >= 0:
+        word = bit >> 6
+        left = a.ranks[p.ranks + word] & ~(1 << (bit & 63))
+        a.ranks[p.ranks + word] = left
+        if left:
+            bit = 64 * word + lowest_bit(left)
+            while word < w.leaves:
+                word = bit + 1
+                bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
+            p.root = a.q[BY_RANK, bit - 64 * w.leaves]
+            return
+        bit = word - 1
+    p.root = -1
+
+
+@inner
+def meld(q, a, b):
+    """Two skew heaps of requests by time as one; -1 is the empty one."""
     if a < 0 or b < 0:
         return max(a, b)
-    if q[key, b] < q[key, a] or (q[key, b] == q[key, a] and b < a):
+    if q[COME, b] < q[COME, a] or (q[COME, b] == q[COME, a] and b < a):
         a, b = b, a
     top = a
     while True:
         right, q[RIGHT, a] = q[RIGHT, a], q[LEFT, a]
-        if right >= 0 and (q[key, right] < q[key, b] or (q[key, right] == q[key, b] and right < b)):
+        if right >= 0 and (q[COME, right] < q[COME, b] or (q[COME, right] == q[COME, b] and right < b)):
             right, b = b, right
         q[LEFT, a] = b
         if right < 0:
@@ -383,7 +433,7 @@ def reuse(w, p, a, s, row):
 def admit(w, p, a, row):
     """Move a request from the queue into a slot."""
     if row == p.root:
-        p.root = meld(a.q, BY_RANK, a.q[LEFT, row], a.q[RIGHT, row])
+        take_root(w, p, a)
     else:
         p.head = a.q[LEFT, row]
     place = p.free
@@ -455,14 +505,14 @@ def finish(w, p, a, place, own):
     if made < a.q[OUTPUT, row]:
         a.q[HAVE, row], a.q[OWED, row] = a.q[PROMPT, row], 0
         a.q[COME, row] = p.now + a.q[MOVE, row]
-        w.moving = meld(a.q, BY_TIME, w.moving, single(a.q, row))
+        w.moving = meld(a.q, w.moving, single(a.q, row))
         return
     w.done += 1
     if SHARED and a.q[NEXT, row] > 0:
         turn = a.q[NEXT, row]
         a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
         a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
-        w.turns = meld(a.q, BY_TIME, w.turns, single(a.q, turn))
+        w.turns = meld(a.q, w.turns, single(a.q, turn))
     if w.closed and w.issued < a.q.shape[1]:
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
@@ -564,7 +614,7 @@ def give_way(w, p, a):
     a.q[PREEMPTED, row] += 1
     p.preemptions += 1
     p.queued += 1
-    p.root = meld(a.q, BY_RANK, p.root, single(a.q, row))
+    wait(w, p, a, row)
     return a.q[OWED, row]
 
 
@@ -735,7 +785,7 @@ def advance(w, p, a, until):
             while p.head >= 0 and a.q[COME, p.head] <= p.seen:
                 row = p.head
                 p.head = a.q[LEFT, row]
-                p.root = meld(a.q, BY_RANK, p.root, single(a.q, row))
+                wait(w, p, a, row)
         if p.running == 0 and p.root < 0:
             if p.head < 0 or a.q[COME, p.head] > until:
                 break
@@ -798,7 +848,7 @@ def send(w, p, a, row, when):
         ready = fetch(w, p, a, row, when)
         if ready >= 0:
             a.q[COME, row] = ready
-            w.fetching = meld(a.q, BY_TIME, w.fetching, single(a.q, row))
+            w.fetching = meld(a.q, w.fetching, single(a.q, row))
             return
     post(w, p, a, row, when)
 
@@ -808,7 +858,7 @@ def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
     a.q[LEFT, row] = -1
     if SHARED and w.sessions and p.plain:
-        a.q[RANK, row] = w.sent
+        a.q[RANK, row], a.q[BY_RANK, w.sent] = w.sent, row
         w.sent += 1
     if p.role != DECODE:
         a.q[COME, row] = max(when, p.desk) + a.q[PROMPT, row] * w.front_token_ps
@@ -824,13 +874,13 @@ def post(w, p, a, row, when):
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
-SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
+SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, until):
+def drive(world, ps, slots, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
-    w, a = world[0], Arrays(slots, q, pre, tree, low, links, tables, prefill, k)
+    w, a = world[0], Arrays(slots, q, ranks, pre, tree, low, links, tables, prefill, k)
     front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
@@ -869,7 +919,7 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
                 continue
         if front <= when:
             if row == w.turns:
-                w.turns = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
+                w.turns = meld(q, q[LEFT, row], q[RIGHT, row])
             else:
                 w.next += 1
             r = chosen(w, ps, a, sent, row, NONE, front)
@@ -877,11 +927,11 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
             send(w, ps[r], a, row, front)
         elif fetched <= when:
             row = w.fetching
-            w.fetching = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
+            w.fetching = meld(q, q[LEFT, row], q[RIGHT, row])
             post(w, ps[q[WHERE, row]], a, row, fetched)
         elif back <= when:
             row = w.moving
-            w.moving = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
+            w.moving = meld(q, q[LEFT, row], q[RIGHT, row])
             r = chosen(w, ps, a, sent, row, SINGLE, back)
             q[WHERE, row] = r
             send(w, ps[r], a, row, back)

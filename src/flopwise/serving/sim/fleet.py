@@ -122,6 +122,8 @@ class FastFleet:
         limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
         self.requests = _requests(setup)
         tree, stores = setup.prefixes.tree, limits.stores if limits.prefix_cache else ()
+        leaves, words = _rank_words(rows)
+        self.ranks = np.zeros(count * words, dtype=np.int64)
         self.tree = np.array(tree, dtype=np.int64).reshape(2, -1)
         nodes, sessions = len(tree.parent), setup.trace.follows
         self.world = np.zeros(1, dtype=layout.WORLD)
@@ -151,7 +153,7 @@ class FastFleet:
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
             "links": len(stores) if kept else 0, "sessions": sessions, "turns": -1, "fetching": -1,
-            "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
+            "leaves": leaves, "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
             "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
             "closed": bool(setup.users), "direct": direct,
             "think": setup.think_ps, "moving": -1,
@@ -164,7 +166,7 @@ class FastFleet:
         self.replicas["role"], self.replicas["due"] = setup.roles, NEVER
         for name, start, each in (
             ("first", 0, limits.max_batch), ("base", 0, kept), ("phases", layout.PHASES, limits.block_tokens),
-            ("store", 0, len(stores)),
+            ("store", 0, len(stores)), ("ranks", 0, words),
         ):  # fmt: skip
             self.replicas[name] = start + each * np.arange(count)
         for name in ("part", "last", "head", "tail", "root", "oldest", "newest"):  # empty replicas have none
@@ -201,8 +203,8 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.requests, self.prefixes, self.tree, self.stored, self.links,
-            self.tables, self.prefill, self.counts, self.sent, until_ps,
+            self.world, self.replicas, self.slots, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
+            self.links, self.tables, self.prefill, self.counts, self.sent, until_ps,
         )  # fmt: skip
 
     def totals(self) -> ReplicaTotals:
@@ -268,6 +270,14 @@ class FastFleet:
         return come
 
 
+def _rank_words(count: int) -> tuple[int, int]:
+    """(words before the leaves, all words) of a set of `count` ranks, as `core.wait` keeps it."""
+    leaves, width = 0, 1
+    while 64 * width < count:
+        leaves, width = leaves + width, 64 * width
+    return leaves, leaves + -(-count // 64)
+
+
 def _requests(setup: Setup) -> Column:
     """The table of requests; rows that nobody touches take no memory."""
     trace, limits = setup.trace, setup.limits
@@ -277,8 +287,8 @@ def _requests(setup: Setup) -> Column:
     if np.any(setup.hits):
         table[layout.HAVE] = setup.hits
     table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
-    if not setup.fcfs or limits.preempt or limits.stores:
-        table[layout.RANK] = setup.rank
+    table[layout.RANK] = setup.rank
+    table[layout.BY_RANK][setup.rank] = np.arange(len(trace))
     table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
     if trace.follows:
         table[layout.NEXT] = np.maximum(setup.next_turn, 0)

@@ -6,15 +6,16 @@ import numpy as np
 
 from flopwise.serving.sim.result import BINS
 
-ROWS = 22
+ROWS = 23
 (
     COME,  # when the scheduler sees it; before it is sent to a replica, without the queue of its front end
     PROMPT,
     OUTPUT,
-    RANK,
+    RANK,  # place in the order of the policy
+    BY_RANK,  # the other way round: the request of each rank
     PREFIX,  # node of the tree that its prompt leads to, -1: nobody shares it
     KEEP,  # node that prompt and answer lead to
-    LEFT,  # next in the inbox, or child in the heap of those that wait
+    LEFT,  # next in the inbox, or child in a heap by time
     RIGHT,
     START,
     FIRST,
@@ -52,7 +53,8 @@ REPLICA = record(
     "used", "idle",  # blocks; those of nodes without a user
     "part", "joins", "fresh",  # slot of the prompt under way; lists in the slots
     "running", "last", "free",  # slots: the last admitted, the first free one
-    "head", "tail", "root", "queued",  # inbox by arrival, heap of those that wait
+    "head", "tail", "root", "queued",  # inbox by arrival, first of those that wait
+    "ranks",  # where the set of those that wait begins
     "requests", "tokens",
     "decoded",  # when the decoding sequences had their last token
     "due",  # nothing leaves before that
@@ -87,6 +89,7 @@ WORLD = record(
     "next", "issued", "moving", "done", "turn", "back_turn",
     "staged",  # replicas for prompts are still to be advanced before those that decode
     "until",  # the time to which all are advanced
+    "leaves",  # words before the leaves of a set of ranks
     "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
 )  # fmt: skip
 PHASES = BINS
