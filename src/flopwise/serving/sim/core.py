@@ -29,6 +29,7 @@ NEVER = 2**62
 SHARED = layout.SHARED
 """Whether this is compiled for prompts that share beginnings, sessions and stores. A constant: without it all that has
 to do with them is neither compiled nor asked for."""
+PART_BITS = PARTS.bit_length() - 1
 BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
@@ -72,6 +73,17 @@ def lowest_bit(typing, word):
 
     def code(context, builder, signature, arguments):
         return builder.cttz(arguments[0], context.get_constant(types.boolean, 1))
+
+    return int64(int64), code
+
+
+@intrinsic
+def highest_bit(typing, word):
+    """The place of the highest bit that is set in a word that has one."""
+
+    def code(context, builder, signature, arguments):
+        zeros = builder.ctlz(arguments[0], context.get_constant(types.boolean, 1))
+        return builder.sub(context.get_constant(int64, 63), zeros)
 
     return int64(int64), code
 
@@ -171,10 +183,7 @@ def pull(slots, first, size, at):
 def note(k, gap, more, steps, weight):
     """`weight` tokens a step in the histogram of gaps; each gap is `more` longer than the one before."""
     while steps > 0:
-        shift = 0
-        for bits in (32, 16, 8, 4, 2, 1):
-            if gap >> (shift + bits) >= PARTS:
-                shift += bits
+        shift = max(highest_bit(gap | 1) - PART_BITS, NONE)
         part = gap >> shift
         edge = (part + 1) << shift
         count = steps
