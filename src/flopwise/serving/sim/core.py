@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    BY_RANK, CACHED, CAME, COME, END, FIRST, HAVE, KEEP, LAST, LEFT, LINK, MADE, MOVE, NEXT, OUTPUT, OWED, PARENT, PAUSE,
+    BY_RANK, CACHED, CAME, COME, END, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINK, MADE, MOVE, NEXT, OUTPUT, OWED, PARENT, PAUSE,
     PREEMPTED, PREFIX, PROMPT, RANK, REPLICA, RIGHT, SLOT, STAGED, STAGED_ON, START, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
@@ -51,6 +51,7 @@ class Arrays(NamedTuple):
     """The arrays that `drive` takes and passes on."""
 
     slots: Any
+    lists: Any
     q: Any
     ranks: Any
     pre: Any
@@ -152,31 +153,31 @@ def single(q, row):
 
 
 @inner
-def push(slots, first, size, key):
+def push(lists, first, size, key):
     """Into the heap of a replica's next events, of which there are `size`."""
     at = size
-    while at > 0 and slots[first + ((at - 1) >> 1)].heap > key:
-        slots[first + at].heap = slots[first + ((at - 1) >> 1)].heap
+    while at > 0 and lists[HEAP, first + ((at - 1) >> 1)] > key:
+        lists[HEAP, first + at] = lists[HEAP, first + ((at - 1) >> 1)]
         at = (at - 1) >> 1
-    slots[first + at].heap = key
+    lists[HEAP, first + at] = key
 
 
 @inner
-def pull(slots, first, size, at):
+def pull(lists, first, size, at):
     """Out of it, from place `at`; `size` counts what is left."""
-    key = slots[first + size].heap
-    while at > 0 and slots[first + ((at - 1) >> 1)].heap > key:
-        slots[first + at].heap = slots[first + ((at - 1) >> 1)].heap
+    key = lists[HEAP, first + size]
+    while at > 0 and lists[HEAP, first + ((at - 1) >> 1)] > key:
+        lists[HEAP, first + at] = lists[HEAP, first + ((at - 1) >> 1)]
         at = (at - 1) >> 1
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        if child + 1 < size and slots[first + child + 1].heap < slots[first + child].heap:
+        if child + 1 < size and lists[HEAP, first + child + 1] < lists[HEAP, first + child]:
             child += 1
-        if slots[first + child].heap >= key:
+        if lists[HEAP, first + child] >= key:
             break
-        slots[first + at].heap = slots[first + child].heap
+        lists[HEAP, first + at] = lists[HEAP, first + child]
         at = child
-    slots[first + at].heap = key
+    lists[HEAP, first + at] = key
 
 
 @inner
@@ -557,11 +558,11 @@ def join(w, p, a, place):
     if p.batch == p.fresh:
         p.decoded = a.q[LAST, row]
     elif a.q[LAST, row] != p.decoded:
-        a.slots[p.first + p.fresh].fresh = place
+        a.lists[FRESH, p.first + p.fresh] = place
         p.fresh += 1
     s.base = tokens - p.step
     s.end = p.step + most - a.q[MADE, row]
-    push(a.slots, p.first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
+    push(a.lists, p.first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
     p.batch += 1
     p.cached += tokens
     p.windowed += min(tokens, w.window)
@@ -573,20 +574,20 @@ def join(w, p, a, place):
 def end_step(w, p, a):
     p.stepping, p.ended = 0, p.now
     p.stream = max(p.stream, p.now) + p.out * w.stream_ps
-    while p.batch > 0 and a.slots[p.first].heap >> BITS <= p.step:
-        place = a.slots[p.first].heap & LOW
+    while p.batch > 0 and a.lists[HEAP, p.first] >> BITS <= p.step:
+        place = a.lists[HEAP, p.first] & LOW
         s = a.slots[p.first + place]
-        pull(a.slots, p.first, p.batch - 1, NONE)
+        pull(a.lists, p.first, p.batch - 1, NONE)
         if s.end > p.step:  # its window is full
             p.growing -= 1
-            push(a.slots, p.first, p.batch - 1, (s.end << BITS) | place)
+            push(a.lists, p.first, p.batch - 1, (s.end << BITS) | place)
         else:
             p.batch -= 1
             p.growing -= s.base + p.step == w.window
             own = stop(w, p, a, place)
             finish(w, p, a, place, own)
     for place in range(p.joins):
-        join(w, p, a, a.slots[p.first + place].join)
+        join(w, p, a, a.lists[JOIN, p.first + place])
     p.joins = 0
 
 
@@ -602,17 +603,17 @@ def give_way(w, p, a):
     else:
         have += p.step
         at = 0
-        while a.slots[p.first + at].heap & LOW != place:
+        while a.lists[HEAP, p.first + at] & LOW != place:
             at += 1
         p.batch -= 1
-        pull(a.slots, p.first, p.batch, at)
+        pull(a.lists, p.first, p.batch, at)
         a.q[MADE, row] = target(p, a, row) - s.end + p.step
         late = 0
-        while late < p.fresh and a.slots[p.first + late].fresh != place:
+        while late < p.fresh and a.lists[FRESH, p.first + late] != place:
             late += 1
         if late < p.fresh:
             p.fresh -= 1
-            a.slots[p.first + late].fresh = a.slots[p.first + p.fresh].fresh
+            a.lists[FRESH, p.first + late] = a.lists[FRESH, p.first + p.fresh]
         else:
             a.q[LAST, row] = p.decoded
         own = stop(w, p, a, place)
@@ -637,7 +638,7 @@ def load_ps(p, a, batch, worked, pairs, window_pairs):
 @hot
 def stretch(w, p, a, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
-    steps = (a.slots[p.first].heap >> BITS) - p.step
+    steps = (a.lists[HEAP, p.first] >> BITS) - p.step
     room = w.num_blocks - p.used
     if room < p.batch * ((steps - 1) // w.block_tokens + 1):  # blocks may run short
         cycles = min((steps - 1) // w.block_tokens, room // p.batch)
@@ -678,7 +679,7 @@ def decode(w, p, a, steps, duration, more):
     else:
         note(a.k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
         for place in range(p.fresh):
-            row = a.slots[p.first + a.slots[p.first + place].fresh].row
+            row = a.slots[p.first + a.lists[FRESH, p.first + place]].row
             note(a.k, p.now + duration - a.q[LAST, row], NONE, SINGLE, SINGLE)
         p.fresh = 0
         note(a.k, duration + more, more, steps - 1, p.batch)
@@ -739,7 +740,7 @@ def begin_step(w, p, a, until):
         s.base, s.worked = s.base + chunk, chunk
         budget, worked = budget - chunk, worked + chunk
         if chunk == todo:
-            a.slots[p.first + p.joins].join = place
+            a.lists[JOIN, p.first + p.joins] = place
             p.joins += 1
             p.out += chunk > 0
             p.part = -1
@@ -770,7 +771,7 @@ def next_leave(w, p, a):
         if p.running > 0 or p.root >= 0:
             return p.now + 1
         return max(p.now, a.q[COME, p.head]) + 1 if p.head >= 0 else NEVER
-    steps = (a.slots[p.first].heap >> BITS) - p.step
+    steps = (a.lists[HEAP, p.first] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
     if w.num_blocks - p.used < p.batch * (steps // w.block_tokens + 1):
@@ -883,13 +884,13 @@ def post(w, p, a, row, when):
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
-SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
+SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
+def drive(world, ps, slots, lists, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
-    w, a = world[0], Arrays(slots, q, ranks, pre, tree, low, links, tables, prefill, k)
+    w, a = world[0], Arrays(slots, lists, q, ranks, pre, tree, low, links, tables, prefill, k)
     front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:

@@ -129,6 +129,7 @@ class FastFleet:
         self.world = np.zeros(1, dtype=layout.WORLD)
         self.replicas = np.zeros(count, dtype=layout.REPLICA)
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
+        self.lists = np.zeros((layout.LISTS, len(self.slots)), dtype=np.int64)
         kept = nodes if limits.prefix_cache else 0
         self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
         self.stored = np.zeros(max(count * kept * len(stores), 1), dtype=layout.CACHED)
@@ -203,7 +204,7 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
+            self.world, self.replicas, self.slots, self.lists, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
             self.links, self.tables, self.prefill, self.counts, self.sent, until_ps,
         )  # fmt: skip
 

@@ -70,8 +70,14 @@ SLOT = record(
     "at", "shared", "hold",  # node up to which it shares; blocks: shared; its own, until it decodes
     "worked",  # its prompt was worked through before it joins
     "before", "after",  # neighbours in the order of admission
-    "heap", "join", "fresh",  # the replica's lists: next events by step; prompts that end with the step; late joiners
 )  # fmt: skip
+LISTS = 3
+(
+    HEAP,  # the next event of each decoding sequence, by step
+    JOIN,  # slots whose prompts end with the step
+    FRESH,  # slots whose last token came at another time than that of those that decoded before
+) = range(LISTS)
+"""Rows of the lists of slots, int64[LISTS, slots]; each replica has as many places as slots."""
 CACHED = record("there", "users", "released", "before", "after", "down")
 """A node of the tree of prefixes, on one device or in one store."""
 LINK = record("blocks", "used", "oldest", "newest", "block_ps", "latency_ps", "free", "fetched")
