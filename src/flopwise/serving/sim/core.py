@@ -171,8 +171,7 @@ def pull(lists, first, size, at):
         at = (at - 1) >> 1
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        if child + 1 < size and lists[HEAP, first + child + 1] < lists[HEAP, first + child]:
-            child += 1
+        child += lists[HEAP, first + child + 1] < lists[HEAP, first + child]
         if lists[HEAP, first + child] >= key:
             break
         lists[HEAP, first + at] = lists[HEAP, first + child]
