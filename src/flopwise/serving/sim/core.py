@@ -18,8 +18,8 @@ from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    BY_RANK, CACHED, CAME, COME, END, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINK, MADE, MOVE, NEXT, OUTPUT, OWED, PARENT, PAUSE,
-    PREEMPTED, PREFIX, PROMPT, RANK, REPLICA, RIGHT, SLOT, STAGED, STAGED_ON, START, WHERE, WORLD,
+    BY_RANK, CACHED, CAME, COME, END, FETCHING, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINK, MADE, MOVE, MOVING, NEXT, OUTPUT, OWED, PARENT, PAUSE,
+    PREEMPTED, PREFIX, PROMPT, QUEUED, RANK, REPLICA, SLOT, STAGED, STAGED_ON, START, TURNS, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
@@ -52,6 +52,7 @@ class Arrays(NamedTuple):
 
     slots: Any
     lists: Any
+    queues: Any
     q: Any
     ranks: Any
     pre: Any
@@ -128,28 +129,36 @@ def take_root(w, p, a):
 
 
 @inner
-def meld(q, a, b):
-    """Two skew heaps of requests by time as one; -1 is the empty one."""
-    if a < 0 or b < 0:
-        return max(a, b)
-    if q[COME, b] < q[COME, a] or (q[COME, b] == q[COME, a] and b < a):
-        a, b = b, a
-    top = a
-    while True:
-        right, q[RIGHT, a] = q[RIGHT, a], q[LEFT, a]
-        if right >= 0 and (q[COME, right] < q[COME, b] or (q[COME, right] == q[COME, b] and right < b)):
-            right, b = b, right
-        q[LEFT, a] = b
-        if right < 0:
-            return top
-        a, b = b, right
+def enqueue(queue, size, time, row):
+    """Into a heap by time, and among equal times by row, of `size` requests; the new size."""
+    at = size
+    while at > 0:
+        above = queue[(at - 1) >> 1]
+        if above.time < time or (above.time == time and above.row < row):
+            break
+        queue[at].time, queue[at].row = above.time, above.row
+        at = (at - 1) >> 1
+    queue[at].time, queue[at].row = time, row
+    return size + 1
 
 
 @inner
-def single(q, row):
-    q[LEFT, row] = -1
-    q[RIGHT, row] = -1
-    return row
+def dequeue(queue, size):
+    """The first out of such a heap; the new size."""
+    size -= 1
+    time, row = queue[size].time, queue[size].row
+    at = 0
+    while 2 * at + 1 < size:  # the last one's place is read as if it were still there: it is no sooner than itself
+        child = 2 * at + 1
+        left, right = queue[child], queue[child + 1]
+        child += (right.time < left.time) | ((right.time == left.time) & (right.row < left.row))
+        least = queue[child]
+        if least.time > time or (least.time == time and least.row >= row):
+            break
+        queue[at].time, queue[at].row = least.time, least.row
+        at = child
+    queue[at].time, queue[at].row = time, row
+    return size
 
 
 @inner
@@ -514,14 +523,14 @@ def finish(w, p, a, place, own):
     if made < a.q[OUTPUT, row]:
         a.q[HAVE, row], a.q[OWED, row] = a.q[PROMPT, row], 0
         a.q[COME, row] = p.now + a.q[MOVE, row]
-        w.moving = meld(a.q, w.moving, single(a.q, row))
+        w.moving = enqueue(a.queues[MOVING], w.moving, a.q[COME, row], row)
         return
     w.done += 1
     if SHARED and a.q[NEXT, row] > 0:
         turn = a.q[NEXT, row]
         a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
         a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
-        w.turns = meld(a.q, w.turns, single(a.q, turn))
+        w.turns = enqueue(a.queues[TURNS], w.turns, a.q[COME, turn], turn)
     if w.closed and w.issued < a.q.shape[1]:
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
@@ -857,7 +866,7 @@ def send(w, p, a, row, when):
         ready = fetch(w, p, a, row, when)
         if ready >= 0:
             a.q[COME, row] = ready
-            w.fetching = meld(a.q, w.fetching, single(a.q, row))
+            w.fetching = enqueue(a.queues[FETCHING], w.fetching, ready, row)
             return
     post(w, p, a, row, when)
 
@@ -883,13 +892,14 @@ def post(w, p, a, row, when):
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
-SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
+QUEUES = numba.from_dtype(QUEUED)[:, ::1]
+SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, QUEUES, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, lists, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
+def drive(world, ps, slots, lists, queues, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
-    w, a = world[0], Arrays(slots, lists, q, ranks, pre, tree, low, links, tables, prefill, k)
+    w, a = world[0], Arrays(slots, lists, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
     front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
@@ -900,20 +910,20 @@ def drive(world, ps, slots, lists, q, ranks, pre, tree, low, links, tables, pref
         if SHARED:
             while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
                 w.next += 1  # it comes after an answer
-        front, row = NEVER, NONE - 1
+        front, row, turn = NEVER, NONE - 1, False
         if w.next < w.issued:
             front, row = q[COME, w.next], w.next
         fetched = NEVER
         if SHARED:
-            if w.turns >= 0 and q[COME, w.turns] < front:
-                front, row = q[COME, w.turns], w.turns
-            if w.fetching >= 0:
-                fetched = q[COME, w.fetching]
+            if w.turns and queues[TURNS, 0].time < front:
+                front, row, turn = queues[TURNS, 0].time, queues[TURNS, 0].row, True
+            if w.fetching:
+                fetched = queues[FETCHING, 0].time
         if row >= 0:
             front = max(front, front_on)
         back = NEVER
-        if w.moving >= 0 and (w.loads or w.staged == 0):
-            back = max(q[COME, w.moving], back_on)
+        if w.moving and (w.loads or w.staged == 0):
+            back = max(queues[MOVING, 0].time, back_on)
         when = min(front, fetched, back, until)
         if w.loads:
             due, r = when + 1, len(ps)
@@ -927,20 +937,20 @@ def drive(world, ps, slots, lists, q, ranks, pre, tree, low, links, tables, pref
                 advance(w, ps[r], a, due if w.feedback else when)
                 continue
         if front <= when:
-            if row == w.turns:
-                w.turns = meld(q, q[LEFT, row], q[RIGHT, row])
+            if SHARED and turn:
+                w.turns = dequeue(queues[TURNS], w.turns)
             else:
                 w.next += 1
             r = chosen(w, ps, a, sent, row, NONE, front)
             q[WHERE, row] = r
             send(w, ps[r], a, row, front)
         elif fetched <= when:
-            row = w.fetching
-            w.fetching = meld(q, q[LEFT, row], q[RIGHT, row])
+            row = queues[FETCHING, 0].row
+            w.fetching = dequeue(queues[FETCHING], w.fetching)
             post(w, ps[q[WHERE, row]], a, row, fetched)
         elif back <= when:
-            row = w.moving
-            w.moving = meld(q, q[LEFT, row], q[RIGHT, row])
+            row = queues[MOVING, 0].row
+            w.moving = dequeue(queues[MOVING], w.moving)
             r = chosen(w, ps, a, sent, row, SINGLE, back)
             q[WHERE, row] = r
             send(w, ps[r], a, row, back)

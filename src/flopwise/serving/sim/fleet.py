@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.serving.sim import layout
-from flopwise.serving.sim.layout import COME, LEFT, MADE, OUTPUT, PAUSE, RIGHT
+from flopwise.serving.sim.layout import COME, MADE, MOVING, OUTPUT, PAUSE, TURNS
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
@@ -130,6 +130,7 @@ class FastFleet:
         self.replicas = np.zeros(count, dtype=layout.REPLICA)
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
         self.lists = np.zeros((layout.LISTS, len(self.slots)), dtype=np.int64)
+        self.queues = np.zeros((3, rows), dtype=layout.QUEUED)
         kept = nodes if limits.prefix_cache else 0
         self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
         self.stored = np.zeros(max(count * kept * len(stores), 1), dtype=layout.CACHED)
@@ -153,11 +154,11 @@ class FastFleet:
             self.world[name] = getattr(limits, name)
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
-            "links": len(stores) if kept else 0, "sessions": sessions, "turns": -1, "fetching": -1,
+            "links": len(stores) if kept else 0, "sessions": sessions,
             "leaves": leaves, "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
             "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
             "closed": bool(setup.users), "direct": direct,
-            "think": setup.think_ps, "moving": -1,
+            "think": setup.think_ps,
             "issued": min(setup.users, rows) if setup.users else rows,
         }  # fmt: skip
         for name, value in values.items():
@@ -204,7 +205,7 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.lists, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
+            self.world, self.replicas, self.slots, self.lists, self.queues, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
             self.links, self.tables, self.prefill, self.counts, self.sent, until_ps,
         )  # fmt: skip
 
@@ -262,12 +263,9 @@ class FastFleet:
                                         & (np.arange(len(self.setup.trace)) >= start)))  # fmt: skip
         else:
             come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))
-        heap = [int(self.world["moving"][0]), int(self.world["turns"][0])]
-        while heap:
-            row = heap.pop()
-            if row >= 0 and self.requests[COME, row] <= self.now_ps:
-                come += 1
-                heap += [int(self.requests[LEFT, row]), int(self.requests[RIGHT, row])]
+        for queue, size in ((MOVING, "moving"), (TURNS, "turns")):
+            times = self.queues["time"][queue, : int(self.world[size][0])]
+            come += int(np.count_nonzero(times <= self.now_ps))
         return come
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from flopwise.serving.sim.result import BINS
 
-ROWS = 23
+ROWS = 22
 (
     COME,  # when the scheduler sees it; before it is sent to a replica, without the queue of its front end
     PROMPT,
@@ -15,8 +15,7 @@ ROWS = 23
     BY_RANK,  # the other way round: the request of each rank
     PREFIX,  # node of the tree that its prompt leads to, -1: nobody shares it
     KEEP,  # node that prompt and answer lead to
-    LEFT,  # next in the inbox, or child in a heap by time
-    RIGHT,
+    LEFT,  # next in the inbox
     START,
     FIRST,
     LAST,  # when the last token came that is known of
@@ -78,6 +77,10 @@ LISTS = 3
     FRESH,  # slots whose last token came at another time than that of those that decoded before
 ) = range(LISTS)
 """Rows of the lists of slots, int64[LISTS, slots]; each replica has as many places as slots."""
+QUEUED = record("time", "row")
+"""A request in a heap of those that come somewhere later."""
+MOVING, TURNS, FETCHING = range(3)
+"""Heaps: between pools, in a pause after the answer before, waiting for what stores bring."""
 CACHED = record("there", "users", "released", "before", "after", "down")
 """A node of the tree of prefixes, on one device or in one store."""
 LINK = record("blocks", "used", "oldest", "newest", "block_ps", "latency_ps", "free", "fetched")
@@ -92,11 +95,12 @@ WORLD = record(
     "feedback", "loads",  # what leaves comes back to the front; replicas are kept at one time, as choices go by loads
     "closed", "direct",  # an answer is followed by a request; which the only replica puts into its own inbox
     "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
-    "next", "issued", "moving", "done", "turn", "back_turn",
+    "next", "issued", "done", "turn", "back_turn",
     "staged",  # replicas for prompts are still to be advanced before those that decode
     "until",  # the time to which all are advanced
     "leaves",  # words before the leaves of a set of ranks
-    "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
+    "moving", "turns", "fetching",  # requests in the heaps
+    "sessions", "sent",
 )  # fmt: skip
 PHASES = BINS
 """Place in the column of counts, behind the histogram, of the sequences by the step that takes a new block."""
