@@ -91,38 +91,38 @@ def highest_bit(typing, word):
 
 
 @inner
-def wait(w, p, a, row):
+def wait(w, p, q, ranks, row):
     """A request joins those that wait at a replica.
 
     They are a set of ranks: a tree of words whose leaves have a bit for each rank, and whose other words have a bit for
     each word below that is not empty. Bits are numbered through: bit b lies in word b // 64, and stands for word b + 1.
     """
-    if p.root < 0 or a.q[RANK, row] < a.q[RANK, p.root]:
+    if p.root < 0 or q[RANK, row] < q[RANK, p.root]:
         p.root = row
-    bit = 64 * w.leaves + a.q[RANK, row]
+    bit = 64 * w.leaves + q[RANK, row]
     while bit >= 0:
         word = p.ranks + (bit >> 6)
-        before = a.ranks[word]
-        a.ranks[word] = before | (1 << (bit & 63))
+        before = ranks[word]
+        ranks[word] = before | (1 << (bit & 63))
         if before:
             break
         bit = (bit >> 6) - 1
 
 
 @inner
-def take_root(w, p, a):
+def take_root(w, p, q, ranks):
     """The first of those that wait leaves them, and the next is the first."""
-    bit = 64 * w.leaves + a.q[RANK, p.root]
+    bit = 64 * w.leaves + q[RANK, p.root]
     while bit >= 0:
         word = bit >> 6
-        left = a.ranks[p.ranks + word] & ~(1 << (bit & 63))
-        a.ranks[p.ranks + word] = left
+        left = ranks[p.ranks + word] & ~(1 << (bit & 63))
+        ranks[p.ranks + word] = left
         if left:
             bit = 64 * word + lowest_bit(left)
             while word < w.leaves:
                 word = bit + 1
-                bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
-            p.root = a.q[BY_RANK, bit - 64 * w.leaves]
+                bit = 64 * word + lowest_bit(ranks[p.ranks + word])
+            p.root = q[BY_RANK, bit - 64 * w.leaves]
             return
         bit = word - 1
     p.root = -1
@@ -451,7 +451,7 @@ def reuse(w, p, a, s, row):
 def admit(w, p, a, row):
     """Move a request from the queue into a slot."""
     if row == p.root:
-        take_root(w, p, a)
+        take_root(w, p, a.q, a.ranks)
     else:
         p.head = a.q[LEFT, row]
     place = p.free
@@ -632,7 +632,7 @@ def give_way(w, p, a):
     a.q[PREEMPTED, row] += 1
     p.preemptions += 1
     p.queued += 1
-    wait(w, p, a, row)
+    wait(w, p, a.q, a.ranks, row)
     return a.q[OWED, row]
 
 
@@ -803,7 +803,7 @@ def advance(w, p, a, until):
             while p.head >= 0 and a.q[COME, p.head] <= p.seen:
                 row = p.head
                 p.head = a.q[LEFT, row]
-                wait(w, p, a, row)
+                wait(w, p, a.q, a.ranks, row)
         if p.running == 0 and p.root < 0:
             if p.head < 0 or a.q[COME, p.head] > until:
                 break
@@ -817,7 +817,7 @@ def advance(w, p, a, until):
         p.due = next_leave(w, p, a)
 
 
-@inner
+@hot
 def chosen(w, ps, a, sent, row, back, when):
     """The balancer's choice among replicas that take requests at `when`."""
     takers, least, best, top = 0, 0, -1, NEVER
@@ -857,7 +857,7 @@ def chosen(w, ps, a, sent, row, back, when):
     return least
 
 
-@inner
+@hot
 def send(w, p, a, row, when):
     """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
     add_load(p, a, row)
@@ -899,7 +899,11 @@ SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, QUEUES, TWO, ONE, NODES,
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
 def drive(world, ps, slots, lists, queues, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
-    w, a = world[0], Arrays(slots, lists, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
+    w = world[0]
+    if SHARED:
+        a = Arrays(slots, lists, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
+    else:  # each array takes time to hand over
+        a = Arrays(slots, lists, queues, q, ranks, None, None, None, None, tables, prefill, k)
     front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
@@ -936,24 +940,23 @@ def drive(world, ps, slots, lists, queues, q, ranks, pre, tree, low, links, tabl
             if due <= when:  # what leaves may come back: then no replica may be ahead of the others
                 advance(w, ps[r], a, due if w.feedback else when)
                 continue
-        if front <= when:
-            if SHARED and turn:
-                w.turns = dequeue(queues[TURNS], w.turns)
-            else:
-                w.next += 1
-            r = chosen(w, ps, a, sent, row, NONE, front)
-            q[WHERE, row] = r
-            send(w, ps[r], a, row, front)
-        elif fetched <= when:
+        if front > when and fetched <= when:
             row = queues[FETCHING, 0].row
             w.fetching = dequeue(queues[FETCHING], w.fetching)
             post(w, ps[q[WHERE, row]], a, row, fetched)
-        elif back <= when:
-            row = queues[MOVING, 0].row
-            w.moving = dequeue(queues[MOVING], w.moving)
-            r = chosen(w, ps, a, sent, row, SINGLE, back)
+        elif front <= when or back <= when:
+            moved = NONE
+            if front <= when:
+                if SHARED and turn:
+                    w.turns = dequeue(queues[TURNS], w.turns)
+                else:
+                    w.next += 1
+            else:
+                front, moved, row = back, SINGLE, queues[MOVING, 0].row
+                w.moving = dequeue(queues[MOVING], w.moving)
+            r = chosen(w, ps, a, sent, row, moved, front)
             q[WHERE, row] = r
-            send(w, ps[r], a, row, back)
+            send(w, ps[r], a, row, front)
         elif w.staged:
             w.staged = 0
             for r in range(len(ps)):
