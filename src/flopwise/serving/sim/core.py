@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    BY_RANK, CACHED, CAME, COME, END, FETCHING, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINK, MADE, MOVE, MOVING, NEXT, OUTPUT, OWED, PARENT, PAUSE,
+    BY_RANK, CACHED, CAME, COME, END, FETCHING, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINE, LINK, MADE, MOVE, MOVING, NEXT, OUTPUT, OWED, PARENT, PAUSE,
     PREEMPTED, PREFIX, PROMPT, QUEUED, RANK, REPLICA, SLOT, STAGED, STAGED_ON, START, TURNS, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
@@ -52,6 +52,7 @@ class Arrays(NamedTuple):
 
     slots: Any
     lists: Any
+    lines: Any
     queues: Any
     q: Any
     ranks: Any
@@ -129,36 +130,47 @@ def take_root(w, p, q, ranks):
 
 
 @inner
-def enqueue(queue, size, time, row):
-    """Into a heap by time, and among equal times by row, of `size` requests; the new size."""
-    at = size
+def enqueue(line, entries, time, row):
+    """Into a heap by time, and among equal times by row; its root is at `line.first`.
+
+    What comes in order lies in order, which is a heap, too: then the first leaves by moving the root on.
+    """
+    if line.size == 0:
+        line.first, line.ordered = 0, 1
+    at = line.size
+    line.size += 1
     while at > 0:
-        above = queue[(at - 1) >> 1]
+        above = entries[line.first + ((at - 1) >> 1)] if line.ordered == 0 else entries[line.first + at - 1]
         if above.time < time or (above.time == time and above.row < row):
             break
-        queue[at].time, queue[at].row = above.time, above.row
+        if line.ordered:
+            line.ordered = 0
+            continue
+        entries[line.first + at].time, entries[line.first + at].row = above.time, above.row
         at = (at - 1) >> 1
-    queue[at].time, queue[at].row = time, row
-    return size + 1
+    entries[line.first + at].time, entries[line.first + at].row = time, row
 
 
 @inner
-def dequeue(queue, size):
-    """The first out of such a heap; the new size."""
-    size -= 1
-    time, row = queue[size].time, queue[size].row
+def dequeue(line, entries):
+    """The first leaves such a heap."""
+    line.size -= 1
+    if line.ordered:
+        line.first += 1
+        return
+    size, first = line.size, line.first
+    time, row = entries[first + size].time, entries[first + size].row
     at = 0
     while 2 * at + 1 < size:  # the last one's place is read as if it were still there: it is no sooner than itself
         child = 2 * at + 1
-        left, right = queue[child], queue[child + 1]
+        left, right = entries[first + child], entries[first + child + 1]
         child += (right.time < left.time) | ((right.time == left.time) & (right.row < left.row))
-        least = queue[child]
+        least = entries[first + child]
         if least.time > time or (least.time == time and least.row >= row):
             break
-        queue[at].time, queue[at].row = least.time, least.row
+        entries[first + at].time, entries[first + at].row = least.time, least.row
         at = child
-    queue[at].time, queue[at].row = time, row
-    return size
+    entries[first + at].time, entries[first + at].row = time, row
 
 
 @inner
@@ -523,14 +535,14 @@ def finish(w, p, a, place, own):
     if made < a.q[OUTPUT, row]:
         a.q[HAVE, row], a.q[OWED, row] = a.q[PROMPT, row], 0
         a.q[COME, row] = p.now + a.q[MOVE, row]
-        w.moving = enqueue(a.queues[MOVING], w.moving, a.q[COME, row], row)
+        enqueue(a.lines[MOVING], a.queues[MOVING], a.q[COME, row], row)
         return
     w.done += 1
     if SHARED and a.q[NEXT, row] > 0:
         turn = a.q[NEXT, row]
         a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
         a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
-        w.turns = enqueue(a.queues[TURNS], w.turns, a.q[COME, turn], turn)
+        enqueue(a.lines[TURNS], a.queues[TURNS], a.q[COME, turn], turn)
     if w.closed and w.issued < a.q.shape[1]:
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
@@ -866,7 +878,7 @@ def send(w, p, a, row, when):
         ready = fetch(w, p, a, row, when)
         if ready >= 0:
             a.q[COME, row] = ready
-            w.fetching = enqueue(a.queues[FETCHING], w.fetching, ready, row)
+            enqueue(a.lines[FETCHING], a.queues[FETCHING], ready, row)
             return
     post(w, p, a, row, when)
 
@@ -892,18 +904,18 @@ def post(w, p, a, row, when):
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
-QUEUES = numba.from_dtype(QUEUED)[:, ::1]
-SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, QUEUES, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
+QUEUE_LINES, QUEUES = numba.from_dtype(LINE)[::1], numba.from_dtype(QUEUED)[:, ::1]
+SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, QUEUE_LINES, QUEUES, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, lists, queues, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
+def drive(world, ps, slots, lists, lines, queues, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
     w = world[0]
     if SHARED:
-        a = Arrays(slots, lists, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
+        a = Arrays(slots, lists, lines, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
     else:  # each array takes time to hand over
-        a = Arrays(slots, lists, queues, q, ranks, None, None, None, None, tables, prefill, k)
+        a = Arrays(slots, lists, lines, queues, q, ranks, None, None, None, None, tables, prefill, k)
     front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
@@ -919,15 +931,15 @@ def drive(world, ps, slots, lists, queues, q, ranks, pre, tree, low, links, tabl
             front, row = q[COME, w.next], w.next
         fetched = NEVER
         if SHARED:
-            if w.turns and queues[TURNS, 0].time < front:
-                front, row, turn = queues[TURNS, 0].time, queues[TURNS, 0].row, True
-            if w.fetching:
-                fetched = queues[FETCHING, 0].time
+            if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
+                front, row, turn = queues[TURNS, lines[TURNS].first].time, queues[TURNS, lines[TURNS].first].row, True
+            if lines[FETCHING].size:
+                fetched = queues[FETCHING, lines[FETCHING].first].time
         if row >= 0:
             front = max(front, front_on)
         back = NEVER
-        if w.moving and (w.loads or w.staged == 0):
-            back = max(queues[MOVING, 0].time, back_on)
+        if lines[MOVING].size and (w.loads or w.staged == 0):
+            back = max(queues[MOVING, lines[MOVING].first].time, back_on)
         when = min(front, fetched, back, until)
         if w.loads:
             due, r = when + 1, len(ps)
@@ -941,19 +953,19 @@ def drive(world, ps, slots, lists, queues, q, ranks, pre, tree, low, links, tabl
                 advance(w, ps[r], a, due if w.feedback else when)
                 continue
         if front > when and fetched <= when:
-            row = queues[FETCHING, 0].row
-            w.fetching = dequeue(queues[FETCHING], w.fetching)
+            row = queues[FETCHING, lines[FETCHING].first].row
+            dequeue(lines[FETCHING], queues[FETCHING])
             post(w, ps[q[WHERE, row]], a, row, fetched)
         elif front <= when or back <= when:
             moved = NONE
             if front <= when:
                 if SHARED and turn:
-                    w.turns = dequeue(queues[TURNS], w.turns)
+                    dequeue(lines[TURNS], queues[TURNS])
                 else:
                     w.next += 1
             else:
-                front, moved, row = back, SINGLE, queues[MOVING, 0].row
-                w.moving = dequeue(queues[MOVING], w.moving)
+                front, moved, row = back, SINGLE, queues[MOVING, lines[MOVING].first].row
+                dequeue(lines[MOVING], queues[MOVING])
             r = chosen(w, ps, a, sent, row, moved, front)
             q[WHERE, row] = r
             send(w, ps[r], a, row, front)

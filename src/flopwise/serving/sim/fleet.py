@@ -130,6 +130,7 @@ class FastFleet:
         self.replicas = np.zeros(count, dtype=layout.REPLICA)
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
         self.lists = np.zeros((layout.LISTS, len(self.slots)), dtype=np.int64)
+        self.lines = np.zeros(3, dtype=layout.LINE)
         self.queues = np.zeros((3, rows), dtype=layout.QUEUED)
         kept = nodes if limits.prefix_cache else 0
         self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
@@ -205,7 +206,7 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.lists, self.queues, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
+            self.world, self.replicas, self.slots, self.lists, self.lines, self.queues, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
             self.links, self.tables, self.prefill, self.counts, self.sent, until_ps,
         )  # fmt: skip
 
@@ -263,9 +264,9 @@ class FastFleet:
                                         & (np.arange(len(self.setup.trace)) >= start)))  # fmt: skip
         else:
             come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))
-        for queue, size in ((MOVING, "moving"), (TURNS, "turns")):
-            times = self.queues["time"][queue, : int(self.world[size][0])]
-            come += int(np.count_nonzero(times <= self.now_ps))
+        for line in (MOVING, TURNS):
+            first, size, _ = self.lines[line].tolist()
+            come += int(np.count_nonzero(self.queues["time"][line, first : first + size] <= self.now_ps))
         return come
 
 

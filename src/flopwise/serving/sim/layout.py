@@ -79,6 +79,8 @@ LISTS = 3
 """Rows of the lists of slots, int64[LISTS, slots]; each replica has as many places as slots."""
 QUEUED = record("time", "row")
 """A request in a heap of those that come somewhere later."""
+LINE = record("first", "size", "ordered")
+"""Such a heap: where its root is, how many are in it, and whether they lie in order."""
 MOVING, TURNS, FETCHING = range(3)
 """Heaps: between pools, in a pause after the answer before, waiting for what stores bring."""
 CACHED = record("there", "users", "released", "before", "after", "down")
@@ -99,7 +101,6 @@ WORLD = record(
     "staged",  # replicas for prompts are still to be advanced before those that decode
     "until",  # the time to which all are advanced
     "leaves",  # words before the leaves of a set of ranks
-    "moving", "turns", "fetching",  # requests in the heaps
     "sessions", "sent",
 )  # fmt: skip
 PHASES = BINS
