@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import int64, njit, types, void
+from llvmlite import ir
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    BY_RANK, CACHED, CAME, COME, END, FETCHING, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINE, LINK, MADE, MOVE, MOVING, NEXT, OUTPUT, OWED, PARENT, PAUSE,
-    PREEMPTED, PREFIX, PROMPT, QUEUED, RANK, REPLICA, SLOT, STAGED, STAGED_ON, START, TURNS, WHERE, WORLD,
+    BY_RANK, CACHED, CAME, COME, END, FETCHING, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINE, LINK, MADE,
+    MOVE, MOVING, NEXT, OUTPUT, OWED, PARENT, PAUSE, PREEMPTED, PREFIX, PROMPT, QUEUED, RANK, REPLICA, SLOT, STAGED,
+    STAGED_ON, START, TURNS, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
@@ -34,6 +37,8 @@ BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
 """Steps that are looked ahead."""
+AHEAD = 8
+"""Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
 HOW = {"error_model": "numpy", "_nrt": False}
 """How all is compiled. Nothing is allocated, so no array needs a count of its users: that took half of the time."""
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
@@ -71,24 +76,41 @@ def blocks_of(tokens, w):
 
 
 @intrinsic
-def lowest_bit(typing, word):
+def lowest_bit(_typing, _word):
     """The place of the lowest bit that is set in a word that has one."""
 
-    def code(context, builder, signature, arguments):
+    def code(context, builder, _signature, arguments):
         return builder.cttz(arguments[0], context.get_constant(types.boolean, 1))
 
     return int64(int64), code
 
 
 @intrinsic
-def highest_bit(typing, word):
+def highest_bit(_typing, _word):
     """The place of the highest bit that is set in a word that has one."""
 
-    def code(context, builder, signature, arguments):
+    def code(context, builder, _signature, arguments):
         zeros = builder.ctlz(arguments[0], context.get_constant(types.boolean, 1))
         return builder.sub(context.get_constant(int64, 63), zeros)
 
     return int64(int64), code
+
+
+@intrinsic
+def fetch_early(_typing, q, _column, _row):
+    """Have the processor bring an entry of the table of requests into its cache while it does something else."""
+
+    def code(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        entry = cgutils.get_item_pointer(context, builder, signature.args[0], array, arguments[1:])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        to_write, to_stay, data = number(1), number(3), number(1)
+        builder.call(fetch, [builder.bitcast(entry, byte), to_write, to_stay, data])
+        return context.get_dummy_value()
+
+    return types.void(q, int64, int64), code
 
 
 @inner
@@ -98,9 +120,10 @@ def wait(w, p, q, ranks, row):
     They are a set of ranks: a tree of words whose leaves have a bit for each rank, and whose other words have a bit for
     each word below that is not empty. Bits are numbered through: bit b lies in word b // 64, and stands for word b + 1.
     """
-    if p.root < 0 or q[RANK, row] < q[RANK, p.root]:
-        p.root = row
-    bit = 64 * w.leaves + q[RANK, row]
+    rank = q[RANK, row]
+    if p.root < 0 or rank < p.rank:
+        p.root, p.rank = row, rank
+    bit = 64 * w.leaves + rank
     while bit >= 0:
         word = p.ranks + (bit >> 6)
         before = ranks[word]
@@ -113,7 +136,7 @@ def wait(w, p, q, ranks, row):
 @inner
 def take_root(w, p, q, ranks):
     """The first of those that wait leaves them, and the next is the first."""
-    bit = 64 * w.leaves + q[RANK, p.root]
+    bit = 64 * w.leaves + p.rank
     while bit >= 0:
         word = bit >> 6
         left = ranks[p.ranks + word] & ~(1 << (bit & 63))
@@ -123,7 +146,11 @@ def take_root(w, p, q, ranks):
             while word < w.leaves:
                 word = bit + 1
                 bit = 64 * word + lowest_bit(ranks[p.ranks + word])
-            p.root = q[BY_RANK, bit - 64 * w.leaves]
+            p.rank = bit - 64 * w.leaves
+            p.root = q[BY_RANK, p.rank]
+            later = q[BY_RANK, min(p.rank + AHEAD, q.shape[1] - 1)]  # rows are in the order of arrival, far apart
+            for column in (PROMPT, OUTPUT, HAVE, MADE, START, FIRST, LAST):
+                fetch_early(q, column, later)
             return
         bit = word - 1
     p.root = -1
@@ -415,7 +442,7 @@ def todo_of(a, row):
 def waits(p, a):
     """The request to be admitted next, or -1."""
     row = p.root
-    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or a.q[RANK, p.head] < a.q[RANK, row]):
+    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or a.q[RANK, p.head] < p.rank):
         row = p.head
     return row
 
@@ -749,8 +776,9 @@ def begin_step(w, p, a, until):
             if not (open_to and fits(w, p, a, row)):
                 break
             place = admit(w, p, a, row)
-            moved += a.q[OWED, row]
-            a.q[OWED, row] = 0
+            if w.swap:
+                moved += a.q[OWED, row]
+                a.q[OWED, row] = 0
         s = a.slots[p.first + place]
         todo = todo_of(a, s.row) + a.q[HAVE, s.row] - s.base if todo_of(a, s.row) > 0 else 0
         chunk = min(todo, budget)
@@ -905,7 +933,25 @@ def post(w, p, a, row, when):
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
 QUEUE_LINES, QUEUES = numba.from_dtype(LINE)[::1], numba.from_dtype(QUEUED)[:, ::1]
-SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, QUEUE_LINES, QUEUES, TWO, ONE, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
+SIGNATURE = void(
+    WORLD_TYPE[::1],
+    REPLICAS,
+    SLOTS,
+    TWO,
+    QUEUE_LINES,
+    QUEUES,
+    TWO,
+    ONE,
+    NODES,
+    TWO,
+    NODES,
+    LINKS,
+    TWO,
+    ONE,
+    ONE,
+    ONE,
+    int64,
+)
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)

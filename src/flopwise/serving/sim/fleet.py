@@ -206,8 +206,9 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.lists, self.lines, self.queues, self.requests, self.ranks, self.prefixes, self.tree, self.stored,
-            self.links, self.tables, self.prefill, self.counts, self.sent, until_ps,
+            self.world, self.replicas, self.slots, self.lists, self.lines, self.queues, self.requests, self.ranks,
+            self.prefixes, self.tree, self.stored, self.links, self.tables, self.prefill, self.counts, self.sent,
+            until_ps,
         )  # fmt: skip
 
     def totals(self) -> ReplicaTotals:
@@ -280,7 +281,7 @@ def _rank_words(count: int) -> tuple[int, int]:
 
 def _requests(setup: Setup) -> Column:
     """The table of requests; rows that nobody touches take no memory."""
-    trace, limits = setup.trace, setup.limits
+    trace = setup.trace
     table = np.zeros((layout.ROWS, len(trace)), dtype=np.int64)
     np.add(trace.arrival_ps, setup.cost.request_ps, out=table[COME])
     table[layout.PROMPT], table[OUTPUT] = trace.prompt, trace.output

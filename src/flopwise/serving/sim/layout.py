@@ -52,7 +52,7 @@ REPLICA = record(
     "used", "idle",  # blocks; those of nodes without a user
     "part", "joins", "fresh",  # slot of the prompt under way; lists in the slots
     "running", "last", "free",  # slots: the last admitted, the first free one
-    "head", "tail", "root", "queued",  # inbox by arrival, first of those that wait
+    "head", "tail", "root", "rank", "queued",  # inbox by arrival; the first of those that wait, and its rank
     "ranks",  # where the set of those that wait begins
     "requests", "tokens",
     "decoded",  # when the decoding sequences had their last token
