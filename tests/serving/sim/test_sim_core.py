@@ -182,6 +182,28 @@ def test_how_often_one_looks_changes_nothing(seed: int) -> None:
         np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
+@pytest.mark.parametrize("policy", ["shortest", "priority", "deadline"])
+def test_a_crowd_is_admitted_in_the_order_of_the_policy(policy: str) -> None:
+    """More than 64 * 64 wait at once, so that the set of those that wait has words of words of ranks."""
+    count, rng = 64 * 64 + 100, np.random.default_rng(3)
+    asked = trace(
+        np.sort(rng.random(count) * 1e-9),
+        rng.integers(1, 30, count),
+        rng.integers(1, 3, count),
+        priority=rng.integers(0, 9, count),
+        deadline_s=rng.random(count) - 0.2,
+    )
+    cost, limits = some_cost(rng, 10**6), ReplicaLimits(max_batch=30, step_tokens=300, num_blocks=60)
+    plan = setup(asked, cost, limits, policy=policy, prefill_replicas=1, replicas=2)
+    slow, fast = ReferenceFleet(plan), FastFleet(plan)
+    for machines in (slow, fast):
+        for time_ps in (10**8, 2**61):
+            machines.advance(time_ps)
+        assert machines.answered_count == count
+    for name, expected, got in zip(slow.outcome()._fields, slow.outcome(), fast.outcome(), strict=True):
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+
+
 def test_both_engines_give_one_result() -> None:
     rng = np.random.default_rng(0)
     asked = trace(np.sort(rng.random(300)), rng.integers(1, 500, 300), rng.integers(1, 60, 300))

@@ -13,12 +13,16 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import int64, njit, void
+from numba import int64, njit, types, void
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    CACHED, CAME, COME, END, FIRST, HAVE, KEEP, LAST, LEFT, LINK, MADE, MOVE, NEXT, OUTPUT, OWED, PARENT, PAUSE,
-    PREEMPTED, PREFIX, PROMPT, RANK, REPLICA, RIGHT, SLOT, STAGED, STAGED_ON, START, WHERE, WORLD,
+    BY_RANK, CACHED, CAME, COME, END, FETCHING, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINE, LINK, MADE,
+    MOVE, MOVING, NEXT, OUTPUT, OWED, PARENT, PAUSE, PREEMPTED, PREFIX, PROMPT, QUEUED, RANK, REPLICA, SLOT, STAGED,
+    STAGED_ON, START, TURNS, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
@@ -28,17 +32,20 @@ NEVER = 2**62
 SHARED = layout.SHARED
 """Whether this is compiled for prompts that share beginnings, sessions and stores. A constant: without it all that has
 to do with them is neither compiled nor asked for."""
+PART_BITS = PARTS.bit_length() - 1
 BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
 """Steps that are looked ahead."""
+AHEAD = 8
+"""Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
 HOW = {"error_model": "numpy", "_nrt": False}
 """How all is compiled. Nothing is allocated, so no array needs a count of its users: that took half of the time."""
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
 """Compiled into whatever calls it."""
 hot = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
 """The same, where handing over all arrays would take longer than what is done with them."""
-NONE, SINGLE, BY_RANK, BY_TIME = np.int64(0), np.int64(1), np.int64(RANK), np.int64(COME)
+NONE, SINGLE = np.int64(0), np.int64(1)
 """Arguments: a plain constant would have the function compiled once more for just that value."""
 
 step_ps = inner(cost.step_ps)
@@ -49,7 +56,11 @@ class Arrays(NamedTuple):
     """The arrays that `drive` takes and passes on."""
 
     slots: Any
+    lists: Any
+    lines: Any
+    queues: Any
     q: Any
+    ranks: Any
     pre: Any
     tree: Any
     low: Any
@@ -64,67 +75,163 @@ def blocks_of(tokens, w):
     return (tokens + w.block_tokens - 1) // w.block_tokens
 
 
-@inner
-def meld(q, key, a, b):
-    """Two skew heaps of requests as one; -1 is the empty one."""
-    if a < 0 or b < 0:
-        return max(a, b)
-    if q[key, b] < q[key, a] or (q[key, b] == q[key, a] and b < a):
-        a, b = b, a
-    top = a
-    while True:
-        right, q[RIGHT, a] = q[RIGHT, a], q[LEFT, a]
-        if right >= 0 and (q[key, right] < q[key, b] or (q[key, right] == q[key, b] and right < b)):
-            right, b = b, right
-        q[LEFT, a] = b
-        if right < 0:
-            return top
-        a, b = b, right
+@intrinsic
+def lowest_bit(_typing, _word):
+    """The place of the lowest bit that is set in a word that has one."""
+
+    def code(context, builder, _signature, arguments):
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, 1))
+
+    return int64(int64), code
+
+
+@intrinsic
+def highest_bit(_typing, _word):
+    """The place of the highest bit that is set in a word that has one."""
+
+    def code(context, builder, _signature, arguments):
+        zeros = builder.ctlz(arguments[0], context.get_constant(types.boolean, 1))
+        return builder.sub(context.get_constant(int64, 63), zeros)
+
+    return int64(int64), code
+
+
+@intrinsic
+def fetch_early(_typing, q, _column, _row):
+    """Have the processor bring an entry of the table of requests into its cache while it does something else."""
+
+    def code(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        entry = cgutils.get_item_pointer(context, builder, signature.args[0], array, arguments[1:])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        to_write, to_stay, data = number(1), number(3), number(1)
+        builder.call(fetch, [builder.bitcast(entry, byte), to_write, to_stay, data])
+        return context.get_dummy_value()
+
+    return types.void(q, int64, int64), code
 
 
 @inner
-def single(q, row):
-    q[LEFT, row] = -1
-    q[RIGHT, row] = -1
-    return row
+def wait(w, p, q, ranks, row):
+    """A request joins those that wait at a replica.
+
+    They are a set of ranks: a tree of words whose leaves have a bit for each rank, and whose other words have a bit for
+    each word below that is not empty. Bits are numbered through: bit b lies in word b // 64, and stands for word b + 1.
+    """
+    rank = q[RANK, row]
+    if p.root < 0 or rank < p.rank:
+        p.root, p.rank = row, rank
+    bit = 64 * w.leaves + rank
+    while bit >= 0:
+        word = p.ranks + (bit >> 6)
+        before = ranks[word]
+        ranks[word] = before | (1 << (bit & 63))
+        if before:
+            break
+        bit = (bit >> 6) - 1
 
 
 @inner
-def push(slots, first, size, key):
+def take_root(w, p, q, ranks):
+    """The first of those that wait leaves them, and the next is the first."""
+    bit = 64 * w.leaves + p.rank
+    while bit >= 0:
+        word = bit >> 6
+        left = ranks[p.ranks + word] & ~(1 << (bit & 63))
+        ranks[p.ranks + word] = left
+        if left:
+            bit = 64 * word + lowest_bit(left)
+            while word < w.leaves:
+                word = bit + 1
+                bit = 64 * word + lowest_bit(ranks[p.ranks + word])
+            p.rank = bit - 64 * w.leaves
+            p.root = q[BY_RANK, p.rank]
+            later = q[BY_RANK, min(p.rank + AHEAD, q.shape[1] - 1)]  # rows are in the order of arrival, far apart
+            for column in (PROMPT, OUTPUT, HAVE, MADE, START, FIRST, LAST):
+                fetch_early(q, column, later)
+            return
+        bit = word - 1
+    p.root = -1
+
+
+@inner
+def enqueue(line, entries, time, row):
+    """Into a heap by time, and among equal times by row; its root is at `line.first`.
+
+    What comes in order lies in order, which is a heap, too: then the first leaves by moving the root on.
+    """
+    if line.size == 0:
+        line.first, line.ordered = 0, 1
+    at = line.size
+    line.size += 1
+    while at > 0:
+        above = entries[line.first + ((at - 1) >> 1)] if line.ordered == 0 else entries[line.first + at - 1]
+        if above.time < time or (above.time == time and above.row < row):
+            break
+        if line.ordered:
+            line.ordered = 0
+            continue
+        entries[line.first + at].time, entries[line.first + at].row = above.time, above.row
+        at = (at - 1) >> 1
+    entries[line.first + at].time, entries[line.first + at].row = time, row
+
+
+@inner
+def dequeue(line, entries):
+    """The first leaves such a heap."""
+    line.size -= 1
+    if line.ordered:
+        line.first += 1
+        return
+    size, first = line.size, line.first
+    time, row = entries[first + size].time, entries[first + size].row
+    at = 0
+    while 2 * at + 1 < size:  # the last one's place is read as if it were still there: it is no sooner than itself
+        child = 2 * at + 1
+        left, right = entries[first + child], entries[first + child + 1]
+        child += (right.time < left.time) | ((right.time == left.time) & (right.row < left.row))
+        least = entries[first + child]
+        if least.time > time or (least.time == time and least.row >= row):
+            break
+        entries[first + at].time, entries[first + at].row = least.time, least.row
+        at = child
+    entries[first + at].time, entries[first + at].row = time, row
+
+
+@inner
+def push(lists, first, size, key):
     """Into the heap of a replica's next events, of which there are `size`."""
     at = size
-    while at > 0 and slots[first + ((at - 1) >> 1)].heap > key:
-        slots[first + at].heap = slots[first + ((at - 1) >> 1)].heap
+    while at > 0 and lists[HEAP, first + ((at - 1) >> 1)] > key:
+        lists[HEAP, first + at] = lists[HEAP, first + ((at - 1) >> 1)]
         at = (at - 1) >> 1
-    slots[first + at].heap = key
+    lists[HEAP, first + at] = key
 
 
 @inner
-def pull(slots, first, size, at):
+def pull(lists, first, size, at):
     """Out of it, from place `at`; `size` counts what is left."""
-    key = slots[first + size].heap
-    while at > 0 and slots[first + ((at - 1) >> 1)].heap > key:
-        slots[first + at].heap = slots[first + ((at - 1) >> 1)].heap
+    key = lists[HEAP, first + size]
+    while at > 0 and lists[HEAP, first + ((at - 1) >> 1)] > key:
+        lists[HEAP, first + at] = lists[HEAP, first + ((at - 1) >> 1)]
         at = (at - 1) >> 1
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        if child + 1 < size and slots[first + child + 1].heap < slots[first + child].heap:
-            child += 1
-        if slots[first + child].heap >= key:
+        child += lists[HEAP, first + child + 1] < lists[HEAP, first + child]
+        if lists[HEAP, first + child] >= key:
             break
-        slots[first + at].heap = slots[first + child].heap
+        lists[HEAP, first + at] = lists[HEAP, first + child]
         at = child
-    slots[first + at].heap = key
+    lists[HEAP, first + at] = key
 
 
 @inner
 def note(k, gap, more, steps, weight):
     """`weight` tokens a step in the histogram of gaps; each gap is `more` longer than the one before."""
     while steps > 0:
-        shift = 0
-        for bits in (32, 16, 8, 4, 2, 1):
-            if gap >> (shift + bits) >= PARTS:
-                shift += bits
+        shift = max(highest_bit(gap | 1) - PART_BITS, NONE)
         part = gap >> shift
         edge = (part + 1) << shift
         count = steps
@@ -335,7 +442,7 @@ def todo_of(a, row):
 def waits(p, a):
     """The request to be admitted next, or -1."""
     row = p.root
-    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or a.q[RANK, p.head] < a.q[RANK, row]):
+    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or a.q[RANK, p.head] < p.rank):
         row = p.head
     return row
 
@@ -383,7 +490,7 @@ def reuse(w, p, a, s, row):
 def admit(w, p, a, row):
     """Move a request from the queue into a slot."""
     if row == p.root:
-        p.root = meld(a.q, BY_RANK, a.q[LEFT, row], a.q[RIGHT, row])
+        take_root(w, p, a.q, a.ranks)
     else:
         p.head = a.q[LEFT, row]
     place = p.free
@@ -455,14 +562,14 @@ def finish(w, p, a, place, own):
     if made < a.q[OUTPUT, row]:
         a.q[HAVE, row], a.q[OWED, row] = a.q[PROMPT, row], 0
         a.q[COME, row] = p.now + a.q[MOVE, row]
-        w.moving = meld(a.q, BY_TIME, w.moving, single(a.q, row))
+        enqueue(a.lines[MOVING], a.queues[MOVING], a.q[COME, row], row)
         return
     w.done += 1
     if SHARED and a.q[NEXT, row] > 0:
         turn = a.q[NEXT, row]
         a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
         a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
-        w.turns = meld(a.q, BY_TIME, w.turns, single(a.q, turn))
+        enqueue(a.lines[TURNS], a.queues[TURNS], a.q[COME, turn], turn)
     if w.closed and w.issued < a.q.shape[1]:
         a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
         a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
@@ -498,11 +605,11 @@ def join(w, p, a, place):
     if p.batch == p.fresh:
         p.decoded = a.q[LAST, row]
     elif a.q[LAST, row] != p.decoded:
-        a.slots[p.first + p.fresh].fresh = place
+        a.lists[FRESH, p.first + p.fresh] = place
         p.fresh += 1
     s.base = tokens - p.step
     s.end = p.step + most - a.q[MADE, row]
-    push(a.slots, p.first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
+    push(a.lists, p.first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
     p.batch += 1
     p.cached += tokens
     p.windowed += min(tokens, w.window)
@@ -514,20 +621,20 @@ def join(w, p, a, place):
 def end_step(w, p, a):
     p.stepping, p.ended = 0, p.now
     p.stream = max(p.stream, p.now) + p.out * w.stream_ps
-    while p.batch > 0 and a.slots[p.first].heap >> BITS <= p.step:
-        place = a.slots[p.first].heap & LOW
+    while p.batch > 0 and a.lists[HEAP, p.first] >> BITS <= p.step:
+        place = a.lists[HEAP, p.first] & LOW
         s = a.slots[p.first + place]
-        pull(a.slots, p.first, p.batch - 1, NONE)
+        pull(a.lists, p.first, p.batch - 1, NONE)
         if s.end > p.step:  # its window is full
             p.growing -= 1
-            push(a.slots, p.first, p.batch - 1, (s.end << BITS) | place)
+            push(a.lists, p.first, p.batch - 1, (s.end << BITS) | place)
         else:
             p.batch -= 1
             p.growing -= s.base + p.step == w.window
             own = stop(w, p, a, place)
             finish(w, p, a, place, own)
     for place in range(p.joins):
-        join(w, p, a, a.slots[p.first + place].join)
+        join(w, p, a, a.lists[JOIN, p.first + place])
     p.joins = 0
 
 
@@ -543,17 +650,17 @@ def give_way(w, p, a):
     else:
         have += p.step
         at = 0
-        while a.slots[p.first + at].heap & LOW != place:
+        while a.lists[HEAP, p.first + at] & LOW != place:
             at += 1
         p.batch -= 1
-        pull(a.slots, p.first, p.batch, at)
+        pull(a.lists, p.first, p.batch, at)
         a.q[MADE, row] = target(p, a, row) - s.end + p.step
         late = 0
-        while late < p.fresh and a.slots[p.first + late].fresh != place:
+        while late < p.fresh and a.lists[FRESH, p.first + late] != place:
             late += 1
         if late < p.fresh:
             p.fresh -= 1
-            a.slots[p.first + late].fresh = a.slots[p.first + p.fresh].fresh
+            a.lists[FRESH, p.first + late] = a.lists[FRESH, p.first + p.fresh]
         else:
             a.q[LAST, row] = p.decoded
         own = stop(w, p, a, place)
@@ -564,7 +671,7 @@ def give_way(w, p, a):
     a.q[PREEMPTED, row] += 1
     p.preemptions += 1
     p.queued += 1
-    p.root = meld(a.q, BY_RANK, p.root, single(a.q, row))
+    wait(w, p, a.q, a.ranks, row)
     return a.q[OWED, row]
 
 
@@ -578,7 +685,7 @@ def load_ps(p, a, batch, worked, pairs, window_pairs):
 @hot
 def stretch(w, p, a, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
-    steps = (a.slots[p.first].heap >> BITS) - p.step
+    steps = (a.lists[HEAP, p.first] >> BITS) - p.step
     room = w.num_blocks - p.used
     if room < p.batch * ((steps - 1) // w.block_tokens + 1):  # blocks may run short
         cycles = min((steps - 1) // w.block_tokens, room // p.batch)
@@ -619,7 +726,7 @@ def decode(w, p, a, steps, duration, more):
     else:
         note(a.k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
         for place in range(p.fresh):
-            row = a.slots[p.first + a.slots[p.first + place].fresh].row
+            row = a.slots[p.first + a.lists[FRESH, p.first + place]].row
             note(a.k, p.now + duration - a.q[LAST, row], NONE, SINGLE, SINGLE)
         p.fresh = 0
         note(a.k, duration + more, more, steps - 1, p.batch)
@@ -669,8 +776,9 @@ def begin_step(w, p, a, until):
             if not (open_to and fits(w, p, a, row)):
                 break
             place = admit(w, p, a, row)
-            moved += a.q[OWED, row]
-            a.q[OWED, row] = 0
+            if w.swap:
+                moved += a.q[OWED, row]
+                a.q[OWED, row] = 0
         s = a.slots[p.first + place]
         todo = todo_of(a, s.row) + a.q[HAVE, s.row] - s.base if todo_of(a, s.row) > 0 else 0
         chunk = min(todo, budget)
@@ -680,7 +788,7 @@ def begin_step(w, p, a, until):
         s.base, s.worked = s.base + chunk, chunk
         budget, worked = budget - chunk, worked + chunk
         if chunk == todo:
-            a.slots[p.first + p.joins].join = place
+            a.lists[JOIN, p.first + p.joins] = place
             p.joins += 1
             p.out += chunk > 0
             p.part = -1
@@ -711,7 +819,7 @@ def next_leave(w, p, a):
         if p.running > 0 or p.root >= 0:
             return p.now + 1
         return max(p.now, a.q[COME, p.head]) + 1 if p.head >= 0 else NEVER
-    steps = (a.slots[p.first].heap >> BITS) - p.step
+    steps = (a.lists[HEAP, p.first] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
     if w.num_blocks - p.used < p.batch * (steps // w.block_tokens + 1):
@@ -735,7 +843,7 @@ def advance(w, p, a, until):
             while p.head >= 0 and a.q[COME, p.head] <= p.seen:
                 row = p.head
                 p.head = a.q[LEFT, row]
-                p.root = meld(a.q, BY_RANK, p.root, single(a.q, row))
+                wait(w, p, a.q, a.ranks, row)
         if p.running == 0 and p.root < 0:
             if p.head < 0 or a.q[COME, p.head] > until:
                 break
@@ -749,7 +857,7 @@ def advance(w, p, a, until):
         p.due = next_leave(w, p, a)
 
 
-@inner
+@hot
 def chosen(w, ps, a, sent, row, back, when):
     """The balancer's choice among replicas that take requests at `when`."""
     takers, least, best, top = 0, 0, -1, NEVER
@@ -789,7 +897,7 @@ def chosen(w, ps, a, sent, row, back, when):
     return least
 
 
-@inner
+@hot
 def send(w, p, a, row, when):
     """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
     add_load(p, a, row)
@@ -798,7 +906,7 @@ def send(w, p, a, row, when):
         ready = fetch(w, p, a, row, when)
         if ready >= 0:
             a.q[COME, row] = ready
-            w.fetching = meld(a.q, BY_TIME, w.fetching, single(a.q, row))
+            enqueue(a.lines[FETCHING], a.queues[FETCHING], ready, row)
             return
     post(w, p, a, row, when)
 
@@ -808,7 +916,7 @@ def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
     a.q[LEFT, row] = -1
     if SHARED and w.sessions and p.plain:
-        a.q[RANK, row] = w.sent
+        a.q[RANK, row], a.q[BY_RANK, w.sent] = w.sent, row
         w.sent += 1
     if p.role != DECODE:
         a.q[COME, row] = max(when, p.desk) + a.q[PROMPT, row] * w.front_token_ps
@@ -824,13 +932,36 @@ def post(w, p, a, row, when):
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
 REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
-SIGNATURE = void(WORLD_TYPE[::1], REPLICAS, SLOTS, TWO, NODES, TWO, NODES, LINKS, TWO, ONE, ONE, ONE, int64)
+QUEUE_LINES, QUEUES = numba.from_dtype(LINE)[::1], numba.from_dtype(QUEUED)[:, ::1]
+SIGNATURE = void(
+    WORLD_TYPE[::1],
+    REPLICAS,
+    SLOTS,
+    TWO,
+    QUEUE_LINES,
+    QUEUES,
+    TWO,
+    ONE,
+    NODES,
+    TWO,
+    NODES,
+    LINKS,
+    TWO,
+    ONE,
+    ONE,
+    ONE,
+    int64,
+)
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, until):
+def drive(world, ps, slots, lists, lines, queues, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
     """All replicas up to a time."""
-    w, a = world[0], Arrays(slots, q, pre, tree, low, links, tables, prefill, k)
+    w = world[0]
+    if SHARED:
+        a = Arrays(slots, lists, lines, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
+    else:  # each array takes time to hand over
+        a = Arrays(slots, lists, lines, queues, q, ranks, None, None, None, None, tables, prefill, k)
     front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
@@ -841,20 +972,20 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
         if SHARED:
             while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
                 w.next += 1  # it comes after an answer
-        front, row = NEVER, NONE - 1
+        front, row, turn = NEVER, NONE - 1, False
         if w.next < w.issued:
             front, row = q[COME, w.next], w.next
         fetched = NEVER
         if SHARED:
-            if w.turns >= 0 and q[COME, w.turns] < front:
-                front, row = q[COME, w.turns], w.turns
-            if w.fetching >= 0:
-                fetched = q[COME, w.fetching]
+            if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
+                front, row, turn = queues[TURNS, lines[TURNS].first].time, queues[TURNS, lines[TURNS].first].row, True
+            if lines[FETCHING].size:
+                fetched = queues[FETCHING, lines[FETCHING].first].time
         if row >= 0:
             front = max(front, front_on)
         back = NEVER
-        if w.moving >= 0 and (w.loads or w.staged == 0):
-            back = max(q[COME, w.moving], back_on)
+        if lines[MOVING].size and (w.loads or w.staged == 0):
+            back = max(queues[MOVING, lines[MOVING].first].time, back_on)
         when = min(front, fetched, back, until)
         if w.loads:
             due, r = when + 1, len(ps)
@@ -867,24 +998,23 @@ def drive(world, ps, slots, q, pre, tree, low, links, tables, prefill, k, sent, 
             if due <= when:  # what leaves may come back: then no replica may be ahead of the others
                 advance(w, ps[r], a, due if w.feedback else when)
                 continue
-        if front <= when:
-            if row == w.turns:
-                w.turns = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
+        if front > when and fetched <= when:
+            row = queues[FETCHING, lines[FETCHING].first].row
+            dequeue(lines[FETCHING], queues[FETCHING])
+            post(w, ps[q[WHERE, row]], a, row, fetched)
+        elif front <= when or back <= when:
+            moved = NONE
+            if front <= when:
+                if SHARED and turn:
+                    dequeue(lines[TURNS], queues[TURNS])
+                else:
+                    w.next += 1
             else:
-                w.next += 1
-            r = chosen(w, ps, a, sent, row, NONE, front)
+                front, moved, row = back, SINGLE, queues[MOVING, lines[MOVING].first].row
+                dequeue(lines[MOVING], queues[MOVING])
+            r = chosen(w, ps, a, sent, row, moved, front)
             q[WHERE, row] = r
             send(w, ps[r], a, row, front)
-        elif fetched <= when:
-            row = w.fetching
-            w.fetching = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
-            post(w, ps[q[WHERE, row]], a, row, fetched)
-        elif back <= when:
-            row = w.moving
-            w.moving = meld(q, BY_TIME, q[LEFT, row], q[RIGHT, row])
-            r = chosen(w, ps, a, sent, row, SINGLE, back)
-            q[WHERE, row] = r
-            send(w, ps[r], a, row, back)
         elif w.staged:
             w.staged = 0
             for r in range(len(ps)):

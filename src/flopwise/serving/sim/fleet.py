@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.serving.sim import layout
-from flopwise.serving.sim.layout import COME, LEFT, MADE, OUTPUT, PAUSE, RIGHT
+from flopwise.serving.sim.layout import COME, MADE, MOVING, OUTPUT, PAUSE, TURNS
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
@@ -128,11 +128,16 @@ class FastFleet:
         limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
         self.requests = _requests(setup)
         tree, stores = setup.prefixes.tree, limits.stores if limits.prefix_cache else ()
+        leaves, words = _rank_words(rows)
+        self.ranks = np.zeros(count * words, dtype=np.int64)
         self.tree = np.array(tree, dtype=np.int64).reshape(2, -1)
         nodes, sessions = len(tree.parent), setup.trace.follows
         self.world = np.zeros(1, dtype=layout.WORLD)
         self.replicas = np.zeros(count, dtype=layout.REPLICA)
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
+        self.lists = np.zeros((layout.LISTS, len(self.slots)), dtype=np.int64)
+        self.lines = np.zeros(3, dtype=layout.LINE)
+        self.queues = np.zeros((3, rows), dtype=layout.QUEUED)
         kept = nodes if limits.prefix_cache else 0
         self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
         self.stored = np.zeros(max(count * kept * len(stores), 1), dtype=layout.CACHED)
@@ -156,11 +161,11 @@ class FastFleet:
             self.world[name] = getattr(limits, name)
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
-            "links": len(stores) if kept else 0, "sessions": sessions, "turns": -1, "fetching": -1,
-            "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
+            "links": len(stores) if kept else 0, "sessions": sessions,
+            "leaves": leaves, "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
             "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
             "closed": bool(setup.users), "direct": direct,
-            "think": setup.think_ps, "moving": -1,
+            "think": setup.think_ps,
             "issued": min(setup.users, rows) if setup.users else rows,
         }  # fmt: skip
         for name, value in values.items():
@@ -170,7 +175,7 @@ class FastFleet:
         self.replicas["role"], self.replicas["due"] = setup.roles, NEVER
         for name, start, each in (
             ("first", 0, limits.max_batch), ("base", 0, kept), ("phases", layout.PHASES, limits.block_tokens),
-            ("store", 0, len(stores)),
+            ("store", 0, len(stores)), ("ranks", 0, words),
         ):  # fmt: skip
             self.replicas[name] = start + each * np.arange(count)
         for name in ("part", "last", "head", "tail", "root", "oldest", "newest"):  # empty replicas have none
@@ -207,8 +212,9 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.requests, self.prefixes, self.tree, self.stored, self.links,
-            self.tables, self.prefill, self.counts, self.sent, until_ps,
+            self.world, self.replicas, self.slots, self.lists, self.lines, self.queues, self.requests, self.ranks,
+            self.prefixes, self.tree, self.stored, self.links, self.tables, self.prefill, self.counts, self.sent,
+            until_ps,
         )  # fmt: skip
 
     def totals(self) -> ReplicaTotals:
@@ -265,26 +271,31 @@ class FastFleet:
                                         & (np.arange(len(self.setup.trace)) >= start)))  # fmt: skip
         else:
             come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))
-        heap = [int(self.world["moving"][0]), int(self.world["turns"][0])]
-        while heap:
-            row = heap.pop()
-            if row >= 0 and self.requests[COME, row] <= self.now_ps:
-                come += 1
-                heap += [int(self.requests[LEFT, row]), int(self.requests[RIGHT, row])]
+        for line in (MOVING, TURNS):
+            first, size, _ = self.lines[line].tolist()
+            come += int(np.count_nonzero(self.queues["time"][line, first : first + size] <= self.now_ps))
         return come
+
+
+def _rank_words(count: int) -> tuple[int, int]:
+    """(words before the leaves, all words) of a set of `count` ranks, as `core.wait` keeps it."""
+    leaves, width = 0, 1
+    while 64 * width < count:
+        leaves, width = leaves + width, 64 * width
+    return leaves, leaves + -(-count // 64)
 
 
 def _requests(setup: Setup) -> Column:
     """The table of requests; rows that nobody touches take no memory."""
-    trace, limits = setup.trace, setup.limits
+    trace = setup.trace
     table = np.zeros((layout.ROWS, len(trace)), dtype=np.int64)
     np.add(trace.arrival_ps, setup.cost.request_ps, out=table[COME])
     table[layout.PROMPT], table[OUTPUT] = trace.prompt, trace.output
     if np.any(setup.hits):
         table[layout.HAVE] = setup.hits
     table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
-    if not setup.fcfs or limits.preempt or limits.stores:
-        table[layout.RANK] = setup.rank
+    table[layout.RANK] = setup.rank
+    table[layout.BY_RANK][setup.rank] = np.arange(len(trace))
     table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
     if trace.follows:
         table[layout.NEXT] = np.maximum(setup.next_turn, 0)

@@ -11,11 +11,11 @@ ROWS = 22
     COME,  # when the scheduler sees it; before it is sent to a replica, without the queue of its front end
     PROMPT,
     OUTPUT,
-    RANK,
+    RANK,  # place in the order of the policy
+    BY_RANK,  # the other way round: the request of each rank
     PREFIX,  # node of the tree that its prompt leads to, -1: nobody shares it
     KEEP,  # node that prompt and answer lead to
-    LEFT,  # next in the inbox, or child in the heap of those that wait
-    RIGHT,
+    LEFT,  # next in the inbox
     START,
     FIRST,
     LAST,  # when the last token came that is known of
@@ -52,7 +52,8 @@ REPLICA = record(
     "used", "idle",  # blocks; those of nodes without a user
     "part", "joins", "fresh",  # slot of the prompt under way; lists in the slots
     "running", "last", "free",  # slots: the last admitted, the first free one
-    "head", "tail", "root", "queued",  # inbox by arrival, heap of those that wait
+    "head", "tail", "root", "rank", "queued",  # inbox by arrival; the first of those that wait, and its rank
+    "ranks",  # where the set of those that wait begins
     "requests", "tokens",
     "decoded",  # when the decoding sequences had their last token
     "due",  # nothing leaves before that
@@ -68,8 +69,20 @@ SLOT = record(
     "at", "shared", "hold",  # node up to which it shares; blocks: shared; its own, until it decodes
     "worked",  # its prompt was worked through before it joins
     "before", "after",  # neighbours in the order of admission
-    "heap", "join", "fresh",  # the replica's lists: next events by step; prompts that end with the step; late joiners
 )  # fmt: skip
+LISTS = 3
+(
+    HEAP,  # the next event of each decoding sequence, by step
+    JOIN,  # slots whose prompts end with the step
+    FRESH,  # slots whose last token came at another time than that of those that decoded before
+) = range(LISTS)
+"""Rows of the lists of slots, int64[LISTS, slots]; each replica has as many places as slots."""
+QUEUED = record("time", "row")
+"""A request in a heap of those that come somewhere later."""
+LINE = record("first", "size", "ordered")
+"""Such a heap: where its root is, how many are in it, and whether they lie in order."""
+MOVING, TURNS, FETCHING = range(3)
+"""Heaps: between pools, in a pause after the answer before, waiting for what stores bring."""
 CACHED = record("there", "users", "released", "before", "after", "down")
 """A node of the tree of prefixes, on one device or in one store."""
 LINK = record("blocks", "used", "oldest", "newest", "block_ps", "latency_ps", "free", "fetched")
@@ -84,10 +97,11 @@ WORLD = record(
     "feedback", "loads",  # what leaves comes back to the front; replicas are kept at one time, as choices go by loads
     "closed", "direct",  # an answer is followed by a request; which the only replica puts into its own inbox
     "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
-    "next", "issued", "moving", "done", "turn", "back_turn",
+    "next", "issued", "done", "turn", "back_turn",
     "staged",  # replicas for prompts are still to be advanced before those that decode
     "until",  # the time to which all are advanced
-    "sessions", "turns", "fetching", "sent",  # heaps by time: what follows answers, what waits for stores
+    "leaves",  # words before the leaves of a set of ranks
+    "sessions", "sent",
 )  # fmt: skip
 PHASES = BINS
 """Place in the column of counts, behind the histogram, of the sequences by the step that takes a new block."""
