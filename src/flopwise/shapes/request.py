@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flopwise.cost.cluster import Cluster
-from flopwise.errors import MissingFactError, SpecError
+from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.ops.degrees import check_expert_parallel
 from flopwise.options import OptionError, take
-from flopwise.shapes.clocks import Clock, DecodeClock, TrainingClock
+from flopwise.serving.deployment import usual_engine
+from flopwise.shapes.clocks import Clock, EngineClock, TrainingClock
 from flopwise.training.on_device import recipe_on
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.values import dataclass
@@ -66,11 +67,10 @@ class ShapeRequest:
 
         Raises:
             SpecError: a choice that does not exist, or experts that `ep` ranks cannot share.
-            MissingFactError: the model does not generate tokens, which is what serving times.
         """
         tokens = DataSpec(seq=self.seq).seq_len(model)
         if self.task == "serve":
-            return self._decoding(model, cluster, facts, tokens)
+            return self._step(model, cluster, facts, tokens)
         check_expert_parallel(model, self.ep or 1)
         batch = self.batch or TRAINED_BATCH
         spec = TrainingSpec(precision=self.precision or "bf16", stack=self.stack, attention=self.attention)
@@ -80,14 +80,11 @@ class ShapeRequest:
             offload=bool(self.offload), compared=tuple(map(facts.stack, COMPARED)),
         )  # fmt: skip
 
-    def _decoding(self, model: Model, cluster: Cluster, facts: Facts, tokens: int) -> DecodeClock:
-        if model.kind not in ("decoder", "encoder-decoder", "vision-text"):
-            raise MissingFactError(
-                f"{model.name} does not generate tokens: there is no decoding to advise on; --task train"
-            )
-        return DecodeClock(
+    def _step(self, model: Model, cluster: Cluster, facts: Facts, tokens: int) -> EngineClock:
+        usual = usual_engine(facts.engines, model, cluster.accelerator)
+        return EngineClock(
             model=model, cluster=cluster, weights=facts.weight_format(self.weights or defaults.WEIGHTS),
             kv_dtype=facts.cache_format(self.kv_dtype or defaults.CACHE),
-            engine=facts.engine(self.engine or defaults.ENGINE),
+            engine=facts.engine(self.engine) if self.engine else usual,
             tp=self.tp, batch=self.batch or DECODED_BATCH, seq=tokens,
         )  # fmt: skip
