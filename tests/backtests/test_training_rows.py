@@ -8,8 +8,10 @@ import pytest
 
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
-from flopwise.backtests.training import row_job, row_layout, row_stack, usual_micro_batch
+from flopwise.backtests.training import row_job, row_layout, row_model, row_stack, usual_micro_batch
 from flopwise.errors import FlopwiseError
+from flopwise.facts.architecture import Attend
+from flopwise.ops.tensors import parameters
 from named import FACTS
 
 
@@ -230,3 +232,45 @@ def test_a_device_alone_needs_no_link() -> None:
     assert row_job(row | {"gpus": "1"}, FACTS).cluster.gpus_per_node == 1
     with pytest.raises(FlopwiseError, match="no link"):
         row_job(row | {"gpus": "2"}, FACTS)
+
+
+def shaped(**cells: object) -> tuple[int, int, int, int]:
+    """Layers, heads, heads of keys and values and their dimension of the model of a row with these cells."""
+    stack = row_model({name: str(cell) for name, cell in cells.items()}, FACTS).stacks[0]
+    first = next(i for kind in stack.kinds for i in kind.items if isinstance(i, Attend))
+    return stack.num_layers, first.heads, first.kv_heads, first.qk_dim
+
+
+def test_a_shape_without_dimensions_of_heads_has_those_that_its_parameters_prove() -> None:
+    """MaxText's 52B: 32 x (4 x 12,288 x 32 d + 2 x 12,288 x 49,152) + 2 x 32,768 x 12,288: 51.94e9 with d = 256."""
+    shape = {"num_layers": 32, "hidden": 12288, "num_heads": 32, "num_kv_heads": 32, "vocab": 32768}
+    row = {**shape, "inter": 49152, "gated": "no", "seq_len": 1024, "model": "none of the catalog"}
+    assert shaped(**row) == (32, 32, 32, 384)  # nobody says how large it is
+    assert shaped(**row, params=51942260736) == (32, 32, 32, 256)
+    assert shaped(**row, params=51942260736, head_dim=384) == (32, 32, 32, 384)  # stated
+
+
+def test_a_shape_of_a_named_model_has_its_heads() -> None:
+    """Qwen3-4B has heads of 128 beside a width of 32 x 80, and ties its embeddings: 4.02e9 parameters."""
+    row = {"num_layers": 36, "hidden": 2560, "num_heads": 32, "inter": 9728, "vocab": 151936, "gated": "yes"}
+    named = {**row, "seq_len": 8192, "model": "Qwen3-4B", "params": 4022000000}
+    assert shaped(**named) == (36, 32, 8, 128)
+    model = row_model({name: str(cell) for name, cell in named.items()}, FACTS)
+    assert parameters(model) == pytest.approx(4.022e9, rel=0.001)
+    assert shaped(**{**named, "num_layers": 12, "params": ""}) == (12, 32, 32, 80)  # another model
+
+
+def test_models_without_a_gate_may_group_their_heads() -> None:
+    """Nemotron-4-340B: 96 x (2 x 18,432 x (18,432 + 8 x 192) + 2 x 18,432 x 73,728) + 2 x 256,000 x 18,432."""
+    row = {"num_layers": 96, "hidden": 18432, "num_heads": 96, "num_kv_heads": 8, "inter": 73728, "vocab": 256000}
+    model = row_model(
+        {name: str(cell) for name, cell in {**row, "gated": "no", "seq_len": 4096, "model": "none"}.items()}, FACTS
+    )
+    assert parameters(model) == pytest.approx(341.0e9, rel=0.001)
+
+
+def test_a_mixture_may_be_run_with_fewer_layers() -> None:
+    row = {"model": "Mixtral-8x7B", "params": 46700000000, "active_params": 12900000000}
+    assert shaped(**row)[0] == 32
+    assert shaped(**row, num_layers=16)[0] == 16
+    assert shaped(**row, num_layers=64)[0] == 32

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.cli.answering import interrupt
+from flopwise.cli.answering import command_line, interrupt
+from flopwise.serving.sim.fleet import cache_folder, is_compiled
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,20 @@ def test_an_interrupt_within_an_import_waits_for_its_end(tmp_path: Path, monkeyp
 def test_any_other_interrupt_ends_the_question_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_question_that_may_not_compile_simulates_only_what_is_compiled(
+    compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    if compiled:
+        folder = cache_folder()
+        assert folder is not None
+        (folder / "core.nbc").touch()
+    service, run = ["plan", "gpt2", "--task=serve", "--rate=1"], ["plan", "gpt2", "--task=finetune"]
+    assert is_compiled() is compiled
+    assert command_line({"argv": service, "compiles": True}) == service
+    assert command_line({"argv": run, "compiles": False}) == run
+    found = command_line({"argv": service, "compiles": False})
+    assert found == (service if compiled else [*service, "--no-simulate"])

@@ -166,6 +166,10 @@ def test_lists_open_with_a_sentence(run: Run) -> None:
         "serve gpt2 --gpu l4 --sweep=batch",
         "serve Llama-3.1-8B --gpu h100 --sweep tp",
         "prices own L40S",
+        "train gpt2 --gpu h100 --gpus 4 --seq 512 --global-batch 64 --compare --weak",
+        "simulate gpt2 --gpu l4 --rate 1 --turns 3 --think 2 --input 100 --output 20 --requests 30",
+        "explain gpt2 --gpu l4 --batch 8 --seq 512 --precision fp16 --tp 2",
+        "explain Qwen3-30B-A3B --gpu h100 --task serve --batch 8 --weights fp8 --tp 2",
         f"backtest weights {TRUTH}",
     ],
 )
@@ -198,6 +202,22 @@ def test_every_answer_ends_with_a_line_that_can_be_run(run: Run, line: str) -> N
     code, deeper, _ = run(last.removeprefix("  flopwise "))
     assert code == 0
     assert deeper
+
+
+def test_a_sweep_names_the_line_of_its_first_plan(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("{model: gpt2, task: pretrain, data: {tokens: 10M}, sweep: {gpus: [l4, t4]}}", encoding="utf-8")
+    out = run(f"plan {file}")[1].rstrip().split("\n")
+    assert out[-2] == "gpus l4: Row 1 in full, with the same figures:"
+    assert out[-1].startswith("  flopwise train gpt2 ")
+    assert run(out[-1].removeprefix("  flopwise "))[0] == 0
+
+
+def test_fit_recommends_the_format_that_a_model_is_published_in(run: Run) -> None:
+    """gpt-oss comes in MXFP4; NVFP4, of which the scales take more bits, is not what anybody serves."""
+    out = run("fit gpt-oss-20b --gpu rtx4090 --context 8k --formats nvfp4,mxfp4,awq")[1]
+    assert " at once in mxfp4, " in out.split("\n")[0]
+    assert out.rstrip().split("\n")[-2:][0] == "mxfp4 in full:"
 
 
 def test_a_store_without_runs_and_rows_that_cannot_be_predicted_say_what_comes_next(run: Run, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.cost.kernels import (
+    BACKWARD_SOFTMAX,
     Timing,
     attention_s,
     decode_attention_s,
@@ -268,15 +269,34 @@ def test_few_columns_are_read_at_the_rate_of_few_cores_and_many_at_the_devices()
 def test_a_variant_of_a_family_is_that_family_but_for_what_was_measured_on_it() -> None:
     plain, ultra = rates(FACTS.accelerator("B200")), rates(FACTS.accelerator("B300"))
     differing = {name for name, value in plain.value.items() if value != ultra.value[name]}
-    assert differing == {"attention_frac", "train_attention_frac.cudnn"}
+    assert differing == {"attention_frac", "train_attention_frac.cudnn", "softmax_cycles", "softmax_frac"}
+    assert ultra.value["softmax_cycles"] == plain.value["softmax_cycles"] / 2  # twice the exponentials
     assert ultra.value["attention_frac"] > plain.value["attention_frac"]
     assert not any("dram_frac" in sentence for sentence in ultra.assumptions)
 
 
 @pytest.mark.parametrize(("chip", "head", "dims"), [
     ("TPU v5p", 128, 256), ("TPU v5p", 64, 256), ("TPU v5p", 256, (4 * 128 + 128) * 256 / 384),
-    ("TPU v7", 128, 256), ("TPU v7", 64, 256), ("TPU v7", 256, 256), ("H100-SXM-80", 80, 2 * 96),
+    ("TPU v7", 128, 256), ("TPU v7", 64, 256), ("TPU v7", 256, 256),
 ])  # fmt: skip
 def test_a_systolic_array_pads_heads_to_its_side_and_softmax_takes_one_more(chip: str, head: int, dims: float) -> None:
     """By hand: v5p has sides of 128, v7 of 256; both count a head of 128 as what it is."""
     assert score_dims(rates(load_facts().accelerator(chip)), head, head) == pytest.approx(dims, rel=1e-12)
+
+
+def test_small_heads_wait_for_exponentials_as_long_as_others() -> None:
+    """FlashAttention-3, figure 5: 648 TFLOP/s forward for heads of 128, 497 for 64; of 16 exponentials a cycle."""
+    fast = replace(H100, value={**H100.value, "attention_frac": 648 / 989})
+    per_cycle = 989.4e12 / (132 * 1.98e9)  # operations of one of 132 cores at 1.98 GHz
+    products = 4 * 128 / (per_cycle * 648 / 989) - 1 / 16  # cycles of a score with 128 dimensions less its exponential
+    by_hand = 256 * (products / 2 + 1 / 16) / (products + 1 / 16)
+    assert score_dims(fast, 64, 64) == pytest.approx(by_hand, rel=1e-3)
+    assert 128 / score_dims(fast, 64, 64) == pytest.approx(497 / 648, rel=0.01)
+    assert score_dims(fast, 80, 80) == pytest.approx(192 + (by_hand - 128) / 2, rel=1e-3)  # padded to 96
+    assert score_dims(fast, 128, 128) == 256
+    assert score_dims(fast, 256, 256) == 512
+    assert score_dims(fast, 64, 64, softmax=BACKWARD_SOFTMAX) < score_dims(fast, 64, 64)
+    slow = replace(H100, value={**H100.value, "attention_frac": 0.25})  # products that take longer leave less to it
+    assert score_dims(slow, 64, 64) < score_dims(fast, 64, 64)
+    unknown = rates(replace(FACTS.accelerator("H100-SXM-80"), boost_clock_hz=None))
+    assert score_dims(unknown, 64, 64) == 128

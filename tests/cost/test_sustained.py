@@ -147,3 +147,13 @@ def test_xla_multiplies_experts_in_one_kernel_over_uneven_groups() -> None:
     trained = training_rates(table, xla)
     assert trained.value["grouped_frac"] == table.value["train_grouped_frac.ragged"]
     assert trained.value["grouped_passes"] == table.value["train_grouped_passes.ragged"]
+
+
+def test_products_of_pytorch_s_library_on_amd_are_those_of_untuned_kernels() -> None:
+    """0.65 of the rate in every format, until 2026; stacks with kernels of their own and other devices lose nothing."""
+    amd, early, late = rates(FACTS.accelerator("MI300X")), FACTS.stack("fsdp-compile"), FACTS.stack("fsdp-compile-2026")
+    for name in ("matmul_frac.bf16", "matmul_frac.fp8"):
+        tuned = training_rates(amd, late).value[name]
+        assert training_rates(amd, early).value[name] == pytest.approx(0.65 * tuned)
+        assert training_rates(amd, FACTS.stack("megatron-te")).value[name] == tuned
+        assert training_rates(H100, early).value[name] == training_rates(H100, late).value[name]

@@ -106,3 +106,11 @@ def test_a_file_of_settings_sets_it(
     out, err = capsys.readouterr()
     assert "€" in out
     assert "--currency EUR=2" in err
+
+
+def test_a_rate_that_is_no_number_says_what_a_rate_is() -> None:
+    with pytest.raises(SpecError) as refused:
+        currency("EUR=zero", load_facts(None).currencies)
+    assert str(refused.value) == (
+        "currency 'EUR=zero': 'zero' is not a rate; write US dollars for one, such as EUR=1.08"
+    )

@@ -17,6 +17,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.backward import backward_works
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split
@@ -192,6 +193,50 @@ def test_products_of_single_experts_fill_the_device_as_many_at_once_as_there_are
     wide = grouped_matmul_s(rates, 16 * 8192.0, 8192.0, 4096.0, 16.0)  # waves without end: streams no longer matter
     whole = grouped_matmul_s(together, 16 * 8192.0, 8192.0, 4096.0, 16.0)
     assert wide.compute_s == pytest.approx(whole.compute_s, rel=0.05)
+
+
+GB300 = cluster(FACTS.accelerator("GB300"), gpus_per_node=8)
+
+
+def recipe_step(model: str, precision: str, stack: TrainingStack, **layout: int) -> TrainEstimate:
+    recipe = replace(recipe_with(seq_len=4096, global_batch=512, precision=precision, stack="nemo"), stack=stack)
+    shape: dict[str, Any] = {"dp": 8, "ep": 8, "zero": 1, "micro_batch": 4, **layout}
+    return estimate(TrainJob(model=load_model(model), recipe=recipe, layout=Layout(**shape), cluster=GB300))
+
+
+def test_recorded_steps_of_fused_experts_wait_for_no_host_and_hide_their_messages() -> None:
+    """Megatron-Bridge pull requests 3983, 4249 and 4606, in MXFP8; in 16 bits nothing changes, nor for ungated experts.
+
+    Of 16 micro-batches 15 have a pass beside them; a hidden message still slows that by its contention.
+    """
+    fused = FACTS.stack("nemo-2026")
+    plain = replace(fused, fused_experts=False)
+    for name, precision in (("Qwen3-30B-A3B", "bf16"), ("Nemotron-3-Nano-30B-A3B", "mxfp8")):
+        assert recipe_step(name, precision, fused).step_s == recipe_step(name, precision, plain).step_s
+    short = [dict(recipe_step("Qwen3-30B-A3B", "mxfp8", one, micro_batch=1).breakdown) for one in (plain, fused)]
+    assert short[0]["launch"] > 0.2 * sum(short[0].values())
+    assert short[1]["launch"] == 0.0
+    before, after = (dict(recipe_step("Qwen3-30B-A3B", "mxfp8", one).breakdown) for one in (plain, fused))
+    alone = dict(recipe_step("Qwen3-30B-A3B", "mxfp8", replace(plain, ep_overlap=0.0)).breakdown)["expert_parallel"]
+    contention = GB300.rates.value["train_contention"]
+    shown = (1 - fused.ep_overlap) * alone
+    assert before["expert_parallel"] == pytest.approx(shown)
+    assert after["expert_parallel"] == pytest.approx(shown / 16 + contention * alone * 15 / 16)
+
+
+def test_activation_of_fused_experts_is_part_of_their_product() -> None:
+    """Qwen3-30B-A3B: forward two halves of 768 read and one written for each of 8 experts of a token, in 16 bits."""
+    fused = FACTS.stack("nemo-2026")
+    plain = replace(fused, fused_experts=False)
+    lines = [dict(recipe_step("Qwen3-30B-A3B", "mxfp8", one).breakdown) for one in (plain, fused)]
+    tokens = 512 * 4096 / 8
+    moved = 48 * tokens * 8 * (2 * 768 + 768) * 2 * fused.pointwise_traffic
+    saved = [lines[0][name] - lines[1][name] for name in ("forward", "backward")]
+    rate = GB300.rates.value["dram_frac"] * GB300.rates.value["pointwise_frac"] * 8e12
+    assert saved[0] == pytest.approx(moved / rate, rel=0.05)
+    assert saved[1] == pytest.approx(5 / 3 * saved[0], rel=0.1)  # three read, the halves' gradients written
+    biased = [dict(recipe_step("gpt-oss-120b", "mxfp8", one).breakdown)["forward"] for one in (plain, fused)]
+    assert biased[0] == biased[1]  # the fused kernel has no biases
 
 
 def test_a_plain_all_to_all_sends_a_token_to_every_expert_and_node_dispatch_to_every_node() -> None:

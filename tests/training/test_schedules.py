@@ -20,7 +20,17 @@ from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.schedules import NAMES, SCHEDULES, Others, Pipe, bubble_s, in_flight, paired_frac, schedule_code
+from flopwise.training.schedules import (
+    NAMES,
+    SCHEDULES,
+    Others,
+    Pipe,
+    bubble_s,
+    in_flight,
+    own_paired_frac,
+    paired_frac,
+    schedule_code,
+)
 from named import FACTS, recipe_with
 
 Pass = tuple[str, int, int]  # F, B (towards the input), W (towards the weights) or both as one (BW); chunk; micro-batch
@@ -282,6 +292,19 @@ def test_as_many_passes_run_side_by_side_as_the_orders_have(name: str, stages: i
     found = float(paired_frac(schedule_code(name), Pipe(stages, 1, float(micros)))) * micros
     assert found == pytest.approx(pairs, abs=0.51)
     assert float(paired_frac(schedule_code("1f1b"), Pipe(stages, 1, float(micros)))) == 0.0
+
+
+@pytest.mark.parametrize(("stages", "chunks", "micros"), [(2, 2, 8), (4, 3, 16), (8, 2, 64), (8, 4, 16), (1, 1, 16)])
+def test_a_stack_that_pairs_passes_runs_those_alone_that_fill_the_pipeline(
+    stages: int, chunks: int, micros: int
+) -> None:
+    """The first rank's forward passes before its first backward pass, in the order of interleaved 1F1B."""
+    order = ORDERS["1f1b"](stages, micros, chunks) if stages > 1 else [[(("F", 0, 0),), (("B", 0, 0),)]]
+    alone = next(place for place, turn in enumerate(order[0]) if not turn[0][0].startswith("F"))
+    found = float(own_paired_frac(Pipe(stages, chunks, float(micros))))
+    assert found == pytest.approx(1 - alone / (micros * chunks))
+    assert float(own_paired_frac(Pipe(4, 1, 64.0))) == 0.0  # Megatron-Core wants virtual stages
+    assert float(own_paired_frac(Pipe(1, 1, 1.0))) == 0.0  # nothing to stand beside
 
 
 @pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.0, 0.0), (1.0, 1.0, 0.6)])

@@ -22,11 +22,12 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.cost.spec import with_power_limit
-from flopwise.errors import SpecError
+from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts import defaults
-from flopwise.facts.architecture import Model
+from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
+from flopwise.ops.tensors import parameters
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
@@ -78,14 +79,23 @@ SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "inter", "vocab", 
 
 
 @lru_cache(maxsize=512)
-def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool) -> Model:
-    """A dense model of a shape in the order of `SHAPE`: Llama-like when gated, GPT-like otherwise."""
+def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool, tied: bool = False) -> Model:
+    """A dense model of a shape in the order of `SHAPE`: Llama-like when gated, else GPT-like.
+
+    Without a gate, and with heads that GPT cannot have (grouped, or of another dimension): Nemotron-like.
+    """
     layers, width, heads, kv_heads, inner, vocab, longest, head_dim = shape
     if gated:
         config: dict[str, object] = {
             "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
             "num_key_value_heads": kv_heads, "intermediate_size": inner, "vocab_size": vocab,
-            "max_position_embeddings": longest, "tie_word_embeddings": False, "head_dim": head_dim,
+            "max_position_embeddings": longest, "tie_word_embeddings": tied, "head_dim": head_dim,
+        }  # fmt: skip
+    elif kv_heads < heads or head_dim * heads != width:
+        config = {
+            "model_type": "nemotron", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads, "intermediate_size": inner, "vocab_size": vocab, "head_dim": head_dim,
+            "max_position_embeddings": longest, "tie_word_embeddings": tied,
         }  # fmt: skip
     else:
         config = {
@@ -93,6 +103,12 @@ def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool) -> Model:
             "vocab_size": vocab, "n_positions": longest,
         }  # fmt: skip
     return model_from_config(config, name=name)
+
+
+HEAD_DIMS = (128, 64, 256, 96, 80, 192)
+"""Dimensions of a head that dense models have, commonest first."""
+SAME_SIZE = 0.01
+"""Relative difference of parameters within which a shape is that of a row."""
 
 
 def row_model(row: Row, facts: Facts) -> Model:
@@ -103,12 +119,41 @@ def row_model(row: Row, facts: Facts) -> Model:
     """
     total, active = number(row, "params"), number(row, "active_params")
     mixture = total is not None and active is not None and active < 0.9 * total
-    heads = whole(row, "num_heads", 0)
-    usual = {"num_kv_heads": heads, "head_dim": whole(row, "hidden", 0) // max(heads, 1)}
-    shape = tuple(whole(row, column, usual.get(column, 0)) for column in SHAPE)
+    shape = _printed_shape(row, facts)
     if mixture or not all(shape) or row.get("config"):
-        return stated_model(row, facts)
-    return _dense_model(row.get("model", ""), shape, gated=flag(row, "gated", default=True))
+        return _first_layers(stated_model(row, facts), whole(row, "num_layers", 0))
+    gated, name = flag(row, "gated", default=True), row.get("model", "")
+    model = _dense_model(name, shape, gated=gated)
+    if total is None or abs(parameters(model) / total - 1) <= SAME_SIZE:
+        return model
+    dims = shape[-1:] if row.get("head_dim") else (shape[-1], *HEAD_DIMS)
+    others = (_dense_model(name, (*shape[:-1], dim), gated=gated, tied=tied) for dim in dims for tied in (True, False))
+    return next((other for other in others if abs(parameters(other) / total - 1) <= SAME_SIZE), model)
+
+
+def _printed_shape(row: Row, facts: Facts) -> tuple[int, ...]:
+    """The shape that a row prints; heads of keys and values and their dimension of the named model if it is of it.
+
+    Else as many as there are query heads, which together are as wide as the model. 0: not known.
+    """
+    width, layers, heads = (whole(row, column, 0) for column in ("hidden", "num_layers", "num_heads"))
+    usual = {"num_kv_heads": heads, "head_dim": width // max(heads, 1)}
+    try:
+        stack = stated_model(row, facts).stacks[0]
+        first = next((i for kind in stack.kinds for i in kind.items if isinstance(i, Attend)), None)
+        if first is not None and (stack.width, stack.num_layers, first.heads) == (width, layers, heads):
+            usual = {"num_kv_heads": first.kv_heads, "head_dim": first.qk_dim}
+    except FlopwiseError:
+        pass  # a shape without a name of the catalog
+    return tuple(whole(row, column, usual.get(column, 0)) for column in SHAPE)
+
+
+def _first_layers(model: Model, layers: int) -> Model:
+    """The model cut to its first `layers` layers, as people run mixtures on few devices; whole if it has no more."""
+    first, *others = model.stacks
+    if not 0 < layers < first.num_layers:
+        return model
+    return replace(model, stacks=(replace(first, order=first.order[:layers]), *others))
 
 
 def usual_micro_batch(seq_len: int, stages: int, sequences: int | None) -> int:

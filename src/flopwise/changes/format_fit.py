@@ -35,6 +35,8 @@ from flopwise.values import dataclass
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
 """Formats in common use, which are compared by default."""
+LIKELY = 0.5
+"""Probability to fit from which a format is recommended."""
 LONGEST = 1 << 20
 """Tokens up to which contexts are looked at where a model names no longest one."""
 STEPS = 1024
@@ -56,6 +58,11 @@ class FormatFit:
     def weights_bytes(self) -> float:
         """On each device."""
         return dict(self.memory.items)["weights"]
+
+    @property
+    def likely(self) -> bool:
+        """True if one request fits with a probability of `LIKELY`."""
+        return (self.memory.fits_probability or 0.0) >= LIKELY
 
     def document(self) -> dict[str, Any]:
         """The row by key."""
@@ -101,10 +108,21 @@ class FitAnswer(Result):
     assumptions: tuple[str, ...]
 
     @property
+    def fitting(self) -> list[FormatFit]:
+        """The formats that hold a request: those that likely fit first, among these the published one, then by bits."""
+        rows = [row for row in self.formats if row.most_requests]
+        return sorted(rows, key=lambda row: (not row.likely, row.weights != self.model.checkpoint_format))
+
+    @property
+    def recommended(self) -> FormatFit | None:
+        """The published format if it likely fits, else the one with the most bits that does; None where none does."""
+        return next((row for row in self.fitting if row.likely), None)
+
+    @property
     def verdict(self) -> str:
         """The answer in a sentence: what fits, with how many requests, and what does not."""
         where, size = f"{self.num_gpus:,} x {self.accelerator.name}", f"{self.context:,} tokens"
-        fitting = [row for row in self.formats if row.most_requests]
+        fitting = self.fitting
         failing = [f"{row.weights} ({row.chance} chance)" for row in self.formats if not row.most_requests][:3]
         if not fitting:
             return f"No format fits {where} with a request of {size}: {', '.join(failing)}."

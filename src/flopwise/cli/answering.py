@@ -150,7 +150,7 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
         os.chdir(folder)
         try:
             with guard.reading_below(folder, run_files() if question["argv"][:1] == ["runs"] else ()):
-                reply = _run(question["argv"], send, ranks=question["ranks"])
+                reply = _run(command_line(question), send, ranks=question["ranks"])
             results = Path(folder) / RESULTS
             paths = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_symlink())
             reply["files"] = {path.relative_to(results).as_posix(): path.read_text("utf-8") for path in paths}
@@ -159,6 +159,16 @@ def _answer(question: Mapping[str, Any], guard: FileGuard, send: Callable[[Mappi
             with contextlib.suppress(AttributeError):  # an interrupt that still waits is this question's
                 signal.setitimer(signal.ITIMER_REAL, 0)
         return reply
+
+
+def command_line(question: Mapping[str, Any]) -> list[str]:
+    """The command line of a question; no service is simulated where that needs a compiler, if `compiles` is false."""
+    argv: list[str] = question["argv"]
+    if question["compiles"] or "--task=serve" not in argv:
+        return argv
+    from flopwise.serving.sim.fleet import is_compiled
+
+    return argv if is_compiled() else [*argv, "--no-simulate"]
 
 
 def _run(

@@ -488,9 +488,12 @@ def answer(
     write(*blocks, to=paper)
 
 
-def command_line(*words: str) -> str:
-    """The command line of `words` (`explain`, `train`) with the arguments of the running command."""
-    forms = {f"--{form}" for form in FORMS}
+def command_line(*words: str, without: Sequence[str] = ()) -> str:
+    """The command line of `words` (`explain`, `train`) with the arguments of the running command.
+
+    `without`: flags that it leaves out, as are those of the form of the answer.
+    """
+    forms = {f"--{form}" for form in FORMS} | set(without)
     arguments = [arg for arg in click.get_current_context().meta["flopwise.args"] if arg not in forms]
     return shlex.join(["flopwise", *words, *arguments])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flopwise.cost.precisions import Precision
-from flopwise.cost.rates import Rates, is_zero, precision
+from flopwise.cost.rates import USUAL_HEAD, Rates, is_zero, precision
 from flopwise.ops.types import Floats, Ints, ceil_div
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ STREAMS = "grouped_streams"
 PORTED = "ported_grouped."
 """Before a precision: rate of an engine's grouped products in it over that of the device's best; without one, 1."""
 """Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
-USUAL_HEAD = 128
-"""Dimension of a head at which attention's rates are measured."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
 
@@ -333,20 +331,36 @@ def flash_dim(dim: Ints) -> Ints:
     return next((size for size in FLASH_DIMS if dim <= size), -(-dim // 64) * 64)
 
 
-def score_dims(rates: Rates, qk_dim: Ints, v_dim: Ints) -> Floats:
+BACKWARD_SOFTMAX = 0.6
+"""Share of a score's time that its softmax takes backward, over the forward pass's: FlashAttention-3 (arXiv 2407.08608)
+figures 5 and 6, heads of 64 against 128: 0.85 of the rate backward, 0.77 forward."""
+
+
+def score_dims(
+    rates: Rates, qk_dim: Ints, v_dim: Ints, dtype: str = "bf16", frac: str = "attention_frac", softmax: float = 1.0
+) -> Floats:
     """Dimensions of a head, keys and values together, for which a score takes matrix units' time: padded as they pad.
 
-    A systolic array pads a dimension to its side, and the vector unit's softmax takes as long as the array takes for
-    one side more; counted so that a head of 128 is 128. Other devices pad as their kernels do.
+    The softmax of a score takes as long whatever the head's dimension. A systolic array pads a dimension to its side,
+    and the vector unit's softmax takes as long as the array takes for one side more. A GPU's core takes
+    `softmax_cycles` a score, in which it multiplies as many dimensions as its rate for heads of 128 (`frac`) allows;
+    larger heads gain nothing, since fewer scores fit a tile. Counted so that a head of 128 is 128. `softmax`: factor of
+    its share in the time of a score.
 
     Source: Cloud TPU documentation: arrays of 128 x 128, from TPU v6e on of 256 x 256; a softmax takes some ten
     operations a score on 8 x 128 lanes of four units, as many cycles as a side takes an array; checked by published
-    runs of 64k to 16M tokens with heads of 256 (study tpu-v5p-long in benchmarks/truth/training.csv).
-    Assumes: `flash_dim` elsewhere.
+    runs of 64k to 16M tokens with heads of 256 (study tpu-v5p-long in benchmarks/truth/training.csv). GPUs:
+    FlashAttention-3 (arXiv 2407.08608) section 3: 989 TFLOP/s of products, 3.9 of exponentials; figures 5 and 6: heads
+    of 256 run at 1.04 to 1.16 of the rate of 128, cuDNN's on B200 at the same.
+    Assumes: GPUs pad as `flash_dim` says; where cores or clock are not known, products alone count.
     """
     side = rates.matrix_unit_dim
     if side is None:
-        return flash_dim(qk_dim) + flash_dim(v_dim)
+        usual, padded = 2.0 * USUAL_HEAD, flash_dim(qk_dim) + flash_dim(v_dim)
+        share: Floats = softmax * rates.value["softmax_frac"] * rates.value[frac]
+        if np.any(share):
+            share = np.minimum(share * rates.peak_flops_per_s(dtype) / rates.peak_flops_per_s("bf16"), 1.0)
+        return padded + share * np.maximum(usual - padded, 0.0)
     usual = 2.0 * ceil_div(USUAL_HEAD, side) * side + side
     return 2.0 * USUAL_HEAD / usual * ((ceil_div(qk_dim, side) + ceil_div(v_dim, side)) * side + side)
 
@@ -395,7 +409,7 @@ def prefill_attention_s(
         blocks = np.ceil(query / QUERY_BLOCK)
         count = batch * heads * blocks
         keys = touched_keys(pairs / np.maximum(query, 1), context, keys_at_once)
-        per_key = 2.0 * QUERY_BLOCK * score_dims(rates, qk_dim, v_dim) * rates.num_sms / rate
+        per_key = 2.0 * QUERY_BLOCK * score_dims(rates, qk_dim, v_dim, dtype, frac) * rates.num_sms / rate
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys
         compute_s = np.maximum(rounds * keys * per_key, longest_s) + block_s * np.ceil(count / rates.num_sms)

@@ -41,6 +41,8 @@ RELATIVES: dict[str, tuple[str, ...]] = {
 """Families without measurements of their own and those that resemble them: HBM or GDDR memory, then nearest in time."""
 
 
+USUAL_HEAD = 128
+"""Dimension of a head at which attention's rates are measured."""
 CLOCK_HZ = 2e9
 CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s")
 """Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
@@ -247,6 +249,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     value, assumptions = resolve_parameters(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if accelerator.boost_clock_hz:
         value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
+    value["softmax_frac"] = value["softmax_cycles"] * _core_flops_per_cycle(accelerator) / (4.0 * USUAL_HEAD)
     cores = None if accelerator.kind in FEW_CORES else accelerator.num_sms
     if not cores:
         value |= dict.fromkeys((name for name in CYCLES if name in value), 0.0)  # they would follow one another on one
@@ -260,6 +263,14 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
         matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip
+
+
+def _core_flops_per_cycle(accelerator: Accelerator) -> float:
+    """16-bit operations of a GPU's core in a cycle; 0 where its cores or their clock are not known."""
+    peak = next((accelerator.peak[d] for d in SIXTEEN_BIT if d in accelerator.peak), 0.0)
+    if accelerator.kind != "gpu" or not accelerator.num_sms or not accelerator.boost_clock_hz:
+        return 0.0
+    return peak / (accelerator.num_sms * accelerator.boost_clock_hz)
 
 
 def _own_w(accelerator: Accelerator, watts: float | None) -> float | None:

@@ -130,6 +130,14 @@ def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
 
+def fuses_experts(software: TrainingStack, dtype: str) -> bool:
+    """True if the stack's kernel for gated experts in `dtype` holds their activation, too: no kernel waits for a count.
+
+    Source: `fused_experts` of data/stacks.json. Assumes: NVIDIA's recipes as published.
+    """
+    return software.fused_experts and grouped_kernel(software, dtype) == "fused"
+
+
 def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -> Rates:
     """`rates` at the boost clock as a training stack has them under a recipe in `dtype`.
 
@@ -138,8 +146,10 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
     Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel.
     """
     value = rates.value
-    scaled = value["train_scaled_frac"]
-    changed = {n: frac * scaled for n, frac in value.items() if n.startswith(RATES_OF_PRODUCTS) and n != FULL_RATE}
+    library = value["train_library_frac"] if software.library_products else 1.0
+    scaled = value["train_scaled_frac"] * library
+    changed = {n: frac * scaled for n, frac in value.items() if n.startswith(RATES_OF_PRODUCTS)}
+    changed[FULL_RATE] = value[FULL_RATE] * library
     flash = prod(value[name] for name in ATTENTION[software.attention_kernel])
     grouped = grouped_kernel(software, dtype)
     latent = value["latent_prefill_frac"] / value["attention_frac"]

@@ -64,7 +64,12 @@ def currency(text: str, known: Mapping[str, CurrencyRecord]) -> Currency:
             )
         return Currency(name, row.symbol)
     if equals:
-        usd = units.parse_count(rate, f"currency {name}: US dollars for one")
+        try:
+            usd = float(rate)
+        except ValueError:
+            raise SpecError(
+                f"currency {text[:40]!r}: {rate[:20]!r} is not a rate; write US dollars for one, such as {name}=1.08"
+            ) from None
         if not 0 < usd < 1e6:
             raise SpecError(f"currency {text!r}: {usd:g} US dollars for one is out of range; allowed: above 0 to 1e6")
         return Currency(name, _before(row.symbol), 1 / usd, f"1 {name} = {usd:.6g} USD, as given")

@@ -228,7 +228,8 @@ class OptionTable:
     def _best_rows(self, layouts: int) -> dict[int, list[int]]:
         """By the number of each option that meets the targets: the best row of each of so many layouts, best first.
 
-        Of batch limits that come out alike the largest: requests that are longer than others then wait for no place.
+        Of batch limits that come out alike the largest: requests that are longer than others then wait for no place. An
+        encoder's batches wait until they are full: of those at the same price the fastest.
         """
         rows = np.flatnonzero(self.allowed_rows())
         owner, starts = self.owner[rows], (self.ends - self.sizes)[self.owner[rows]]
@@ -237,7 +238,8 @@ class OptionTable:
         ]
         batch = self._column(lambda one: one.deployments.batch)[rows]
         score, instances, e2e_s = self.score[rows], self.instances[rows], self.latencies.e2e_s[rows]
-        order = np.lexsort((-batch, instances, score.round(9), of_layout, owner))
+        among_equals = e2e_s if self.workload.task == "encode" else -batch
+        order = np.lexsort((among_equals, instances, score.round(9), of_layout, owner))
         first = order[_begins(owner[order], of_layout[order])]
         first = first[np.lexsort((e2e_s[first], instances[first], score[first], owner[first]))]
         rows_of: dict[int, list[int]] = {}

@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 
 from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 from flopwise.cost.fabric import group_fabric
-from flopwise.cost.kernels import BLOCK, Timing, matmul_s, overlap_timing, work_bytes, work_s
+from flopwise.cost.kernels import (
+    BACKWARD_SOFTMAX,
+    BLOCK,
+    Timing,
+    matmul_s,
+    overlap_timing,
+    score_dims,
+    work_bytes,
+    work_s,
+)
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
+from flopwise.cost.sustained import BACKWARD_RATE, fuses_experts, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -304,7 +313,10 @@ def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
 
 def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
     """The kernels of one block at the boost clock, forward and backward, as the forward pass runs them."""
-    groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in _kernels(items, context)]
+    own = _kernels(items, context)
+    if has_fused_experts(items, context.recipe) and not any(isinstance(i, Experts) and i.bias for i in items):
+        own = [(group, trained) for group, trained in own if not all(map(_activates_experts, group))]
+    groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in own]
     timings = iter(_timings([part for _, parts in groups for part in parts], context))
     for group, parts in groups:
         for part in parts:
@@ -315,6 +327,22 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             yield kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
+
+
+def has_fused_experts(items: Sequence[Item], recipe: Recipe) -> bool:
+    """True if the gated experts of a block are fused kernels that hold activation, biases and limits.
+
+    Source: cuDNN frontend documentation, grouped GEMM with GLU and dGLU epilogues; Megatron-Bridge pull request 5620,
+    by which hybrids of state spaces, whose experts have no gate, ran without them in the containers 26.06 and 26.08.
+    Assumes: as `fuses_experts`.
+    """
+    if not fuses_experts(recipe.stack, recipe.precision):
+        return False
+    return any(_activates_experts(item) and isinstance(item, Pointwise) and item.gated for item in items)
+
+
+def _activates_experts(item: Item) -> bool:
+    return is_activation(item) and item.name.startswith("experts/")
 
 
 class _Part(NamedTuple):
@@ -570,7 +598,10 @@ def _seconds(
     slower = rates.matrix_unit_dim is None  # a systolic array is as fast backward
     computes_s = timing.compute_s
     if work.kind == "attention" and work.name.endswith(GRADIENT) and slower and not eager:
-        computes_s = timing.compute_s / BACKWARD_RATE
+        forward, backward = (
+            score_dims(rates, work.qk_dim, work.v_dim, dtype, softmax=f) for f in (1.0, BACKWARD_SOFTMAX)
+        )
+        computes_s = timing.compute_s / BACKWARD_RATE * (backward / forward)
         seconds = seconds + computes_s - timing.compute_s
     moved = work_bytes(work, weight_bits=8.0 * wide, act_bytes=wide, kv_bytes=wide) * min(scale, 1.0)
     waits = timing.memory_s * scale >= timing.compute_s

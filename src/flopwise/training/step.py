@@ -20,7 +20,7 @@ from flopwise.ops.columns import ascending, runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
+from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, own_paired_frac, paired_frac
 from flopwise.training.stages import FULL, mode_index
 from flopwise.training.step_table import STAGE_PARTS, StepTable
 from flopwise.training.stragglers import STRAGGLERS, waiting_frac
@@ -98,9 +98,9 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     if piped:
         others = others_s(table, recompute, degree, inner, layout.schedule)
         parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
-    if any_of(layout.schedule, lambda schedule: schedule.pairs):
+    if hides_beside(table, layout.schedule):
         beside = table.stage_beside_s[recompute, degree, inner]
-        parts[ROUTED] = parts[ROUTED] - hidden_beside_s(layout.schedule, pipe, beside)
+        parts[ROUTED] = parts[ROUTED] - hidden_beside_s(table, layout.schedule, pipe, beside)
     if recipe.documents is not None:
         each = np.asarray(layout.zero) > 2
         parts[WAITING] = num_micro * stage_s * recipe.documents.waiting_frac(micro, dp, num_micro, each=each)
@@ -179,12 +179,20 @@ def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedul
     return Others(others.total_s, weight_s, np.maximum(whole + messages / passes, 0.0))
 
 
-def hidden_beside_s(schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
+def hides_beside(table: StepTable, schedule: Ints) -> bool:
+    """True if messages may hide beside passes of other micro-batches: by the schedule, or the stack."""
+    return table.pairs_passes or any_of(schedule, lambda one: one.pairs)
+
+
+def hidden_beside_s(table: StepTable, schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
     """Seconds a step of messages that hide beside other passes, `beside_s` of each micro-batch that has one beside it.
 
-    Source: `paired_frac`; `BlockTimes.lines`. Assumes: as there.
+    Source: `paired_frac`, `own_paired_frac`; `BlockTimes.lines`. Assumes: as there.
     """
-    return paired_frac(schedule, pipe) * pipe.micro_batches * beside_s * (np.asarray(pipe.stages) > 1)
+    share = paired_frac(schedule, pipe) * (np.asarray(pipe.stages) > 1)
+    if table.pairs_passes:
+        share = np.maximum(share, own_paired_frac(pipe))
+    return share * pipe.micro_batches * beside_s
 
 
 def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: Ints, passes_s: Floats) -> Floats:
@@ -230,9 +238,11 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
     num_micro = table.recipe.global_batch / (layout.dp * table.inner.micro_batch[inner])
     busiest = sum(parts[name] for name in table.lines)
     mean = {name: num_micro * table.model_parts[mode, i, inner] / pp for i, name in enumerate(table.lines)}
-    if any_of(layout.schedule, lambda schedule: schedule.pairs):
+    if hides_beside(table, layout.schedule):
         beside = table.model_beside_s[mode, inner] / pp
-        mean[ROUTED] = mean[ROUTED] - hidden_beside_s(layout.schedule, Pipe(pp, layout.interleave, num_micro), beside)
+        mean[ROUTED] = mean[ROUTED] - hidden_beside_s(
+            table, layout.schedule, Pipe(pp, layout.interleave, num_micro), beside
+        )
     imbalance = np.where(pp > 1, np.maximum(busiest - sum(mean.values()), 0.0), 0.0)
     shown = {name: np.where(pp > 1, mean[name], parts[name]) for name in table.lines}
     return {**shown, "stage_imbalance": imbalance, **{k: v for k, v in parts.items() if k not in shown}}

@@ -302,10 +302,11 @@ class StepFigures(Ledger):
         """Messages of experts hidden behind passes of other micro-batches; None where none run so."""
         pipe = Pipe(self.pp, int(self.layout.interleave), self.micro_batches)
         each = float(self.table.model_beside_s[self.mode, 0]) / self.pp
-        hidden = number(hidden_beside_s(self.layout.schedule, pipe, each))
+        hidden = number(hidden_beside_s(self.table, self.layout.schedule, pipe, each))
         if not hidden:
             return None
         name = schedule_text(int(self.layout.schedule), int(self.layout.interleave))
+        name = self.software.name if self.table.pairs_passes else name
         text = f"messages that {name} overlaps with other passes, less the slowdown of those passes"
         return self.add_time("overlapped with other passes", hidden, text, self.num_micro, setting("stages", self.pp))
 

@@ -29,6 +29,7 @@ from flopwise.training.blocks import (
     BoostedKernels,
     Kernels,
     block_kernels,
+    has_fused_experts,
     tensor_parallel_s,
 )
 from flopwise.training.frozen import split_model
@@ -97,6 +98,7 @@ class StepTable:
     lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
     fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
+    pairs_passes: bool = False  # experts' messages run beside passes of other micro-batches, whatever the schedule
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
     jitter_frac: float = JITTER_FRAC  # standard deviation of step times between ranks, over their mean
 
@@ -173,6 +175,7 @@ def step_table(
         frozen_bytes=still, floor_s=np.stack([most(floor) for floor in floors]), kernels=kernels, partials=partials,
         fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
         lines_by_block=lines, matrices=matrices,
+        pairs_passes=any(has_fused_experts(items, recipe) for items, _, _ in block_list(model)),
         **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
     )  # fmt: skip
 
@@ -487,9 +490,12 @@ def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *
 
     Source: host time of a launch by stack (data/stacks.json); PyTorch eager dispatch of an expert's product, 5-10 µs;
     Megatron Core MoE report (arXiv:2603.07685) on hosts that fine-grained experts keep busy: experts with a capacity,
-    whose shapes are known, and counts that stay on the device need no host.
+    whose shapes are known, and counts that stay on the device need no host; Megatron-Bridge pull requests 3983, 4249
+    and 4606: a step of fused experts is recorded as one CUDA graph, which starts at once.
     Assumes: one launching thread a GPU.
     """
+    if has_fused_experts(items, recipe):
+        return np.zeros(ep.shape)
     software, passes = recipe.stack, 3.0 if block.backward else 1.0
     adapters = [] if recipe.lora is None else adapter_matrices(items, recipe.lora)
     total: Floats = passes * (len(items) + len(adapters)) * software.launch_s

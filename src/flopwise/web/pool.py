@@ -30,9 +30,10 @@ SEARCHES = ("assess", "check", "plan")
 MACHINES = "--provider=aws --gpu=l4 --gpu=l40s --gpu=a100-80gb --gpu=h100 --json"
 WARM_UP = tuple(
     Question("plan", tuple(f"plan Llama-3.1-8B {line} {MACHINES}".split()), {})
-    for line in ("--task=serve --rate=1 --no-simulate", "--task=finetune --lora=8 --tokens=10M")
+    for line in ("--task=serve --rate=1", "--task=finetune --lora=8 --tokens=10M")
 )
-"""What each process is asked while nobody asks: the first plan of a person finds modules and facts loaded."""
+"""What each process is asked while nobody asks: the first plan of a person finds modules, facts and the compiled
+simulator loaded."""
 QUIET_S = 0.1
 """How long nobody may have asked before a warm-up that made way for a question is taken up again."""
 PATIENCE_S = 0.3
@@ -131,10 +132,15 @@ class Worker:
         while "ready" not in await self._message():
             pass
 
-    async def ask(self, question: Question, listener: Listener | None) -> Reply:
-        """The reply to one question. Raises: LostError."""
+    async def ask(self, question: Question, listener: Listener | None, *, compiles: bool = True) -> Reply:
+        """The reply to a question; not `compiles`: no simulation where that takes a compiler. Raises: LostError."""
         await self.ready()
-        await self._send({"argv": question.argv, "files": dict(question.files), "ranks": listener is not None})
+        await self._send(
+            {
+                "argv": question.argv, "files": dict(question.files), "ranks": listener is not None,
+                "compiles": compiles,
+            }
+        )  # fmt: skip
         while "code" not in (message := await self._message()):
             if listener is not None and "progress" in message:
                 listener.note(*message["progress"])
@@ -145,7 +151,7 @@ class Worker:
 
     async def warm_up(self, question: Question) -> None:
         """Answer a question that nobody asked."""
-        await self.ask(question, None)
+        await self.ask(question, None, compiles=False)
         self.warm_ups += 1
 
     async def stop(self) -> None:

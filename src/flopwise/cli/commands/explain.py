@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import choice, whole
+from flopwise.options import choice, options_of, whole
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -104,10 +104,34 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: b
     spellings = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
     advice = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
-    options.answer(advice, shape_lines, figure=figure_of if explain else None)
+    options.answer(advice, shape_lines, figure=figure_of if explain else None, further=_whole(model, machines, given))
 
 
 command.forms = (shapes,)
+OF_BOTH, OF_TASK = (
+    ("tp", "ep"),
+    {
+        "train": ((DataSpec, ("seq",)), (TrainingSpec, ("precision", "stack", "attention", "offload"))),
+        "serve": ((ServingSpec, ("weights", "kv_dtype", "engine")),),
+    },
+)
+"""Options of a pass that the whole step, or the service, keeps."""
+
+
+def _whole(model: str, machines: MachineSpec, given: Mapping[str, Any]) -> dict[str, str]:
+    """The line of the step, or the service, that the pass is part of."""
+    stated, task = options.spellings(click.get_current_context()), given["task"]
+    words = ["flopwise", task, model, "--gpu", machines.gpu or "", *_stated(SharedSpec, OF_BOTH, given, stated)]
+    for spec, names in OF_TASK[task]:
+        words += _stated(spec, names, given, stated)
+    ranks = (given["tp"] or 1) * (given["ep"] or 1)
+    if task == "train" and ranks > 1 and not machines.counted:
+        words += ["--gpus", str(ranks)]
+    return {"The whole step" if task == "train" else "The whole service": shlex.join(words)} if machines.gpu else {}
+
+
+def _stated(spec: type, names: Sequence[str], given: Mapping[str, Any], stated: Container[str]) -> list[str]:
+    return [word for name in names if name in stated for word in options_of(spec)[name].arguments(given[name])]
 
 
 def _forward(other: options.QuestionCommand, arguments: list[str]) -> None:

@@ -21,9 +21,6 @@ from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
 if TYPE_CHECKING:
     from flopwise.changes.format_fit import FitAnswer, FormatFit
 
-LIKELY = 0.5
-"""Odds from which a format is recommended."""
-
 
 @options.command(
     "fit",
@@ -105,11 +102,10 @@ def _quality_share(row: FormatFit) -> str | None:
 
 
 def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
-    """The line that goes deeper: the format with the most bits that likely fits, or the machines that do where none."""
+    """The line that goes deeper: the recommended format's, or that of machines that hold the model."""
     lengths = ["--input", str(answer.context - answer.output_tokens)]
     lengths += ["--output", str(answer.output_tokens)] if answer.output_tokens else []
-    likely = [row for row in answer.formats if row.most_requests and (row.memory.fits_probability or 0.0) >= LIKELY]
-    best = next(iter(likely), None)
+    best = answer.recommended
     if best is None:
         wanted = "--task serve --concurrency 1" if answer.output_tokens else "--task encode --rate 1"
         return {"Machines that it fits": shlex.join(["flopwise", "plan", answer.model.name, *wanted.split(), *lengths])}

@@ -181,7 +181,9 @@ def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
         answer = api.sweep(points, advance=progress, **how)
     if output_file is not None:
         api.write_sweep(answer, output_file)
-    options.answer(answer, sweep_blocks)
+    first = next((one for one in answer.planned if one.plan is not None and one.plan.plans), None)
+    named = {} if first is None else {f"{first.name}: {what}": line for what, line in further(first.plan).items()}
+    options.answer(answer, sweep_blocks, further=named)
     if not answer.num_planned:
         missing = [f"{p.name}: {p.reasons[0] if p.reasons else 'no plan meets every target'}" for p in answer.planned]
         raise InfeasibleError("no workload of the sweep has a plan that meets every target", missing[:10])

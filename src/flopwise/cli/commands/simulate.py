@@ -215,15 +215,23 @@ KEPT = (
     (ServingSpec, ("weights", "kv_dtype", "engine")),
 )
 """What a plan of the same load keeps."""
+SESSIONS = ("rate", "input_tokens", "output_tokens", "turns", "think_s", "tool_share", "tool_pause")
+"""What it keeps of the traffic of sessions."""
 
 
 def _further(run: SimulateAnswer, given: Mapping[str, Any]) -> dict[str, str]:
     """The line that ranks the machines for this load; none where no rate is known."""
     trace, stated = run.simulated.trace, options.spellings(click.get_current_context(), settings=True)
-    if not isfinite(trace.requests_per_s) or given["users"] or given["turns"]:
+    if not isfinite(trace.requests_per_s) or given["users"]:
         return {}
-    words = ["flopwise", "plan", run.job.model.name, "--task", "serve", "--rate", f"{trace.requests_per_s:.3g}"]
-    words += ["--input", f"{trace.prompt.mean():.0f}", "--output", f"{trace.output.mean():.0f}"]
+    words = ["flopwise", "plan", run.job.model.name, "--task", "serve"]
+    if given["turns"]:
+        for name in SESSIONS:
+            if name in stated:
+                words += options_of(Traffic)[name].arguments(given[name])
+    else:
+        words += ["--rate", f"{trace.requests_per_s:.3g}"]
+        words += ["--input", f"{trace.prompt.mean():.0f}", "--output", f"{trace.output.mean():.0f}"]
     for name, limit in zip(TARGETS, run.slo, strict=True):
         if limit is not None:
             words += [f"--{name}", f"{given[name].percentile}={limit:g}s"]

@@ -74,7 +74,8 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, 
         options.refuse(OF_RUNS, "does not go with --compare, which covers steps in all layouts; leave it out")
         values = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
         comparison = compared(model, gpus=given["gpus"], weak=weak, **values)
-        options.answer(comparison, scaling_lines, scaling_document, verdict=scaling_verdict)
+        fastest = {"A step of the fastest layout": options.command_line("train", without=("--compare", "--weak"))}
+        options.answer(comparison, scaling_lines, scaling_document, verdict=scaling_verdict, further=fastest)
         return
     if weak:
         raise options.usage_error("--weak sets how --compare scales the batch; give --compare, too")

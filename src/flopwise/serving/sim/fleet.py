@@ -57,6 +57,12 @@ def cache_folder(*, shared: bool = False) -> Path | None:
     return None
 
 
+def is_compiled(*, shared: bool = False) -> bool:
+    """True if compiled code is kept, so that `core` reads it; `shared` as there."""
+    folder = cache_folder(shared=shared)
+    return folder is not None and any(folder.rglob("*.nbc"))
+
+
 @contextmanager
 def _first_compilation(folder: Path | None, on_compile: Callable[[], None] | None) -> Iterator[None]:
     """Of processes that need the same code for the first time one compiles it, and the others wait and read it."""
