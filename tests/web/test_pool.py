@@ -27,8 +27,8 @@ class _Answering(Worker):
     async def ready(self) -> None:
         """It is."""
 
-    async def ask(self, question: Question, listener: Listener | None) -> Reply:
-        del listener
+    async def ask(self, question: Question, listener: Listener | None, *, compiles: bool = True) -> Reply:
+        del listener, compiles
         await asyncio.sleep(60 if question.argv == (ENDLESS,) else 0.01)
         return Reply(0, str(self.number), "", (), (), {})
 
