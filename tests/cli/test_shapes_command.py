@@ -61,7 +61,6 @@ def test_examples_of_the_help_run(run: Run, line: str) -> None:
         ("explain gpt2 --gpu h100 --ep 2", "no experts"),
         ("explain gpt2 --gpu h100 --depth 2", "--depth"),
         ("explain resnet50 --gpu h100", "roofline"),
-        ("explain bert-base-uncased --gpu h100 --task serve", "does not generate"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(run: Run, line: str, said: str) -> None:

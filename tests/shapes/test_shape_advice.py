@@ -204,3 +204,27 @@ def test_every_kind_of_model_gets_its_table_and_only_worthy_advice(name: str) ->
         assert all(a.needed or a.gain_frac >= WORTH for a in answer.advice)
         assert all(a.gain_s < answer.pass_s for a in answer.advice)
         assert not {a.what for a in answer.advice} & {f.what for f in answer.fine}
+
+
+def test_an_encoder_is_reviewed_over_whole_prompts() -> None:
+    """BERT-large (arXiv 1810.04805), by hand: 24 layers of width 1024, each token sees all others of its sequence."""
+    answer = advise("bert-large-uncased", gpu="l4", task="serve", batch=4, seq=256)
+    products = {o.name: (o.m, o.layers, o.flops) for o in answer.operations if o.kind == "matmul" and o.layers == 24}
+    assert sum(times * flops for _, times, flops in products.values()) == 24 * 2 * 1024 * (4 * 1024**2 + 8 * 1024**2)
+    assert {rows for rows, _, _ in products.values()} == {4 * 256}
+    (attend,) = (o for o in answer.operations if o.kind == "attention")
+    assert attend.flops == 4 * (2 * 2 * 256 * 256 * 1024)
+    assert ("pass", "forward over 4 x 256 tokens on one rank") in answer.settings
+    assert "cache" not in dict(answer.settings)["serving"]
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("ViT-L/16", 197), ("CLIP ViT-L/14", 257)])
+def test_a_pass_of_a_vision_model_takes_what_a_request_takes(name: str, tokens: int) -> None:
+    """An engine without time of its own for a request: all of it is the pass; a second tower is part of it."""
+    answer = advise(name, gpu="l4", task="serve", batch=4)
+    served = flopwise.serve(name, gpu="l4", max_batch=4)
+    assert dict(answer.settings)["pass"].startswith(f"forward over 4 x {tokens} tokens")
+    assert answer.pass_s == pytest.approx(served.estimate.ttft_s.value, rel=1e-9)
+    around = 2e-3  # the estimate has one block of what stands before and after the layers
+    assert answer.kernels_s == pytest.approx(answer.pass_s, rel=around)
+    assert any(o.name.startswith("text/") for o in answer.operations) == name.startswith("CLIP")

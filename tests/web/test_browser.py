@@ -518,6 +518,50 @@ def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pyte
     expect(page.locator("section", has_text="Roofline").last).to_contain_text(units.format_seconds(found["pass_s"]))
 
 
+def test_the_roofline_of_an_encoder_holds_each_operation(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/estimate?question=serve&model=bge-m3&gpu=l4&input=256&max_batch=4")
+    settled(page)
+    section = page.locator("section", has=page.get_by_role("heading", name="Roofline of"))
+    found = _printed("explain bge-m3 --gpu l4 --task serve --batch 4 --seq 256", capsys)
+    expect(section).to_contain_text(f"{units.format_seconds(found['pass_s'])}, ")
+    section.locator("summary").click()
+    expect(section.get_by_role("row")).to_have_count(1 + sum(one["seconds"] > 0 for one in found["operations"]))
+    name = max(found["operations"], key=lambda one: one["flops"])["name"]
+    for origin in ("pass", f"rate of {name}"):
+        section.locator(f"[data-origin='{origin}'] button").click()
+        expect(page.get_by_role("dialog").locator("summary").first).to_contain_text(f"{origin}: ")
+        page.keyboard.press("Escape")
+
+
+def test_a_network_without_layers_is_one_point_with_its_provenance(page: Page) -> None:
+    page.goto("/estimate?question=roofline&model=resnet50&gpu=l4&batch=32")
+    section = page.locator("section", has=page.get_by_role("heading", name="Roofline of"))
+    expect(section).to_contain_text("its layers are not")
+    section.locator("[data-origin='FLOP per byte'] button").click()
+    expect(page.get_by_role("dialog").locator("summary").first).to_contain_text("FLOP / bytes moved")
+    page.keyboard.press("Escape")
+    section.locator(".chart[data-drawn]").scroll_into_view_if_needed()
+    click_datum(page, "Rate of the work", 1, 0)
+    expect(page.get_by_role("dialog").locator("summary").first).to_contain_text("max(compute time, memory time)")
+
+
+def test_the_timeline_of_a_run_has_a_table(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    page.goto("/serve?model=gpt2&gpu=l4&rate=2&input=512&output=64&duration=1min&seed=3")
+    settled(page)
+    line = _printed("simulate gpt2 --gpu l4 --rate 2 --input 512 --output 64 --duration 1min --seed 3", capsys)[
+        "timeline"
+    ]
+    page.locator("summary", has_text="The values of these pictures").click()
+    rows = page.get_by_role("region", name=re.compile("Every .* of|All times")).get_by_role("row")
+    expect(rows.last.get_by_role("cell").first).to_have_text(units.format_seconds(line["time_s"][-1]))
+    every = -(-(len(line["time_s"]) - 1) // 49)
+    assert rows.count() <= 52
+    expect(rows.nth(3).get_by_role("cell").nth(1)).to_have_text(f"{line['running'][2 * every]:g}")
+    rows.nth(3).locator("[data-origin^='running requests at'] button").click()
+    expect(page.get_by_role("dialog")).to_contain_text("simulated: the state at that time")
+    expect(page.get_by_role("dialog")).to_contain_text("running on average")
+
+
 def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     page.goto("/estimate?question=serve&model=gpt2&gpu=l4&concurrency=4&input=512&output=256")
     settled(page)

@@ -88,43 +88,79 @@ def test_a_changed_question_waits_for_the_process_that_its_predecessor_is_stoppe
 
 
 class _Warm(_Answering):
-    """A process whose warm-ups take longer than a question may wait."""
+    """A process whose warm-ups take as long as their words say."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.warm_ups = 0
+        self.begun = 0
 
     async def warm_up(self, question: Question) -> None:
-        await asyncio.sleep(0.05 if question.argv == () else 30)
+        self.begun += 1
+        await asyncio.sleep(float(*question.argv))
         self.warm_ups += 1
 
 
-def test_each_process_is_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_file, "WARM_UP", (_question("plan"),))
+def test_each_process_is_warmed_up_but_for_what_it_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_file, "WARM_UP", (_question("plan", "0.05"), _question("plan", "0")))
 
-    async def warmed() -> list[int]:
+    async def warmed() -> list[list[int]]:
         pool = Pool(2, 8)
         pool._workers = [_Warm(number) for number in range(2)]
         pool._free = [*pool._workers]
+        found = []
         await pool.start()
-        return [worker.warm_ups for worker in pool._workers if isinstance(worker, _Warm)]
+        found.append([worker.warm_ups for worker in pool._workers])
+        await _number(pool, "simulate")
+        await pool.warm_up([_question("simulate", "0")])
+        found.append([worker.warm_ups for worker in pool._workers])
+        return found
 
-    assert asyncio.run(warmed()) == [1, 1]
+    once, (first, second) = asyncio.run(warmed())
+    assert once == [2, 2]
+    assert {first, second} == {2, 3}
 
 
-def test_a_question_does_not_wait_for_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_file, "WARM_UP", (_question("plan", ENDLESS),))
+@pytest.mark.parametrize(("noun", "lasts_s"), [("plan", "1.5"), ("gpus", "1.5")])
+def test_a_warm_up_makes_way_for_a_question_and_is_taken_up_again(
+    noun: str, lasts_s: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_file, "WARM_UP", ())
 
-    async def answered() -> tuple[str, int, int]:
+    async def answered() -> tuple[str, list[int]]:
         pool, only = Pool(1, 8), _Warm(7)
         pool._workers, pool._free = [only], [only]
-        starting = asyncio.create_task(pool.start())
+        warming = asyncio.create_task(pool.warm_up([_question("memory", lasts_s)]))
         await asyncio.sleep(0.02)
-        number = await asyncio.wait_for(_number(pool, "gpus"), 5)
-        await asyncio.wait_for(starting, 5)
-        return number, only.stops, only.warm_ups
+        number = await asyncio.wait_for(_number(pool, noun), 1)
+        before = [only.stops, only.warm_ups]
+        await asyncio.wait_for(warming, 9)
+        return number, [*before, only.begun, only.warm_ups]
 
-    assert asyncio.run(answered()) == ("7", 1, 0)
+    assert asyncio.run(answered()) == ("7", [1, 0, 2, 1])
+
+
+def test_a_short_question_waits_for_a_warm_up_that_is_about_to_end() -> None:
+    """Pages ask for names of models and devices as they open: else no process of two would ever be warm."""
+
+    async def answered() -> tuple[str, list[int]]:
+        pool, only = Pool(1, 8), _Warm(7)
+        pool._workers, pool._free = [only], [only]
+        warming = asyncio.create_task(pool.warm_up([_question("memory", "0.1")]))
+        await asyncio.sleep(0.02)
+        number = await _number(pool, "gpus")
+        await warming
+        return number, [only.stops, only.begun, only.warm_ups]
+
+    assert asyncio.run(answered()) == ("7", [0, 1, 1])
+
+
+def test_searches_go_to_the_warm_process_and_other_questions_elsewhere() -> None:
+    async def numbers() -> tuple[str, str]:
+        pool = _pool()
+        pool._workers[1].warm_ups = 1
+        return await _number(pool, "gpus"), await _number(pool, "plan")
+
+    assert asyncio.run(numbers()) == ("0", "1")
 
 
 def test_what_is_asked_to_warm_up_has_a_plan() -> None:

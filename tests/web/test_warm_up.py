@@ -20,7 +20,7 @@ def test_it_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
         warm_up.begin()
         assert task is not None
         assert warm_up._task is task
-        await task
+        await warm_up.end()
         assert warm_up._process is not None
         assert warm_up._process.returncode == 0
         await warm_up.close()
@@ -33,7 +33,8 @@ def test_it_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def ended() -> int | None:
         warm_up = SimulatorWarmUp()
-        await warm_up.close()  # of one that has not begun there is nothing to end
+        await warm_up.end()  # of one that has not begun there is nothing to await
+        await warm_up.close()
         warm_up.begin()
         await warm_up.close()  # while it starts
         assert warm_up._process is not None

@@ -212,7 +212,7 @@ class Runner:
         layers: Floats = stack.num_layers
         for tower in self.model.stacks[1:]:
             if runs(self.model, tower) and np.any(load.encoded):
-                total = total.plus(self._stack(tower, self._tower_load(tower, load), split))
+                total = total.plus(self._stack(tower, self.tower_load(tower, load), split))
                 layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
         total = total.plus(added) if (added := self.added_kernels(load, split)) is not None else total
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
@@ -315,7 +315,7 @@ class Runner:
                     total = total + 2.0 * count * (4.0 * self.own_rates.value["kernel_s"] + moved_s)
         return np.where(np.asarray(split.dp) > 1, total, 0.0)
 
-    def _tower_load(self, tower: Stack, load: StepLoad) -> StepLoad:
+    def tower_load(self, tower: Stack, load: StepLoad) -> StepLoad:
         """The load of a tower beside the first stack: whole prompts, of its own number of tokens."""
         tokens = load.encoder if tower.tokens_per_sample is None else tower.tokens_per_sample
         prompts = np.maximum(load.encoded, 1.0)

@@ -14,6 +14,8 @@ from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, number
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Figure, term
 from flopwise.results import Result, attributes, notes
+from flopwise.serving.iteration import prompt
+from flopwise.serving.memory import generates
 from flopwise.shapes.clocks import Clock, TrainingClock
 from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte, ridge_flops_per_byte, scalar
 from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
@@ -42,7 +44,8 @@ class StackTime(NamedTuple):
 class ShapeAnswer(Result):
     """The kernels of a pass on one rank, and what to change. Seconds are of one pass.
 
-    A pass is a micro-batch forward and backward (`train`), or a step that gives each sequence one token (`serve`).
+    A pass is a micro-batch forward and backward (`train`), or a step that gives each sequence one token (`serve`;
+    of a model that generates none, a forward pass over all sequences).
     """
 
     clock: Clock
@@ -76,8 +79,13 @@ class ShapeAnswer(Result):
             way = ("recipe", f"{recipe.precision}, {recipe.attention} attention, {recipe.stack.name}")
         else:
             findings += _link_findings(case)
-            work = f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached"
-            way = ("serving", f"weights {clock.weights.name}, cache {clock.kv_dtype.name}, {clock.engine.name}")
+            work, cache = f"one token for each of {clock.batch:,} sequences with {clock.seq:,} tokens cached", ""
+            if generates(clock.model):
+                cache = f"cache {clock.kv_dtype.name}, "
+            else:
+                tokens = float(prompt(clock.model, clock.seq).tokens)
+                work = f"forward over {clock.batch:,} x {tokens:,.0f} tokens on one rank"
+            way = ("serving", f"weights {clock.weights.name}, {cache}{clock.engine.name}")
         advice = (finding for finding in findings if isinstance(finding, Advice))
         return cls(
             clock=clock, pass_s=now_s, operations=case.kernels,

@@ -16,8 +16,8 @@ from flopwise.facts.software import Engine, TrainingStack
 from flopwise.ops.flops import encoder_tokens, runs
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.types import Array, Ints
-from flopwise.serving.iteration import Runner, StepLoad
-from flopwise.serving.memory import ServingLayout
+from flopwise.serving.iteration import Runner, StepLoad, whole_prompts
+from flopwise.serving.memory import ServingLayout, generates
 from flopwise.serving.precision import product_path
 from flopwise.shapes.kernels import KernelShape, blocks, kernel_names, kernel_shape, scalar
 from flopwise.training.blocks import BlockContext, BoostedKernels, block_kernels, kernels_of
@@ -33,8 +33,11 @@ MESSAGES = ("tensor_parallel", "context_parallel", "expert_parallel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeClock:
-    """Times a step in which each of `batch` sequences with `seq` cached tokens gets one token."""
+class EngineClock:
+    """Times a step in which each of `batch` sequences with `seq` cached tokens gets one token.
+
+    Of a model that generates none it is one pass over `batch` prompts of `seq` tokens.
+    """
 
     model: Model
     cluster: Cluster
@@ -65,15 +68,18 @@ class DecodeClock:
     ) -> Array:
         """Seconds of a step, messages and the engine's own time included; shape (n,)."""
         sequences = np.atleast_1d(self.batch if batch is None else batch)
-        load = StepLoad(decode_batch=sequences, decode_context=float(seq or self.seq))
         split = ServingLayout(tp=np.atleast_1d(self.tp if tp is None else tp))
-        return np.atleast_1d(self.runner(model).step(load, split).seconds)
+        return np.atleast_1d(self.runner(model).step(self._load(sequences, seq or self.seq), split).seconds)
 
     @property
     def step(self) -> tuple[StepLoad, ServingLayout]:
         """The load of the step, and how ranks share it."""
-        load = StepLoad(decode_batch=self.batch, decode_context=float(self.seq))
-        return load, ServingLayout(tp=self.tp)
+        return self._load(self.batch, self.seq), ServingLayout(tp=self.tp)
+
+    def _load(self, batch: Ints, seq: int) -> StepLoad:
+        if not generates(self.model):
+            return whole_prompts(self.model, batch, seq)
+        return StepLoad(decode_batch=batch, decode_context=float(seq))
 
     def messages_s(self) -> float:
         """Seconds of a step in messages."""
@@ -81,17 +87,24 @@ class DecodeClock:
 
     def kernels(self, pass_s: float) -> tuple[KernelShape, ...]:
         """Every kernel of the step as a row."""
-        return tuple(self._rows(self.model.stacks[0], pass_s))
+        (load, split), runner = self.step, self.runner()
+        passes = [("", self.model.stacks[0], load)]
+        if np.any(load.encoded):
+            towers = [tower for tower in self.model.stacks[1:] if runs(self.model, tower)]
+            passes += [(f"{tower.name}/", tower, runner.tower_load(tower, load)) for tower in towers]
+        return tuple(row for name, part, each in passes for row in self._rows(name, part, each, split, pass_s))
 
-    def _rows(self, part: Stack, pass_s: float) -> Iterator[KernelShape]:
+    def _rows(
+        self, prefix: str, part: Stack, load: StepLoad, split: ServingLayout, pass_s: float
+    ) -> Iterator[KernelShape]:
         runner = self.runner()
         for place, layers, items in blocks(part):
             labels = kernel_names(items, fused=True)
-            for kernel in runner.kernels_of(items, *self.step, inside=place is not None):
-                name = labels.get(kernel.work.name, kernel.work.name)
+            for kernel in runner.kernels_of(items, load, split, inside=place is not None):
+                name = prefix + (f"{place}: " if place else "") + labels.get(kernel.work.name, kernel.work.name)
                 bound = scalar(kernel.timing.memory_s) >= scalar(kernel.timing.compute_s)
                 yield kernel_shape(
-                    runner.rates, kernel.work, name=f"{place}: {name}" if place else name, layers=layers, forward=True,
+                    runner.rates, kernel.work, name=name, layers=layers, forward=True,
                     dtype=kernel.dtype, seconds=kernel.timing.seconds, memory_bound=bound, pass_s=pass_s,
                     weight_bits=kernel.weight_bits, kv_bytes=runner.kv_bytes,
                 )  # fmt: skip
@@ -227,4 +240,4 @@ class TrainingClock:
                 )
 
 
-Clock = TrainingClock | DecodeClock
+Clock = TrainingClock | EngineClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from flopwise.errors import MissingFactError, SpecError
+from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, changed_options, same
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
-    from flopwise.shapes.clocks import Clock, DecodeClock
+    from flopwise.shapes.clocks import Clock, EngineClock
 
 COMPARED = ("fsdp-eager", "fsdp-compile", "megatron-te")
 """Stacks that differ in what they fuse: nothing, what a compiler finds, hand-written kernels."""
@@ -64,7 +64,6 @@ class ShapeSpec(Spec):
 
         Raises:
             SpecError: a choice that does not exist, or experts that `ep` ranks cannot share.
-            MissingFactError: the model does not generate tokens, which is what serving times.
         """
         from flopwise.ops.degrees import check_expert_parallel
         from flopwise.shapes.clocks import TrainingClock
@@ -72,7 +71,7 @@ class ShapeSpec(Spec):
 
         tokens = DataSpec(seq=self.seq).seq_len(model)
         if self.task == "serve":
-            return self._decoding(model, cluster, facts, tokens)
+            return self._step(model, cluster, facts, tokens)
         check_expert_parallel(model, self.ep or 1)
         batch = self.batch or TRAINED_BATCH
         spec = TrainingSpec(precision=self.precision, stack=self.stack, attention=self.attention)
@@ -82,16 +81,14 @@ class ShapeSpec(Spec):
             offload=bool(self.offload), compared=tuple(map(facts.stack, COMPARED)),
         )  # fmt: skip
 
-    def _decoding(self, model: Model, cluster: Cluster, facts: Facts, tokens: int) -> DecodeClock:
-        from flopwise.shapes.clocks import DecodeClock
+    def _step(self, model: Model, cluster: Cluster, facts: Facts, tokens: int) -> EngineClock:
+        from flopwise.serving.deployment import usual_engine
+        from flopwise.shapes.clocks import EngineClock
 
-        if model.kind not in ("decoder", "encoder-decoder", "vision-text"):
-            raise MissingFactError(
-                f"{model.name} does not generate tokens: there is no decoding to advise on; --task train"
-            )
-        return DecodeClock(
+        usual = usual_engine(facts.engines, model, cluster.accelerator)
+        return EngineClock(
             model=model, cluster=cluster, weights=facts.weight_format(self.weights or defaults.WEIGHTS),
             kv_dtype=facts.cache_format(self.kv_dtype or defaults.CACHE),
-            engine=facts.engine(self.engine or defaults.ENGINE),
+            engine=facts.engine(self.engine) if self.engine else usual,
             tp=self.tp or 1, batch=self.batch or DECODED_BATCH, seq=tokens,
         )  # fmt: skip

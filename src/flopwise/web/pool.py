@@ -13,7 +13,7 @@ import os
 import signal
 import struct
 import sys
-from operator import methodcaller
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +34,10 @@ WARM_UP = tuple(
 )
 """What each process is asked while nobody asks: the first plan of a person finds modules, facts and the compiled
 simulator loaded."""
+QUIET_S = 0.1
+"""How long nobody may have asked before a warm-up that made way for a question is taken up again."""
+PATIENCE_S = 0.3
+"""How long a question that is no search waits for a place before a warm-up makes way for it: most take no longer."""
 MOMENT_S = 0.05
 """How long a question waits for the process that answered its noun last: what it takes to notice a changed question."""
 
@@ -87,17 +91,23 @@ class Worker:
         self.process: asyncio.subprocess.Process | None = None
         self.answered: dict[str, int] = {}
         """Nouns that it answered, with the number of the latest question: what that one computed may be kept."""
+        self.warm_ups = 0
+        """Questions that nobody asked and it answered."""
         self.stopping = False
         self.idle = asyncio.Event()
         self.idle.set()
         self._starting: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
 
-    def merit(self, noun: str) -> tuple[int, bool, bool, int]:
-        """The suitability for a question as a sort key: the latest search of the kind first, then least other use."""
+    def merit(self, noun: str) -> tuple[int, bool, int, bool, int]:
+        """The suitability for a question as a sort key: the latest search of the kind first, then least other use.
+
+        What is warm is for searches, where there is a choice.
+        """
         latest = self.answered.get(noun, 0)
-        searched = not self.answered.keys().isdisjoint(SEARCHES)
-        return latest if noun in SEARCHES else 0, not searched, self.process is not None, latest
+        searched, searches = not self.answered.keys().isdisjoint(SEARCHES), noun in SEARCHES
+        warmth = self.warm_ups if searches else -self.warm_ups
+        return latest if searches else 0, not searched, warmth, self.process is not None, latest
 
     async def ready(self) -> None:
         """Start it where it does not run; returns once it takes questions. A start goes on without who awaits it."""
@@ -142,6 +152,7 @@ class Worker:
     async def warm_up(self, question: Question) -> None:
         """Answer a question that nobody asked."""
         await self.ask(question, None, compiles=False)
+        self.warm_ups += 1
 
     async def stop(self) -> None:
         """End the question that runs, and the process where that does not end it; one that starts has no question."""
@@ -163,7 +174,7 @@ class Worker:
             starting.cancel()
             await asyncio.wait([starting])
         process, self.process = self.process, None
-        self.answered = {}
+        self.answered, self.warm_ups = {}, 0
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -206,33 +217,48 @@ class Pool:
 
     async def start(self) -> None:
         """Start the processes, then warm them up; one that answers already was started by its question."""
-        for prepare in (methodcaller("ready"), self._warm_up):
-            for worker in self._workers:
-                await self._places.acquire()
-                if worker in self._free:
-                    self._take(worker)
-                    try:
-                        with contextlib.suppress(LostError):
-                            await prepare(worker)
-                    finally:
-                        self._give_back(worker)
-                else:
-                    self._places.release()
-                await asyncio.sleep(0)
+        for worker in self._workers:
+            await self._places.acquire()
+            if worker in self._free:
+                self._take(worker)
+                try:
+                    with contextlib.suppress(LostError):
+                        await worker.ready()
+                finally:
+                    self._give_back(worker)
+            else:
+                self._places.release()
+            await asyncio.sleep(0)
+        await self.warm_up(WARM_UP)
 
-    async def _warm_up(self, worker: Worker) -> None:
-        """Have a process answer `WARM_UP`, until its place is needed; nothing where it searched already."""
-        for question in WARM_UP if worker.answered.keys().isdisjoint(SEARCHES) else ():
-            self._warming = asyncio.create_task(worker.warm_up(question))
-            try:
-                await asyncio.wait([self._warming])
-                if self._warming.cancelled():
-                    return await worker.stop()
+    async def warm_up(self, questions: Iterable[Question]) -> None:
+        """Have each process answer questions that nobody asked; not where it answered their nouns."""
+        for worker in self._workers:
+            for question in questions:
+                while question.noun not in worker.answered and not await self._is_warm(worker, question):  # noqa: ASYNC110 - nobody says when
+                    await asyncio.sleep(QUIET_S)
+
+    async def _is_warm(self, worker: Worker, question: Question) -> bool:
+        """Have a process answer a question that nobody asked, until its place is needed. False: it made way."""
+        await worker.idle.wait()
+        await self._places.acquire()
+        if worker not in self._free:
+            self._places.release()
+            return False
+        self._take(worker)
+        self._warming = asyncio.create_task(worker.warm_up(question))
+        try:
+            await asyncio.wait([self._warming])
+            if self._warming.cancelled():
+                await worker.stop()
+                return False
+            with contextlib.suppress(LostError):
                 self._warming.result()
-            finally:
-                warming, self._warming = self._warming, None
-                warming.cancel()
-        return None
+        finally:
+            warming, self._warming = self._warming, None
+            warming.cancel()
+            self._give_back(worker)
+        return True
 
     async def ask(self, question: Question, limit_s: float, listener: Listener | None = None) -> Reply:
         """The reply to a question; being cancelled stops it.
@@ -276,9 +302,13 @@ class Pool:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(most_s):
                         await last.idle.wait()
-        if self._places.locked() and self._warming is not None:
-            self._warming.cancel()
-        await self._places.acquire()
+        try:
+            async with asyncio.timeout(None if self._warming is None else 0 if noun in SEARCHES else PATIENCE_S):
+                await self._places.acquire()
+        except TimeoutError:
+            if self._warming is not None:
+                self._warming.cancel()
+            await self._places.acquire()
         worker = max(self._free, key=lambda one: one.merit(noun))
         self._take(worker)
         worker.answered[noun] = self._next()

@@ -37,7 +37,7 @@ from flopwise.web.openapi import FILE_NAME, FILES_TYPE, MOST_FILES, ROOT, docume
 from flopwise.web.pool import BusyError, Listener, LostError, Pool, Reply, TimeLimitError
 from flopwise.web.problems import MEDIA_TYPE, ProblemError
 from flopwise.web.questions import FACTS, LIVE, WRITERS, Noun, Question, nouns
-from flopwise.web.warm_up import SimulatorWarmUp
+from flopwise.web.warm_up import SIMULATION, SimulatorWarmUp
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("plan", "estimate", "serve", "fleet", "runs", "catalog")
@@ -105,17 +105,27 @@ class Api:
             Answers(limits),
             SimulatorWarmUp(),
         )
+        self.is_opened = asyncio.Event()
+        """Set once somebody opened a page."""
         self._openapi = json.dumps(document(self.nouns)).encode()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
         """Processes start beside the first requests, and end with the server."""
-        starting = asyncio.create_task(self.pool.start())
+        starting = asyncio.create_task(self._prepare())
         yield
         starting.cancel()
         await self.jobs.close()
         await self.warm_up.close()
         await self.pool.close()
+
+    async def _prepare(self) -> None:
+        """Start the processes and warm them up; for who looks at pages the simulator, too, which takes longest."""
+        await self.pool.start()
+        await self.is_opened.wait()
+        self.warm_up.begin()
+        await self.warm_up.end()
+        await self.pool.warm_up([SIMULATION])
 
     def routes(self) -> list[Route]:
         """The paths of the API."""
@@ -208,7 +218,7 @@ def create_app(group: click.Group, access: Access, limits: Limits | None = None)
     api, files = Api(group, limits or Limits()), PageFiles()
 
     async def page(request: Request) -> Response:
-        api.warm_up.begin()
+        api.is_opened.set()
         return files.page(request.url.path.strip("/"))
 
     async def start(_: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The simulator is compiled once after each update, which takes seconds: begun when somebody opens a page."""
+"""The simulator is compiled once after each update, which takes seconds: for who opened a page, before it is needed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import os
 import sys
 
 from flopwise.web.pool import process_environment
+from flopwise.web.questions import Question
 
 LINE = ("simulate", "Llama-3.1-8B", "--gpu", "h100", "--rate", "1", "--duration", "5s", "--json")
 """A question that compiles what services are played with; questions that need the code meanwhile wait for it."""
+SIMULATION = Question("simulate", LINE, {})
+"""The same, for processes that then load what is compiled."""
 NICE = 10
 
 
@@ -42,6 +45,11 @@ class SimulatorWarmUp:
         with contextlib.suppress(AttributeError, OSError):  # not everywhere, or ended already
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
         await self._process.wait()
+
+    async def end(self) -> None:
+        """Return once it has ended; not before it began."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def close(self) -> None:
         """End the process; not while it starts, which asyncio does not stop."""

@@ -77,7 +77,12 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
 )
 @options.argument("model")
 @flags(MachineSpec, "gpu gpus_per_node", section="")
-@add("--task", choice("train", "serve"), "A micro-batch forward and backward, or a decoding step.", default="train")
+@add(
+    "--task",
+    choice("train", "serve"),
+    "Training: a micro-batch forward and backward. Serving: a step of an engine.",
+    default="train",
+)
 @flags(ShapeSpec)
 @flags(SourceSpec)
 @options.explain_flag

@@ -55,12 +55,14 @@ def command(*, explain: bool, web: bool, **given: Any) -> None:
     if given["model"] is None:
         options.refuse(["seq"], "goes with a MODEL")
     answer = roofline(given["model"], **options.values({n: v for n, v in given.items() if n != "model"}))
-    options.answer(answer, lines, figure=figure_of if explain else None, further=_further(given))
+    options.answer(
+        answer, lines, figure=figure_of if explain else None, further=_further(given, has_layers=not answer.partial)
+    )
 
 
-def _further(given: Mapping[str, Any]) -> dict[str, str]:
-    """The line that looks at the shapes of a model; none without one."""
-    if given["model"] is None:
+def _further(given: Mapping[str, Any], *, has_layers: bool) -> dict[str, str]:
+    """The line that looks at the shapes of a model's layers; without them, at the device."""
+    if given["model"] is None or not has_layers:
         return {"The device": shlex.join(["flopwise", "gpus", given["gpu"]])} if given["gpu"] else {}
     words = ["flopwise", "explain", given["model"]]
     for spec, names in ((MachineSpec, ["gpu"]), (SharedSpec, ["batch"]), (DataSpec, ["seq"])):

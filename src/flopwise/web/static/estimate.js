@@ -96,7 +96,7 @@ async function drawEstimate(noun, found, place, question) {
   const gpu = await facts("gpus", { name: found.gpu }).catch(() => null);
   if (signal.aborted) return;
   if (!gpu || !found.gpu) roof.remove();
-  else if (noun === "roofline") onePoint(roof, found, gpu);
+  else if (noun === "roofline") onePoint(roof, found, gpu, origins);
   else await roofline(roof, noun, { ...question, ...laidOut(found) }, gpu, question.files ? { files: question.files } : {}, signal, found).catch((problem) => { if (problem.name !== "AbortError") throw problem; });
 }
 

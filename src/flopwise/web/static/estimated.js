@@ -69,22 +69,22 @@ export function time(found, origins) {
 
 const OF_PASS = ["model", "tp", "ep", "precision", "stack", "attention", "weights", "kv_dtype", "engine"];
 
-/** A pass as `flopwise roofline` times it, of a model that answers in one or is known by its samples: its operations are not timed one by one. */
-async function wholePass(place, serves, own, gpu, files, signal) {
-  const dtype = own.weights ?? own.precision;
-  const question = { model: own.model, gpu: gpu.name, batch: own.max_batch ?? own.micro_batch ?? 1, seq: Math.round(Number(own.input)) || undefined, training: !serves || undefined, ...(dtype in (gpu.peak ?? {}) && { dtype }), ...files };
-  onePoint(place, await ask("roofline", question, { signal }), gpu);
+/** A pass as `flopwise roofline` times it, of a network that is known by its samples alone: nobody can time its operations one by one. */
+async function wholePass(place, own, gpu, files, signal) {
+  const question = { model: own.model, gpu: gpu.name, batch: own.micro_batch ?? 1, training: true, ...(own.precision in (gpu.peak ?? {}) && { dtype: own.precision }), ...files };
+  onePoint(place, await ask("roofline", question, { signal }), gpu, () => ofEstimate("roofline", question));
 }
 
 /** Each operation of a pass, as `flopwise explain` times it, under the roof of the GPU; `found`: the estimate. */
 export async function roofline(place, noun, own, gpu, files, signal, found) {
   const title = el("h2", {}, `Roofline of ${gpu.name}`);
   const serves = noun === "serve";
-  const length = serves ? Math.round((Number(own.input) || 1024) + (Number(own.output) || 256) / 2) : own.seq ?? 4096;
+  const generated = found.kv_capacity_tokens === null ? 0 : (Number(own.output) || 256) / 2; // an encoder's pass is over its inputs
+  const length = serves ? Math.round((Number(own.input) || 1024) + generated) : own.seq ?? 4096;
   const question = { ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
   let timed;
   try {
-    if (serves ? found.kv_capacity_tokens === null : found.samples_per_s) return await wholePass(place, serves, own, gpu, files, signal);
+    if (!serves && found.samples_per_s) return await wholePass(place, own, gpu, files, signal);
     timed = await ask("explain", question, { signal });
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
@@ -138,8 +138,10 @@ function withoutFlop(rows) {
   return el("p", { class: "note" }, `Not on the chart, since they only move bytes (no FLOP is counted for them): ${named.join("; ")}${rows.length > NAMED ? `; and ${rows.length - NAMED} more, which the table holds` : ""}. Together ${format.percent(share)} of the pass.`);
 }
 
-/** The work as one point under the roof of its devices together. */
-export function onePoint(place, found, gpu) {
+const UNKNOWN = "One point for all of it: its FLOP are published for a whole sample, its layers are not.";
+
+/** The work as one point under the roof of its devices together; `origins` asks for its provenance. */
+export function onePoint(place, found, gpu, origins) {
   const [peak, moved] = [gpu.peak?.[found.dtype] * found.num_gpus, gpu.hbm_bytes_per_s * found.num_gpus];
   const x = found.intensity_flops_per_byte;
   const title = el("h2", {}, `Roofline of ${found.num_gpus > 1 ? `${found.num_gpus} x ` : ""}${gpu.name}`);
@@ -154,5 +156,7 @@ export function onePoint(place, found, gpu) {
     legend: {}, tooltip: { formatter: (p) => (p.seriesType === "scatter" ? `${format.rate(reached, "FLOP/s")} at ${format.fixed(x, 1)} FLOP/byte` : "") },
     xAxis: { ...numbersAxis(xs, format.count), name: "FLOP per byte" }, yAxis: { type: "log", axisLabel: { formatter: (v) => format.rate(v, "FLOP/s") } },
     series: [{ name: `roof, ${found.dtype}`, type: "line", symbol: "none", data: xs.map((one) => [one, Math.min(peak, one * moved)]) }, { name: "the work", type: "scatter", symbolSize: 13, data: [[x, reached]] }],
-  })), el("p", { class: "note" }, `${found.what}: bound by ${found.bound}.`), roofSource(gpu));
+  }), { click: (p) => { if (p.seriesType === "scatter") openOrigin("time", origins); } }),
+  el("p", { class: "note" }, `${found.what}: `, figure("time", format.seconds(found.seconds)), ", bound by ", found.bound, "; ", figure("FLOP per byte", format.figure("intensity_flops_per_byte", x)), ` FLOP/byte. As flopwise roofline prints it.${found.partial ? ` ${UNKNOWN}` : ""}`), roofSource(gpu));
+  linkOrigins(place, origins);
 }

@@ -4,10 +4,10 @@ import { ask, facts, job } from "./api.js";
 import { attach, attachedNote, detach, missingNote } from "./attached.js";
 import { chart, numbersAxis, timeAxis, timesAxis } from "./charts.js";
 import { band, dropZone, el, fill, table, tiles } from "./dom.js";
-import { counts, times } from "./form.js";
+import { counts, foldOf, times } from "./form.js";
 import * as format from "./format.js";
 import { questionPage } from "./question_page.js";
-import { figure, interval, linkOrigins, ofEstimate } from "./origins.js";
+import { derivedFrom, figure, interval, linkOrigins, ofEstimate, own } from "./origins.js";
 
 const names = async (noun) => (await facts(noun)).map((row) => row.name).sort();
 const scales = (state) => Boolean(state.autoscale);
@@ -116,6 +116,7 @@ function drawRun(run, curve, place, question) {
       ...["p50", "p90", "p95", "p99"].map((p) => ({ title: p, number: true, cell: ([key, name]) => (run[key][p] === null ? "-" : [figure(`${name} ${p}`, format.seconds(run[key][p])), el("small", {}, withEnds(run, key, p))]) })),
     ], Object.entries(TITLES))),
     el("div", { class: "cards" }, line?.time_s?.length > 2 ? timeline(run) : null, points.length > 1 ? throughput(points, question) : null),
+    line?.time_s?.length > 2 ? el("section", { class: "card" }, el("h2", {}, "Over the time of the run"), foldOf("timeline", "The values of these pictures", () => values(run))) : null,
     run.assumptions?.length ? el("section", { class: "card" }, el("h2", {}, "Assumed"), el("ul", {}, run.assumptions.map((text) => el("li", {}, text)))) : null);
   linkOrigins(place, () => Promise.resolve(run.provenance ?? []));
 }
@@ -125,7 +126,7 @@ function timeline(run) {
   const line = run.timeline;
   const drawn = (key) => line.time_s.map((t, i) => [t, line[key][i]]);
   const over = (title, note, series) => el("section", { class: "card" }, el("h2", {}, title),
-    chart(`${title} over the time of the run`, () => ({
+    chart(`${title} over the time of the run; the table has the same figures`, () => ({
       legend: series.length > 1 ? {} : undefined, tooltip: { trigger: "axis", valueFormatter: (v) => format.plain(v) },
       xAxis: { ...timeAxis(line.time_s.at(-1)), max: line.time_s.at(-1), name: "time" }, yAxis: { type: "value", minInterval: 1 },
       series: series.map(([key, name, step]) => ({ name, type: "line", symbol: "none", step: step ? "end" : false, areaStyle: { opacity: 0.15 }, data: drawn(key) })),
@@ -136,6 +137,26 @@ function timeline(run) {
     line.blocks && over("KV cache: blocks in use", ["At most ", figure("cache at most", format.percent(run.kv_peak_frac)), " of the cache, ", figure("cache on average", format.percent(run.kv_mean_frac)), " on average."], [["blocks", "blocks"]]),
     several && over("Replicas", [`Between ${format.plain(Math.min(...line.replicas))} and ${format.plain(Math.max(...line.replicas))}; `, figure("replica-hours", format.plain(run.replica_hours)), " replica-hours", run.cost_usd === null ? "" : [", ", figure("cost of the run", format.usd(run.cost_usd))], "."], [["replicas", "replicas", true]]),
   ];
+}
+
+/** What the pictures over time hold: the key of the timeline, what it is, and the figure that its values make up. */
+const OVER_TIME = [["running", "running requests", "running on average"], ["queue", "waiting requests", "waiting on average"], ["blocks", "blocks of the cache in use", "cache at most"], ["replicas", "replicas", "replica-hours"]];
+const MOST_TIMES = 50; // rows of the table
+
+/** The values of the timeline as a table: of many times evenly spread ones, the first and the last among them. */
+function values(run) {
+  const line = run.timeline;
+  const last = line.time_s.length - 1;
+  const every = Math.ceil(last / (MOST_TIMES - 1));
+  const rows = line.time_s.map((_, i) => i).filter((i) => i % every === 0 || i === last);
+  const of = ([key, title, name]) => (i) => {
+    const at = `${title} at ${format.seconds(line.time_s[i])}`;
+    return own(at, format.plain(line[key][i]), () => derivedFrom(() => Promise.resolve(run.provenance ?? []), { name: at, value: line[key][i], formula: "simulated: the state at that time", of: name }));
+  };
+  return table(every > 1 ? `Every ${every}th of ${last + 1} times` : "All times", [
+    { title: "time", number: true, cell: (i) => format.seconds(line.time_s[i]) },
+    ...OVER_TIME.filter(([key]) => line[key]).map((one) => ({ title: one[1], number: true, cell: of(one) })),
+  ], rows);
 }
 
 function throughput(points, question) {
