@@ -49,7 +49,7 @@ def the(answer: ShapeAnswer, what: str) -> Advice:
     ("base", "what", "better", "changed"),
     [
         (GPT2, "lm_head", "50,304", {"vocab_size": 50304}),
-        (GPT2, "attention/attend", "40 heads of 64", {"n_head": 40}),
+        (GPT2, "attention/attend", "20 heads of 128", {"n_head": 20}),
         (LLAMA | {"intermediate_size": 11001}, "mlp/gate_proj", "11,008", {"intermediate_size": 11008}),
         (LLAMA | {"vocab_size": 32003}, "lm_head", "32,064", {"vocab_size": 32064}),
     ],
