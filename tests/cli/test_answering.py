@@ -57,7 +57,7 @@ def test_a_question_that_may_not_compile_simulates_only_what_is_compiled(
         assert folder is not None
         (folder / "core.nbc").touch()
     service, run = ["plan", "gpt2", "--task=serve", "--rate=1"], ["plan", "gpt2", "--task=finetune"]
-    assert is_compiled() is compiled
+    assert is_compiled(cache_folder()) is compiled
     assert command_line({"argv": service, "compiles": True}) == service
     assert command_line({"argv": run, "compiles": False}) == run
     found = command_line({"argv": service, "compiles": False})

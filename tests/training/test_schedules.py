@@ -27,10 +27,10 @@ from flopwise.training.schedules import (
     Pipe,
     bubble_s,
     in_flight,
-    own_paired_frac,
     paired_frac,
     schedule_code,
 )
+from flopwise.training.step import own_paired_frac
 from named import FACTS, recipe_with
 
 Pass = tuple[str, int, int]  # F, B (towards the input), W (towards the weights) or both as one (BW); chunk; micro-batch

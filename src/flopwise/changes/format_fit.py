@@ -114,7 +114,7 @@ class FitAnswer(Result):
         return sorted(rows, key=lambda row: (not row.likely, row.weights != self.model.checkpoint_format))
 
     @property
-    def recommended(self) -> FormatFit | None:
+    def recommendation(self) -> FormatFit | None:
         """The published format if it likely fits, else the one with the most bits that does; None where none does."""
         return next((row for row in self.fitting if row.likely), None)
 

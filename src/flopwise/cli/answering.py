@@ -166,9 +166,9 @@ def command_line(question: Mapping[str, Any]) -> list[str]:
     argv: list[str] = question["argv"]
     if question["compiles"] or "--task=serve" not in argv:
         return argv
-    from flopwise.serving.sim.fleet import is_compiled
+    from flopwise.serving.sim.fleet import cache_folder, is_compiled
 
-    return argv if is_compiled() else [*argv, "--no-simulate"]
+    return argv if is_compiled(cache_folder()) else [*argv, "--no-simulate"]
 
 
 def _run(

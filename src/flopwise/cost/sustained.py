@@ -130,14 +130,6 @@ def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
 
-def fuses_experts(software: TrainingStack, dtype: str) -> bool:
-    """True if the stack's kernel for gated experts in `dtype` holds their activation, too: no kernel waits for a count.
-
-    Source: `fused_experts` of data/stacks.json. Assumes: NVIDIA's recipes as published.
-    """
-    return software.fused_experts and grouped_kernel(software, dtype) == "fused"
-
-
 def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -> Rates:
     """`rates` at the boost clock as a training stack has them under a recipe in `dtype`.
 

@@ -203,14 +203,14 @@ class OptionTable:
         return self.at(int(some[self.cost_usd[some].argmin()])) if some.size else None
 
     def best_and_missed(
-        self, options: Sequence[ServingOption], layouts: int
+        self, options: Sequence[ServingOption], layouts: int, *, fills: bool = False
     ) -> tuple[list[Pick[ServingOption]], list[tuple[float, Pick[ServingOption]]]]:
         """The best rows of so many layouts of each option that meets the targets; (shortfall, nearest row) of others.
 
-        `options`: those of the table and what is `alike`.
+        `options`: those of the table and what is `alike`; `fills`: machines may take more load later.
         """
         place = {one.alike or id(one): number for number, one in enumerate(self.options)}
-        best, nearest = self._best_rows(layouts), dict[int, tuple[float, int]]()
+        best, nearest = self._best_rows(layouts, fills=fills), dict[int, tuple[float, int]]()
         every = [one.odds() for one in self.options]
         picks, missed = list[Pick[ServingOption]](), list[tuple[float, Pick[ServingOption]]]()
         for option in options:
@@ -225,11 +225,11 @@ class OptionTable:
             self._estimate_machines()
         return picks, missed
 
-    def _best_rows(self, layouts: int) -> dict[int, list[int]]:
+    def _best_rows(self, layouts: int, *, fills: bool) -> dict[int, list[int]]:
         """By the number of each option that meets the targets: the best row of each of so many layouts, best first.
 
         Of batch limits that come out alike the largest: requests that are longer than others then wait for no place. An
-        encoder's batches wait until they are full: of those at the same price the fastest.
+        encoder's batches wait until they are full: of those at one price the fastest, but where machines are filled.
         """
         rows = np.flatnonzero(self.allowed_rows())
         owner, starts = self.owner[rows], (self.ends - self.sizes)[self.owner[rows]]
@@ -238,7 +238,7 @@ class OptionTable:
         ]
         batch = self._column(lambda one: one.deployments.batch)[rows]
         score, instances, e2e_s = self.score[rows], self.instances[rows], self.latencies.e2e_s[rows]
-        among_equals = e2e_s if self.workload.task == "encode" else -batch
+        among_equals = e2e_s if self.workload.task == "encode" and not fills else -batch
         order = np.lexsort((among_equals, instances, score.round(9), of_layout, owner))
         first = order[_begins(owner[order], of_layout[order])]
         first = first[np.lexsort((e2e_s[first], instances[first], score[first], owner[first]))]

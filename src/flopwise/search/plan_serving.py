@@ -158,7 +158,7 @@ def plan_serving(
     if workload.instances is not None:
         draft.plans = candidates(likeliest(options))
         return draft
-    cheapest, picks, missed = _best(options, workload)
+    cheapest, picks, missed = _best(options, workload, fills=not alone)
     _count_missed([pick for _, pick in missed], draft)
     plans = verified_plans(
         picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile,
@@ -193,12 +193,15 @@ def plan_serving(
 
 
 def _best(
-    options: Sequence[ServingOption], workload: Resolved
+    options: Sequence[ServingOption], workload: Resolved, *, fills: bool = False
 ) -> tuple[OptionTable, list[Pick[ServingOption]], list[tuple[float, Pick[ServingOption]]]]:
-    """The cheapest ways in one table, the layouts that meet the targets, and what misses them."""
+    """The cheapest ways in one table, the layouts that meet the targets, and what misses them.
+
+    `fills`: machines may take more load later, as a fleet's do.
+    """
     cheapest = OptionTable(_cheapest_ways(options), workload)
     table = cheapest if all(option.alike for option in options) else OptionTable(options, workload)
-    return cheapest, *table.best_and_missed(options, LAYOUTS)
+    return cheapest, *table.best_and_missed(options, LAYOUTS, fills=fills)
 
 
 def floor_usd(workload: Resolved, model: Model, node: NodeKind) -> float:

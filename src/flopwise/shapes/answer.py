@@ -164,7 +164,7 @@ class ShapeAnswer(Result):
 
 
 def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:
-    """The micro-batch under the stack asked for and under those that fuse less or more."""
+    """The micro-batch under the stack asked for and under those that fuse as much or more."""
     for stack in {stack.name: stack for stack in (clock.recipe.stack, *clock.compared)}.values():
         seconds, _, memory = replace(clock, recipe=replace(clock.recipe, stack=stack)).lines()
         yield StackTime(stack.name, scalar(seconds), scalar(memory) / scalar(seconds))

@@ -76,9 +76,11 @@ class ShapeSpec(Spec):
         batch = self.batch or TRAINED_BATCH
         spec = TrainingSpec(precision=self.precision, stack=self.stack, attention=self.attention)
         recipe, _ = recipe_on(spec.recipe(tokens, batch, facts), cluster.accelerator)
+        fuses = recipe.stack.activations == "fused"  # a stack that fuses less has the same kernels, or more
+        compared = (stack for stack in map(facts.stack, COMPARED) if stack.activations == "fused" or not fuses)
         return TrainingClock(
             model=model, recipe=recipe, cluster=cluster, tp=self.tp or 1, ep=self.ep or 1, batch=batch,
-            offload=bool(self.offload), compared=tuple(map(facts.stack, COMPARED)),
+            offload=bool(self.offload), compared=tuple(compared),
         )  # fmt: skip
 
     def _step(self, model: Model, cluster: Cluster, facts: Facts, tokens: int) -> EngineClock:

@@ -27,7 +27,7 @@ from flopwise.cost.kernels import (
     work_s,
 )
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import BACKWARD_RATE, fuses_experts, grouped_kernel
+from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -334,9 +334,9 @@ def has_fused_experts(items: Sequence[Item], recipe: Recipe) -> bool:
 
     Source: cuDNN frontend documentation, grouped GEMM with GLU and dGLU epilogues; Megatron-Bridge pull request 5620,
     by which hybrids of state spaces, whose experts have no gate, ran without them in the containers 26.06 and 26.08.
-    Assumes: as `fuses_experts`.
+    Assumes: NVIDIA's recipes as published.
     """
-    if not fuses_experts(recipe.stack, recipe.precision):
+    if not recipe.stack.fused_experts or grouped_kernel(recipe.stack, recipe.precision) != "fused":
         return False
     return any(_activates_experts(item) and isinstance(item, Pointwise) and item.gated for item in items)
 

@@ -261,23 +261,6 @@ def paired_frac(code: Ints, pipe: Pipe) -> Floats:
     return having(code, lambda schedule: schedule.pairs) * np.maximum(1.0 - alone, 0.0)
 
 
-def own_paired_frac(pipe: Pipe) -> Floats:
-    """Share of a step's passes that run beside one of another micro-batch where a stack pairs them by itself.
-
-    Without a pipeline the first forward and the last backward pass run alone. With several chunks a stage, those do
-    that fill the pipeline: on the first of p stages of v chunks 2 (p - 1) + (v - 1) p passes, and one more. With one
-    chunk a stage none are paired.
-
-    Source: Megatron-Core, `schedules.py`: warm-up of interleaved 1F1B, and one pass more with
-    overlap_moe_expert_parallel_comm, which wants virtual stages in pipelines.
-    Assumes: ranks alike.
-    """
-    stages, chunks = np.asarray(pipe.stages), np.asarray(pipe.chunks)
-    alone = 2.0 * (stages - 1) + (chunks - 1) * stages * (stages > 1) + 1.0
-    passes = np.where(stages > 1, chunks, 1) * np.maximum(pipe.micro_batches, 1.0)
-    return np.where((stages > 1) & (chunks < 2), 0.0, np.maximum(1.0 - alone / passes, 0.0))
-
-
 def runs(code: int, pipe: Pipe, layers: int) -> NDArray[np.bool_]:
     """True for pipelines that a schedule can run, of those with one chunk a rank; shape of the columns.
 

@@ -20,7 +20,7 @@ from flopwise.ops.columns import ascending, runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ
-from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, own_paired_frac, paired_frac
+from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
 from flopwise.training.stages import FULL, mode_index
 from flopwise.training.step_table import STAGE_PARTS, StepTable
 from flopwise.training.stragglers import STRAGGLERS, waiting_frac
@@ -177,6 +177,23 @@ def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedul
     whole = table.model_parts[mode, 0, inner] - stage[0]
     messages = sum(table.model_parts[mode, i, inner] - stage[i] for i in range(*_MESSAGES.indices(len(stage))))
     return Others(others.total_s, weight_s, np.maximum(whole + messages / passes, 0.0))
+
+
+def own_paired_frac(pipe: Pipe) -> Floats:
+    """Share of a step's passes that run beside one of another micro-batch where a stack pairs them by itself.
+
+    Without a pipeline the first forward and the last backward pass run alone. With several chunks a stage, those do
+    that fill the pipeline: on the first of p stages of v chunks 2 (p - 1) + (v - 1) p passes, and one more. With one
+    chunk a stage none are paired.
+
+    Source: Megatron-Core, `schedules.py`: warm-up of interleaved 1F1B, and one pass more with
+    overlap_moe_expert_parallel_comm, which wants virtual stages in pipelines.
+    Assumes: ranks alike.
+    """
+    stages, chunks = np.asarray(pipe.stages), np.asarray(pipe.chunks)
+    alone = 2.0 * (stages - 1) + (chunks - 1) * stages * (stages > 1) + 1.0
+    passes = np.where(stages > 1, chunks, 1) * np.maximum(pipe.micro_batches, 1.0)
+    return np.where((stages > 1) & (chunks < 2), 0.0, np.maximum(1.0 - alone / passes, 0.0))
 
 
 def hides_beside(table: StepTable, schedule: Ints) -> bool:

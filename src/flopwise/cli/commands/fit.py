@@ -105,7 +105,7 @@ def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
     """The line that goes deeper: the recommended format's, or that of machines that hold the model."""
     lengths = ["--input", str(answer.context - answer.output_tokens)]
     lengths += ["--output", str(answer.output_tokens)] if answer.output_tokens else []
-    best = answer.recommended
+    best = answer.recommendation
     if best is None:
         wanted = "--task serve --concurrency 1" if answer.output_tokens else "--task encode --rate 1"
         return {"Machines that it fits": shlex.join(["flopwise", "plan", answer.model.name, *wanted.split(), *lengths])}

@@ -57,16 +57,15 @@ def cache_folder(*, shared: bool = False) -> Path | None:
     return None
 
 
-def is_compiled(*, shared: bool = False) -> bool:
-    """True if compiled code is kept, so that `core` reads it; `shared` as there."""
-    folder = cache_folder(shared=shared)
+def is_compiled(folder: Path | None) -> bool:
+    """True if compiled code is kept in a `cache_folder`, so that `core` reads it."""
     return folder is not None and any(folder.rglob("*.nbc"))
 
 
 @contextmanager
 def _first_compilation(folder: Path | None, on_compile: Callable[[], None] | None) -> Iterator[None]:
     """Of processes that need the same code for the first time one compiles it, and the others wait and read it."""
-    if folder is not None and any(folder.rglob("*.nbc")):
+    if is_compiled(folder):
         yield
         return
     if on_compile:
