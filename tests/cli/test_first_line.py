@@ -83,7 +83,13 @@ def test_train_says_speed_and_what_the_run_takes(run: Run) -> None:
     assert run("train Llama-3.1-70B --gpu h100")[1].startswith("Does not fit 1 x H100-SXM-80 in training: ")
     first, found = answers(run, "train gpt2 --gpu 4xh100 --seq 1024 --global-batch 64 --compare")
     best = max((p for p in found["points"] if p["num_gpus"] == 4 and p["fits"]), key=lambda p: p["samples_per_s"])
-    assert f"the fastest way is {best['strategy']}: {best['samples_per_s'] * 1024:,.0f} tokens/s" in first
+    rate = f"{best['samples_per_s'] * 1024:,.0f} tokens/s (80 % interval: "
+    assert first.startswith(f"The fastest layout on 4 x H100-SXM-80 ({best['strategy']}) is dp 4, ")
+    assert f": {rate}" in first
+    first, found = answers(run, "train Llama-3.1-8B --gpu l4 --gpus 2 --compare")
+    least = min(p["memory_bytes"] for p in found["points"] if p["num_gpus"] == 2 and p["memory_bytes"])
+    needs = f"{units.format_gib(least)} of 22.49 GiB each at least"
+    assert first == f"Llama-3.1-8B does not fit 2 x L4 in any layout: {needs}."
 
 
 def test_other_questions_have_theirs(run: Run) -> None:
@@ -208,7 +214,7 @@ def test_a_sweep_names_the_line_of_its_first_plan(run: Run, tmp_path: Path) -> N
     file = tmp_path / "sweep.yaml"
     file.write_text("{model: gpt2, task: pretrain, data: {tokens: 10M}, sweep: {gpus: [l4, t4]}}", encoding="utf-8")
     out = run(f"plan {file}")[1].rstrip().split("\n")
-    assert out[-2] == "gpus l4: Row 1 in full, with the same figures:"
+    assert out[-2] == "The best plan of gpus l4 in full, with the same figures:"
     assert out[-1].startswith("  flopwise train gpt2 ")
     assert run(out[-1].removeprefix("  flopwise "))[0] == 0
 

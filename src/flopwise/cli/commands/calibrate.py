@@ -136,7 +136,7 @@ def _share(value: float | None) -> str | None:
 def _verdict(profile: CalibrationProfile) -> str:
     """The constants that changed, and the median error before and now of the kind with most figures."""
     count = len(profile.constants)
-    text = f"Calibration profile {profile.name} of {profile.date}: {count} constant{'s'[: count != 1]} changed"
+    text = f"Calibration profile {profile.name} of {profile.date}: {units.format_items(count, 'constant')} changed"
     before, now, left_out = _overall(profile)
     if before is None or now is None:
         return f"{text}."

@@ -14,6 +14,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, FLAG, whole
 from flopwise.results import plain
+from flopwise.units import format_items
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class FolderExport:
     def blocks(self, paper: Screen) -> Iterator[str]:
         """Text blocks: the files written, the values to fill in, and the commands that apply them."""
         one = self.exported
-        count = f"{len(one.files)} file{'s' * (len(one.files) != 1)}"
+        count = format_items(len(one.files), "file")
         yield heading(f"{one.target}: {count} in {self.folder}", paper)
         yield "\n".join(f"  {path}" for path in one.files)
         if one.assumptions:

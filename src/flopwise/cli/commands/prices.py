@@ -159,7 +159,7 @@ def _import_table(imports: Sequence[ImportedFile], paper: Screen) -> Iterator[st
 
 
 def _import_report(done: PriceImport, paper: Screen) -> Iterator[str]:
-    yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
+    yield heading(f"{units.format_items(done.offers, 'offer')} imported as {done.name}", paper)
     yield pairs(
         [
             ("layout", done.layout),

@@ -331,7 +331,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     replicas = f"{answer.replicas:,} replicas of " if answer.replicas > 1 else ""
     replicas = f"up to {replicas}" if most else replicas
     gpus = f"{answer.gpus_per_replica:,} x {answer.job.cluster.accelerator.name}"
-    requests = f"{summary.requests:,} request{'s'[: summary.requests != 1]}"
+    requests = units.format_items(summary.requests, "request")
     yield heading(f"{requests} to {answer.job.model.name} on {replicas}{gpus}", paper)
     for warning in _warnings(summary):
         yield paper.paint(f"WARNING: {warning}", "red")

@@ -11,6 +11,7 @@ from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.options import FILE, choice, name
 from flopwise.records.spec import StoreSpec
+from flopwise.units import format_items
 
 if TYPE_CHECKING:
     from flopwise.records.rows import RunRows
@@ -48,10 +49,10 @@ def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None,
     paths = export_runs(runs, output, form=form, store=store)
     samples = sum(one.count + one.not_finite for run in paths for one in run.summaries.values())
     done = {"output": str(output), "runs": [run.run.run_id for run in paths], "samples": samples}
-    options.answer(done, lambda *_: [f"Wrote {len(paths)} run{'s' * (len(paths) != 1)}, {samples:,} samples: {output}"])
+    options.answer(done, lambda *_: [f"Wrote {format_items(len(paths), 'run')}, {samples:,} samples: {output}"])
 
 
 def _rows(done: RunRows, output: Path) -> Iterator[str]:
-    yield f"Wrote {len(done.rows)} row{'s' * (len(done.rows) != 1)} of {done.kind}: {output}"
+    yield f"Wrote {format_items(len(done.rows), 'row')} of {done.kind}: {output}"
     if done.missing:
         yield bullets("Runs left out", done.missing)

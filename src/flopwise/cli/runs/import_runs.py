@@ -21,6 +21,7 @@ from flopwise.records.spec import StoreSpec
 from flopwise.results import attributes
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.units import format_items
 
 if TYPE_CHECKING:
     from flopwise.records.imports.imported import ImportedRun
@@ -80,7 +81,7 @@ def _lines(imported: Sequence[ImportedRun], paper: Screen) -> Iterator[str]:
     new, samples = sum(one.new for one in imported), sum(one.samples for one in imported if one.new)
     old = len(imported) - new
     known = f"; {old:,} {'was' if old == 1 else 'were'} in the store already" if old else ""
-    yield verdict(f"{new:,} run{'s'[: new != 1]} imported with {samples:,} samples{known}.", paper)
+    yield verdict(f"{format_items(new, 'run')} imported with {samples:,} samples{known}.", paper)
     rows = [
         (one.run.run_id[:SHORT_ID], one.run.name, one.run.source, one.samples, ", ".join(one.metrics),
          "imported" if one.new else "in the store already")
