@@ -86,10 +86,13 @@ def command(
         )
         options.answer(profiles, _listing, further=shown)
     elif show is not None:
-        options.answer(api.calibration_profile(show), _report)
+        profile = api.calibration_profile(show)
+        line = shlex.join(["flopwise", "train", "MODEL", "--gpu", "GPU", "--calibration", profile.name])
+        options.answer(profile, _report, further={"An estimate with it": line})
     elif remove is not None:
         path = api.remove_calibration(remove)
-        options.answer({"removed": remove, "path": str(path)}, lambda *_: [f"Removed {remove} ({path})."])
+        rest = {"The profiles that are left": "flopwise calibrate --list"}
+        options.answer({"removed": remove, "path": str(path)}, lambda *_: [f"Removed {remove} ({path})."], further=rest)
     else:
         with Progress("fitting") as progress:
             done = api.calibrate(*files, facts=facts, advance=progress, **options.values(given))

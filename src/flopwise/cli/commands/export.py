@@ -45,7 +45,10 @@ def command(
     from flopwise.api import export as api
 
     if listed:
-        options.answer(api.export_targets(), _targets, lambda rows: [_target_document(row) for row in rows])
+        options.answer(
+            api.export_targets(), _targets, lambda rows: [_target_document(row) for row in rows],
+            further={"The files of one": "flopwise export TARGET PLAN.json -o FOLDER"},
+        )  # fmt: skip
         return
     if target is None or plan is None or output_folder is None:
         raise usage_error("give a target, a plan file or a report's folder, and -o FOLDER; --list shows the targets")
@@ -64,7 +67,7 @@ def _target_document(row: TargetInfo) -> dict[str, Any]:
 def _targets(rows: Sequence[TargetInfo], paper: Screen) -> Iterator[str]:
     headers = ("target", "what", "for", "can express", "checked with")
     cells = [(r.name, r.summary, ", ".join(r.tasks), r.expresses, f"{r.validator} ({r.version})") for r in rows]
-    yield verdict(f"{len(rows)} targets; `flopwise export TARGET PLAN -o FOLDER` writes the files of one.", paper)
+    yield verdict(f"{len(rows)} targets: tools whose files flopwise writes from a plan.", paper)
     yield table(headers, cells, paper, spare=("checked with", "for"))
 
 

@@ -57,7 +57,9 @@ def command(
 
     if largest:
         names = [name] if name is not None else [a.name for a in known.gpus(**places, **options.values(filters))]
-        options.answer(known.largest_models(*names, **places), _largest)
+        sizes = known.largest_models(*names, **places)
+        fit = shlex.join(["flopwise", "fit", "MODEL", "--gpu", sizes[0].gpu if sizes else "GPU"])
+        options.answer(sizes, _largest, further={"A model on one of them": fit})
         return
     if name is not None:
         options.refuse(filters, "NAME shows one accelerator; filters belong to the list")

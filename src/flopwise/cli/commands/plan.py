@@ -221,7 +221,7 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exp
         compared |= {"exported": [one.document() for one in exports]} if exports else {}
         return {**plan.document(), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
-    options.answer(answer, text, document, further=further(answer) if other is None else None)
+    options.answer(answer, text, document, further=further(answer, "Row 1" if other is None else "The first plan"))
     options.say_age(stale_notes(answer.price_dates(top)))
 
 

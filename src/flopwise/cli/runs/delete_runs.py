@@ -9,6 +9,7 @@ import click
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.render import plain_text
+from flopwise.cli.runs.lines import runs_line
 from flopwise.options import FLAG, name
 from flopwise.records.spec import StoreSpec
 from flopwise.units import format_items
@@ -36,4 +37,5 @@ def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
             click.echo(plain_text(f"{one.run_id}  {one.name}  {one.task}  {one.model or ''}"), err=True)
         click.confirm(f"Delete {format_items(len(chosen), 'run')} for good?", abort=True, err=True)
     deleted = delete_runs(list(chosen), store=store)
-    options.answer({"deleted": deleted}, lambda *_: [f"Deleted {', '.join(deleted)}."])
+    rest = {"The runs that are left": runs_line("list", store=store)}
+    options.answer({"deleted": deleted}, lambda *_: [f"Deleted {', '.join(deleted)}."], further=rest)
