@@ -32,6 +32,10 @@ def test_a_probability_is_never_certain(probability: float, text: str) -> None:
     assert shown == text
 
 
+def test_one_thing_has_no_plural() -> None:
+    assert [units.format_items(n, "GPU") for n in (0, 1, 2, 1024)] == ["0 GPUs", "1 GPU", "2 GPUs", "1,024 GPUs"]
+
+
 @pytest.mark.parametrize(
     ("ratio", "digits", "text"),
     [(1.25, 0, "+25 %"), (0.9, 1, "-10.0 %"), (0.9999, 1, "+0.0 %"), (0.999, 0, "+0 %"), (28.385, 1, "+2,738.5 %")],

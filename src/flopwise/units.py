@@ -232,6 +232,11 @@ def format_rate(value: float, unit: str = "B/s") -> str:
     return _with_prefix(value, unit, " kMGTPEZY", 1000.0)
 
 
+def format_items(number: int, noun: str) -> str:
+    """A number of things with their noun: `1 replica`, `2,000 replicas`."""
+    return f"{number:,} {noun}{'s'[: number != 1]}"
+
+
 def format_count(value: float) -> str:
     """A count with the field's suffixes: `8.03 B`, `15.0 T`."""
     return _with_prefix(value, "", (" kMBTPE"), 1000.0).rstrip()

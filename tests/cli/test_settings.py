@@ -108,6 +108,8 @@ def test_a_list_is_for_options_that_may_be_given_several_times(here: Path, run: 
         ("[train]\nmarketplace = 'yes'\n", "--marketplace: true or false, not 'yes'"),
         ("[train]\ngpu = true\n", "--gpu: a value, not True"),
         ("[train]\nprice = 'cheap'\n", "--price: 'cheap' is not a quantity"),
+        ("[defaults]\ncurrency = 'EUR=zero'\n", "'zero' is not a rate; write US dollars for one, such as EUR=1.08"),
+        ("[train]\ncurrency = 'DOGE'\n", "unknown currency 'DOGE'"),
     ],
 )
 def test_what_cannot_be_is_named_with_its_place(here: Path, run: Run, text: str, why: str) -> None:

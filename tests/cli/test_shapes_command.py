@@ -70,6 +70,26 @@ def test_what_cannot_be_is_said_in_one_line(run: Run, line: str, said: str) -> N
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("line", "whole"),
+    [
+        ("gpt2-xl --gpu a100-80gb --batch 8", "train gpt2-xl --gpu a100-80gb --micro-batch 8"),
+        ("Llama-3.1-70B --gpu 8xh100 --tp 8 --seq 2k", "train Llama-3.1-70B --gpu 8xh100 --tp 8 --seq 2048"),
+        ("Llama-3.1-70B --gpu h100 --tp 4", "train Llama-3.1-70B --gpu 4xh100 --tp 4"),
+        (
+            "Qwen3-30B-A3B --gpu h100 --task serve --batch 16 --seq 1k",
+            "serve Qwen3-30B-A3B --gpu h100 --input 1024 --concurrency 16",
+        ),
+    ],
+)
+def test_the_last_line_asks_for_the_whole_step_with_the_same_shapes(run: Run, line: str, whole: str) -> None:
+    last = run(f"explain {line}")[1].rstrip().split("\n")[-1].removeprefix("  flopwise ")
+    words, expected = last.split(), whole.split()
+    assert words[:2] == expected[:2]
+    assert dict(zip(words[2::2], words[3::2], strict=True)) == dict(zip(expected[2::2], expected[3::2], strict=True))
+    assert run(last)[0] in (0, 1)  # 1: it does not fit
+
+
 def test_ranks_that_do_not_divide_are_advice_however_many(run: Run) -> None:
     code, out, _ = run("explain gpt2 --gpu h100 --tp 100000 --json")
     assert code == 0

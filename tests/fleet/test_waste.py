@@ -109,8 +109,8 @@ def test_an_allocation_without_the_effort_to_leave_others_out_says_so(monkeypatc
     assert not unfinished.whole_traits
     assert unfinished.usd == 190
     assert _optimality([], unfinished).endswith(
-        "with the regions, devices and ways to buy that are left out; leaving others out for all workloads may cost "
-        "less (the solver's limit was reached)"
+        ", with some regions, devices or purchase options left out (see the report); leaving out others may cost less "
+        "(the solver reached its limit)"
     )
     assert allocate(options, demands, replace(RULES, providers={})).whole_traits  # nothing to hold
 

@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.architecture import Model
     from flopwise.search.scaling import ScalingComparison
+    from flopwise.training.estimate import TrainEstimate
     from flopwise.training.layout import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareAnswer:
-    """A comparison of recorded runs, with their names."""
+    """Throughput of a job on more and more accelerators, for each kind of parallelism alone and for all layouts."""
 
     model: Model
     cluster: Cluster
     recipe: Recipe
     num_gpus: int
     comparison: ScalingComparison
+    fastest: TrainEstimate | None  # a step of the fastest layout on all accelerators; None where none fits
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -46,6 +48,8 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     """
     from flopwise.facts.models.positions import check_length
     from flopwise.search.scaling import comparison
+    from flopwise.training.estimate import estimate
+    from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on
 
     data, spec, machines, source = take(options, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
@@ -60,12 +64,16 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
     recipe, device_notes = recipe_on(wanted, cluster.accelerator)
     kept = f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step, always"
+    scaling = comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
+    layout = None if (point := scaling.fastest(gpus)) is None else point.layout
+    job = None if layout is None else TrainJob(model=architecture, recipe=recipe, layout=layout, cluster=cluster)
     return CompareAnswer(
         model=architecture,
         cluster=cluster,
         recipe=recipe,
         num_gpus=gpus,
-        comparison=comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch),
+        comparison=scaling,
+        fastest=None if job is None else estimate(job),
         settings=(
             ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} per node"),
             ("global batch", f"{kept}, of {seq_len:,} tokens"),

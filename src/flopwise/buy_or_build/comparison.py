@@ -157,7 +157,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
         notes.append("API prices include no discounts for batches, volume or cached prompts")
     if set(own) - {"open"}:
         notes.append(
-            f"{request.runs:,} training run{'s' * (request.runs != 1)} paid; data, evaluation and people do not count"
+            f"{units.format_items(request.runs, 'training run')} paid; data, evaluation and people do not count"
         )
     if own and any(RESERVED_MONTHS.get(purchase, 0) > request.months for purchase in request.purchase):
         notes.append(

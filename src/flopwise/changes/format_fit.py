@@ -30,7 +30,7 @@ from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingMemory, generates, serving_memory
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
-from flopwise.units import GIB, format_chance
+from flopwise.units import GIB, format_chance, format_items
 from flopwise.values import dataclass
 
 USUAL_FORMATS = ("bf16", "fp8", "int8", "awq", "nvfp4", "mxfp4", "Q8_0", "Q4_K_M")
@@ -129,7 +129,7 @@ class FitAnswer(Result):
         first, *others = fitting[:4]
         counts = ", ".join([f"in {first.weights}", *(f"{row.most_requests:,} in {row.weights}" for row in others)])
         verb = "holds" if self.num_gpus == 1 else "hold"
-        requests = f"{first.most_requests:,} request{'s'[: first.most_requests != 1]} of {size} at once"
+        requests = f"{format_items(first.most_requests, 'request')} of {size} at once"
         text = f"{where} {verb} {requests} {counts}."
         return text + (f" Does not fit: {', '.join(failing)}." if failing else "")
 

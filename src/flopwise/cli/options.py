@@ -223,7 +223,7 @@ class QuestionCommand(click.Command):
         for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
             if args[place + 1].isdecimal():
                 args[place + 1 : place + 1] = ["--lora"]
-        settings = self._settings(ctx)
+        settings = self.file_settings(ctx)
         ctx.default_map = {name: value for name, (value, _) in settings.items()}
         left = super().parse_args(ctx, args)
         source = click.core.ParameterSource.DEFAULT_MAP
@@ -233,7 +233,7 @@ class QuestionCommand(click.Command):
         }  # fmt: skip
         return left
 
-    def _settings(self, ctx: click.Context) -> dict[str, tuple[Any, str]]:
+    def file_settings(self, ctx: click.Context) -> dict[str, tuple[Any, str]]:
         """Values of the command's options in files of settings, by parameter, each with its file."""
         above = ctx.parent.command.name if ctx.parent else None
         settings = read_settings(SET_COMMANDS).of(next((n for n in (self.name, above) if n in SET_COMMANDS), ""))
@@ -343,12 +343,18 @@ def _note_form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 def _use_currency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """Show amounts in the currency as long as the command runs."""
-    del param
     if value is None:
         return
     from flopwise.api.currency import amounts_in
 
-    ctx.with_resource(amounts_in(value))
+    try:
+        ctx.with_resource(amounts_in(value))
+    except SpecError as error:
+        name, command = param.name or "", ctx.command
+        from_file = ctx.get_parameter_source(name) == click.core.ParameterSource.DEFAULT_MAP
+        if not from_file or not isinstance(command, QuestionCommand):
+            raise
+        raise SpecError(f"{command.file_settings(ctx)[name][1]}: {error}") from None
 
 
 def output_form() -> str | None:

@@ -108,7 +108,7 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
         if answer.kv_capacity_tokens is not None:
             least, most = (answer.kv_capacity_tokens * share for share in answer.capacity_ends)
             cached = f"; cache of {answer.kv_capacity_tokens:,.0f} tokens (80 % interval: {least:,.0f} to {most:,.0f})"
-        totals.append(("at most", f"{answer.max_concurrency:,.0f} sequences{cached}"))
+        totals.append(("at most", f"{units.format_items(round(answer.max_concurrency), 'sequence')}{cached}"))
     yield pairs(totals, paper)
     if answer.remedies:
         changes = [(r.change, gib(r.saves_bytes), r.fits) for r in answer.remedies]

@@ -85,8 +85,8 @@ def _first(plan: Plan, paper: Screen) -> Iterator[str]:
         yield from _network(plan.plans[0], paper)
 
 
-def further(plan: Plan) -> dict[str, str]:
-    """The command of the best plan alone, or of the nearest miss."""
+def further(plan: Plan, row: str = "Row 1") -> dict[str, str]:
+    """The command of the best plan alone, or of the nearest miss; `row`: how the label calls it."""
     one = next(iter(plan.plans or plan.misses), None)
     if one is None or not one.reproduce:
         return {}
@@ -94,7 +94,7 @@ def further(plan: Plan) -> dict[str, str]:
     same = "with the same figures" if exact else "as estimated, before its simulation"
     if " --turns " in one.reproduce:
         same = "simulated, with the same means and cost per session" if one.simulated else "simulated"
-    return {f"Row 1 in full, {same}": one.reproduce}
+    return {f"{row} in full, {same}": one.reproduce}
 
 
 def _ports(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -245,16 +245,11 @@ def layout(c: Candidate) -> str:
     if fields.get("offload"):
         words.append(f"offload {'+'.join(fields['offload'])}")
     if "replicas" in fields:
-        words += [_number_of(fields["replicas"], "replica"), f"batch {fields['max_batch']}"]
+        words += [units.format_items(fields["replicas"], "replica"), f"batch {fields['max_batch']}"]
     words.append(str(fields.get("precision") or fields.get("weights")))
     if fields.get("kv_dtype", "bf16") != "bf16":
         words.append(f"kv {fields['kv_dtype']}")
     return " ".join(words)
-
-
-def _number_of(number: int, noun: str) -> str:
-    """`1 replica`, `2 replicas`."""
-    return f"{number:,} {noun}{'s'[: number != 1]}"
 
 
 def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
@@ -339,7 +334,7 @@ def _price(best: Candidate) -> str:
 def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, Any]]:
     """Figures of the simulation; `queued`: all requests arrive at the start, so only the time per token is shown."""
     rows: list[tuple[str, Any]] = [
-        ("simulated", f"{run.requests:,} requests through {_number_of(run.replicas, 'replica')}")
+        ("simulated", f"{run.requests:,} requests through {units.format_items(run.replicas, 'replica')}")
     ]
     latencies = {"TTFT": run.ttft_s, "TPOT": run.tpot_s, "whole request": run.e2e_s}
     for label, values in {"TPOT": run.tpot_s}.items() if queued else latencies.items():

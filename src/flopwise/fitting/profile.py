@@ -43,6 +43,7 @@ from flopwise.fitting.refit import (
     with_parameters,
 )
 from flopwise.folders import write_folder
+from flopwise.units import format_items
 from flopwise.values import dataclass
 
 FORMAT, VERSION = "flopwise-calibration", 1
@@ -243,7 +244,7 @@ def _parameter(constant: Constant, value: float, refit: Refit, facts: Facts, dat
     """The fitted parameter, as its row is written."""
     scope, count = constant.scopes[0], refit.rows[constant]
     like = next(p for p in facts.calibration.parameters if p.name == constant.name)
-    fitted_on = f"{count} measured figure{'s' * (count != 1)}"
+    fitted_on = format_items(count, "measured figure")
     return replace(
         like, scope=scope, value=float(f"{value:.4g}"), fitted_on=fitted_on, source=SOURCE, date=date, profile=""
     )

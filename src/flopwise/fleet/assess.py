@@ -190,8 +190,8 @@ def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str
     text = f"{proven} among {options:,} ways to run the workloads"
     if not allocation.whole_traits:
         text += (
-            " with the regions, devices and ways to buy that are left out; leaving others out for all workloads may "
-            "cost less (the solver's limit was reached)"
+            ", with some regions, devices or purchase options left out (see the report); leaving out others may cost "
+            "less (the solver reached its limit)"
         )
     few = [item.num_kinds for item in items if item.num_kinds is not None]
     if not few:

@@ -206,7 +206,7 @@ def _capacity(fleet: SolvedFleet) -> Iterable[Risk]:
             least, record = min(parts), fleet.facts.spot(provider, gpu)
             gone = -math.expm1(-record.interruptions_per_s * DAY_S)
             odds = 1.0 - (1.0 - gone) ** sum(row.count for row, _ in rows)
-            doubts = ["the record does not cover so many at once"] if many else []
+            doubts = ["no record covers so many at once"] if many else []
             doubts += ["such a low price is often outdated or has little capacity"] if least < THIN else []
             doubt = f" ({'; '.join(doubts)})" if doubts else ""
             dearer = sum(r.usd_per_month * (1.0 - part) for (r, _), part in zip(rows, parts, strict=True))

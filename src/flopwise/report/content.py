@@ -23,7 +23,7 @@ from flopwise.report.words import (
     share,
     usd,
 )
-from flopwise.units import format_count, format_percent
+from flopwise.units import format_count, format_items, format_percent
 
 TOP = 3
 """Workloads and risks that the summary names."""
@@ -66,7 +66,7 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
     count = len(assessment.workloads)
     return Document(
         title=f"GPU strategy: {assessment.name}",
-        subtitle=f"{assessment.date}: {count:,} workload{'s'[: count != 1]}{prices}",
+        subtitle=f"{assessment.date}: {format_items(count, 'workload')}{prices}",
         sections=[section for section in sections if section.blocks],
     )
 

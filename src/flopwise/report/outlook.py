@@ -9,7 +9,7 @@ from flopwise.fleet.assessment import Alert, Assessment, Month, Phase
 from flopwise.fleet.schedules import month_after, months_between
 from flopwise.report.blocks import Bar, Bars, Block, Heading, Span, Spans, Table, Text
 from flopwise.report.words import between, digits, purchase_text, sentence, usd
-from flopwise.units import format_bytes, format_percent, format_seconds
+from flopwise.units import format_bytes, format_items, format_percent, format_seconds
 
 AHEAD = 12
 """Months that a roadmap shows at least."""
@@ -51,7 +51,7 @@ def roadmap(assessment: Assessment) -> Iterator[Block]:
         "The expected bill month by month at the stated growth, with its 80 % interval",
         [
             Bar(
-                f"{m.month} ({m.workloads:,} workload{'s'[: m.workloads != 1]})",
+                f"{m.month} ({format_items(m.workloads, 'workload')})",
                 m.expected, usd(m.expected), m.low, m.high, between(m.low, m.high),
             )
             for m in assessment.forecast
@@ -98,7 +98,7 @@ def _phases(assessment: Assessment) -> Iterator[Block]:
 
 def _weeks(count: int) -> str:
     """`1 week`, `2 weeks`."""
-    return f"{count} week{'s'[: count != 1]}"
+    return format_items(count, "week")
 
 
 def _preparation(phases: Sequence[Phase], names: Sequence[str]) -> Iterator[Block]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from flopwise.fleet.assessment import Assessment, ProviderChoice
 from flopwise.report.blocks import Block, Stream, Streams, Table
 from flopwise.report.words import change_text, largest, purchase_text, usd
+from flopwise.units import format_items
 
 DRAWN = 20
 """Workloads in the picture, those that cost most; the others are one."""
@@ -35,7 +36,7 @@ def streams(assessment: Assessment) -> list[Stream]:
     if len(shown) > DRAWN:
         shown = shown[: DRAWN - 1]
     rest = len(costs) - len(shown)
-    others = f"{rest:,} other workload{'s'[: rest != 1]}"
+    others = format_items(rest, "other workload")
     sums: dict[tuple[str, str, str], float] = defaultdict(float)
     for row in assessment.allocation:
         name = row.workload if row.workload in shown else others

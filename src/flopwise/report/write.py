@@ -197,7 +197,9 @@ def _changes(answer: Check) -> Iterator[Block]:
     ]  # fmt: skip
     if rows:
         note = (
-            "The easiest change of each workload first; each builds on those before it. Of all: its part of the "
-            "difference to the proposal. Then: what the workload, and all of them, cost after it."
+            "The easiest change of each workload first; each builds on those before it. Share: its part of the "
+            "difference between today's bill and the proposal. After it: the monthly cost of the workload, and of all."
         )
-        yield Table(["workload", "change", ">a month", ">of all", ">workload then", ">all then", "how"], rows, note)
+        yield Table(
+            ["workload", "change", ">a month", ">share", ">workload after it", ">all after it", "how"], rows, note
+        )

@@ -19,7 +19,6 @@ from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import Candidate, ComparedFigures, Lever, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
@@ -45,16 +44,16 @@ from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, ti
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
-from flopwise.training.layout import COLUMNS, Layout, Recipe
+from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.run import StepRun
-from flopwise.training.schedules import NAMES, schedule_code
+from flopwise.training.schedules import schedule_code
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
-from flopwise.units import format_bytes, format_chance, format_seconds, format_usd
+from flopwise.units import format_bytes, format_chance, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
@@ -261,9 +260,7 @@ class TrainingOption(PlanOption):
         recipe, space = self.search.recipe, self.search.space
         layout = space.layout(int(self.layouts.rows[row]))
         return {
-            **{name: int(value) for name, value in zip(COLUMNS, layout.columns, strict=True)},
-            "schedule": NAMES[int(layout.schedule)],
-            "recompute": RECOMPUTE[int(layout.recompute)],
+            **layout.settings,
             "precision": recipe.precision,
             "global_batch": int(recipe.global_batch),
             "seq_len": int(recipe.seq_len),
@@ -410,7 +407,7 @@ def _options(
                 draft.evaluated += times.considered
                 draft.timed += times.timed
                 if place == 0:
-                    _count_unfit(job, node, times, draft)
+                    _count_unfit(job, node, times, draft, confidence=workload.confidence, margin=margin)
                 if times.rows.size:
                     node_options = training_options(workload, node, chosen, times, facts)
                     best[precision] = min(best[precision], float(node_options[0].cost_usd.min()))
@@ -518,10 +515,14 @@ def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
     return flops / max(rates.matmul_flops_per_s(precision), attention)
 
 
-def _count_unfit(job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft) -> None:
+def _count_unfit(
+    job: LayoutSearch, node: NodeKind, result: TimedLayouts, draft: PlanDraft, *, confidence: float, margin: float
+) -> None:
+    """Count the layouts that do not fit with probability `confidence`, at which memory is `margin` times estimated."""
     if result.fitting < result.considered:
-        needs, has = format_bytes(result.smallest_bytes), format_bytes(node.cluster.accelerator.hbm_bytes)
-        example = f"{node.label}: the smallest of them needs {needs} of {has}"
+        least, has = result.smallest_bytes, format_bytes(node.cluster.accelerator.hbm_bytes)
+        sure = f"{format_bytes(least * margin)} with {format_percent(confidence, 0)} confidence"
+        example = f"{node.label}: the smallest of them takes {format_bytes(least)}, {sure}, of {has}"
         draft.ruled_out.add("does not fit in memory", result.considered - result.fitting, example)
     if not node.networked:
         skipped = sum(int((f.num_gpus > node.count).sum()) * f.choices for f in job.space.families)

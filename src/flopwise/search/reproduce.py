@@ -103,6 +103,12 @@ def _layout(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, tuple(value) if isinstance(value, list) else value
 
 
+def layout_arguments(layout: Layout) -> list[str]:
+    """The arguments by which `flopwise train` takes this layout instead of searching for one."""
+    declared = options_of(TrainingSpec)
+    return [word for name, value in _layout(layout.settings) for word in declared[name].arguments(value)]
+
+
 def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
     """Deployment, requests and techniques of a plan that serves."""
     document = chosen.layout

@@ -86,6 +86,11 @@ class ScalingComparison:
     bends: tuple[Bend, ...]
     reference: ScalingPoint | None
 
+    def fastest(self, num_gpus: int) -> ScalingPoint | None:
+        """The fastest layout on `num_gpus`, or None if none fits."""
+        points = [point for point in self.points if point.num_gpus == num_gpus and point.fits]
+        return max(points, key=lambda point: point.samples_per_s or 0.0, default=None)
+
 
 class _Steps(NamedTuple):
     """Candidates of one number of GPUs: whose each is, its memory, and the lines of its step."""

@@ -46,6 +46,7 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits, product_path, substitute
 from flopwise.serving.spec import DRAFT_TOKENS
 from flopwise.serving.techniques import tokens_per_step
+from flopwise.units import format_items
 
 Floats = NDArray[np.floating[Any]]
 READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"
@@ -236,7 +237,7 @@ def _plan_text(option: ServingOption, row: int) -> str:
     count = int(service.replicas[row])
     return (
         f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(service.tp[row])}, "
-        f"batch {int(service.batch[row])}, {count} replica{'s' * (count != 1)}, {service.weights.name}"
+        f"batch {int(service.batch[row])}, {format_items(count, 'replica')}, {service.weights.name}"
     )
 
 

@@ -25,6 +25,7 @@ from flopwise.search.plan import plan
 from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, merged_onto, resolve
 from flopwise.search.workload_file import document, read_text, workload_from
+from flopwise.units import format_items
 
 MAX_WORKLOADS = 10_000
 MOST_VALUES = 1000
@@ -83,7 +84,7 @@ class Sweep(Result, msgspec.Struct, frozen=True, kw_only=True):
     def verdict(self) -> str:
         """The answer in a sentence: how many workloads have a plan."""
         number = len(self.planned)
-        return f"{self.num_planned:,} of {number:,} workload{'s'[: number != 1]} have a plan that meets every target."
+        return f"{self.num_planned:,} of {format_items(number, 'workload')} have a plan that meets every target."
 
     def document(self) -> dict[str, Any]:
         """All plans, and the first of each as a row."""

@@ -39,6 +39,7 @@ from flopwise.units import (
     format_arrivals,
     format_cost,
     format_interval,
+    format_items,
     format_multiple,
     format_percent,
     format_price,
@@ -158,7 +159,8 @@ class ServeAnswer(Result):
             waits = _with_intervals(waits, result)
         if session_run is not None and rate is not None:
             waits = _overload(session_run, rate, replicas)
-        ends = interval_notes(job, result.ttft_s.band) if waits is None or waits.utilisation_frac < 1 else ()
+        answers = result.max_concurrency >= 1 and (waits is None or waits.utilisation_frac < 1)
+        ends = interval_notes(job, result.ttft_s.band) if answers else ()
         notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
         return ServeAnswer(
             estimate=result,
@@ -357,7 +359,8 @@ def _loaded_replica(
     total = job.num_gpus if gpus is None else gpus
     if total % job.num_gpus:
         raise SpecError(
-            f"{total} GPUs cannot be divided into replicas of {job.layout.text}, which take {job.num_gpus} each"
+            f"{format_items(total, 'GPU')} cannot be divided into replicas of {job.layout.text}, which take "
+            f"{job.num_gpus} each"
         )
     replicas, rate, in_flight = total // job.num_gpus, request.rate, request.concurrency
     if request.requests is not None and in_flight is None and rate is None:

@@ -19,6 +19,7 @@ from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
 from flopwise.serving.techniques import resolve_techniques
+from flopwise.units import format_items
 
 
 def replica_of(
@@ -55,7 +56,8 @@ def spread(spec: ServingSpec, model: Model, machines: MachineSpec, facts: Facts)
         return spec
     if max(spec.tp, spec.pp, spec.ep, spec.dp) > 1:
         if count % spec.num_gpus:
-            raise SpecError(f"{count:,} accelerators cannot be divided into replicas of {spec.num_gpus} (tp x pp x dp)")
+            given = format_items(count, "accelerator")
+            raise SpecError(f"{given} cannot be divided into replicas of {spec.num_gpus} (tp x pp x dp)")
         return spec
     node = machines.cluster(count, facts).gpus_per_node
     for tp in (tp for tp in range(min(count, node), 0, -1) if count % tp == 0):

@@ -480,6 +480,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
     path = product_path(job.model, job.weights, job.cluster.rates)
     converted = conversion_note(job.kv_dtype, job.cluster.rates) if job.decodes else None
     split = ("the cost is split between input and output tokens in proportion to the time of prefill and decoding",)
+    priced = job.cluster.usd_per_gpu_hour is not None and int(memory.max_concurrency) >= 1
     assumptions = (
         *job.model.notes,
         *check_request(job.model, job.input_tokens, job.output_tokens),
@@ -487,7 +488,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *memory.assumptions,
         *technique_assumptions(job),
         *(note for note in (path.note, converted) if note),
-        *(split if job.decodes and job.cluster.usd_per_gpu_hour is not None else ()),
+        *(split if job.decodes and priced else ()),
     )
     return tuple(dict.fromkeys(assumptions))
 

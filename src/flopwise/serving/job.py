@@ -273,11 +273,13 @@ def interval_notes(job: ServeJob, ttft: ErrorBand) -> tuple[str, ...]:
     notes = []
     if ttft.high > WIDE * ttft.low:
         across = ttft.high / ttft.low
-        wider = f"by {across ** (1 / ttft.spread):.1f}x, and the device adds to that" if ttft.spread > 1 else "as much"
+        apart, device = "as much", ""
+        if ttft.spread > 1:
+            apart, device = f"a factor of {across ** (1 / ttft.spread):.1f}", "; the device widens it further"
         notes.append(
-            f"the interval of TTFT is wide (its ends are {across:.1f}x apart) because the {ttft.rows:,} published runs "
-            f"of this class vary {wider}: most do not state load generator, bursts, queue or warm-up; measure it under "
-            "your own load"
+            f"the interval of TTFT is wide (a factor of {across:.1f}) because the {ttft.rows:,} published runs of this "
+            f"class differ by {apart}: most do not state load generator, bursts, queue or warm-up{device}. Measure "
+            "TTFT under your own load"
         )
     if job.decodes:
         measured = "it was checked on fixed batches and single streams" if job.static or job.engine.local else (

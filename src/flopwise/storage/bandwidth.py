@@ -32,7 +32,7 @@ from flopwise.training.samples import (
     workload_of_sample,
 )
 from flopwise.training.spec import DataSpec
-from flopwise.units import format_interval, format_rate, format_seconds
+from flopwise.units import format_interval, format_items, format_rate, format_seconds
 from flopwise.values import dataclass
 
 GIVEN = "given"
@@ -128,7 +128,7 @@ class StorageAnswer(Result):
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
         """The settings of the answer."""
-        nodes = f"{self.num_nodes:,} node{'s' * (self.num_nodes > 1)} of {self.cluster.gpus_per_node}"
+        nodes = f"{format_items(self.num_nodes, 'node')} of {self.cluster.gpus_per_node}"
         return (
             ("accelerators", f"{self.num_gpus:,} x {self.cluster.accelerator.name}, {nodes}"),
             ("sample", self.workload.sample),

@@ -21,7 +21,7 @@ from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.rules import TokenRules
 from flopwise.training.schedules import NAMES
 from flopwise.training.unstated import open_inputs, with_unstated_inputs
-from flopwise.units import format_count, format_interval, format_percent, format_price
+from flopwise.units import format_count, format_interval, format_items, format_percent, format_price
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def train_answer(
             ("accelerators", f"{result.num_gpus:,} x {cluster.accelerator.name}, {node}"),
             ("layout", f"{layout_text(layout)} ({laid_out})"),
             ("micro-batch", f"{int(layout.micro_batch):,} x {int(recipe.seq_len):,} tokens"),
-            ("global batch", f"{int(recipe.global_batch):,} sequences"),
+            ("global batch", format_items(int(recipe.global_batch), "sequence")),
             ("recipe", recipe.text),
             ("stack", recipe.stack.name),
             *((("tokens dropped", format_percent(dropped)),) if dropped is not None else ()),

@@ -18,6 +18,7 @@ from flopwise.facts.software import RECOMPUTE, Optimizer, TrainingStack
 from flopwise.ops.degrees import check_expert_ranks
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.types import Floats, Ints
+from flopwise.training.schedules import NAMES
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -94,6 +95,12 @@ class Layout:
     def offloads(self) -> bool:
         """True if anything lives in host memory."""
         return self.offload_optimizer or self.offload_parameters or self.offload_activations
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """The columns of a single layout in plain values; schedule and recompute by name."""
+        numbers = {name: int(value) for name, value in zip(COLUMNS, self.columns, strict=True)}
+        return {**numbers, "schedule": NAMES[int(self.schedule)], "recompute": RECOMPUTE[int(self.recompute)]}
 
     @property
     def recomputes_some(self) -> bool:

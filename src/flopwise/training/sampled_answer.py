@@ -27,12 +27,7 @@ from flopwise.training.sampled import (
 from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory
 from flopwise.training.samples import SampledWorkload
 from flopwise.training.spec import DataSpec, TrainingSpec
-from flopwise.units import (
-    format_count,
-    format_interval,
-    format_percent,
-    format_price,
-)
+from flopwise.units import format_count, format_interval, format_items, format_percent, format_price
 from flopwise.values import dataclass
 
 
@@ -135,7 +130,7 @@ def job_settings(job: SampledJob) -> tuple[tuple[str, str], ...]:
         ("accelerators", f"{job.num_gpus:,} x {cluster.accelerator.name}, {node}"),
         ("layout", f"dp {job.num_gpus:,}" if job.num_gpus > 1 else "1 GPU"),
         *recipe_settings(job.recipe, job.micro_steps),
-        ("global batch", f"{job.global_batch:,} sample{'s' * (job.global_batch > 1)}"),
+        ("global batch", format_items(job.global_batch, "sample")),
         ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
     )
 

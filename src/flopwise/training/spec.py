@@ -489,7 +489,8 @@ class TrainingSpec(Spec):
         named = f"tp {self.tp or 1} x pp {self.pp or 1} x cp {self.cp or 1}"
         if num_gpus % ranks:
             near = max(ranks, round(num_gpus / ranks) * ranks)
-            raise SpecError(f"{num_gpus} GPUs do not divide into {named} = {ranks}; {near} would")
+            given = units.format_items(num_gpus, "GPU")
+            raise SpecError(f"{given} cannot be divided into groups of {named} = {ranks}; {near:,} can")
         if self.dp is not None and self.dp * ranks != num_gpus:
             raise SpecError(f"dp {self.dp} x {named} is {self.dp * ranks} GPUs, but {num_gpus} are given")
         return num_gpus // ranks

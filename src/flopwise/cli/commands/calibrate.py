@@ -86,10 +86,13 @@ def command(
         )
         options.answer(profiles, _listing, further=shown)
     elif show is not None:
-        options.answer(api.calibration_profile(show), _report)
+        profile = api.calibration_profile(show)
+        line = shlex.join(["flopwise", "train", "MODEL", "--gpu", "GPU", "--calibration", profile.name])
+        options.answer(profile, _report, further={"An estimate with it": line})
     elif remove is not None:
         path = api.remove_calibration(remove)
-        options.answer({"removed": remove, "path": str(path)}, lambda *_: [f"Removed {remove} ({path})."])
+        rest = {"The profiles that are left": "flopwise calibrate --list"}
+        options.answer({"removed": remove, "path": str(path)}, lambda *_: [f"Removed {remove} ({path})."], further=rest)
     else:
         with Progress("fitting") as progress:
             done = api.calibrate(*files, facts=facts, advance=progress, **options.values(given))
@@ -136,7 +139,7 @@ def _share(value: float | None) -> str | None:
 def _verdict(profile: CalibrationProfile) -> str:
     """The constants that changed, and the median error before and now of the kind with most figures."""
     count = len(profile.constants)
-    text = f"Calibration profile {profile.name} of {profile.date}: {count} constant{'s'[: count != 1]} changed"
+    text = f"Calibration profile {profile.name} of {profile.date}: {units.format_items(count, 'constant')} changed"
     before, now, left_out = _overall(profile)
     if before is None or now is None:
         return f"{text}."

@@ -78,7 +78,7 @@ def blocks(answer: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterat
         for c in w.changes
     ]  # fmt: skip
     if rows:
-        headers = ["workload", "change", ">a month", ">of all", ">workload then", ">all then", "how"]
+        headers = ["workload", "change", ">a month", ">share", ">workload after it", ">all after it", "how"]
         yield table(headers, rows, paper)
     if written:
         yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(path.name for path in written)}"

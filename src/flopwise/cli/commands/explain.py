@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flopwise import units
 from flopwise.cli import options, parts
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table, tree
@@ -21,13 +22,6 @@ from flopwise.shapes.spec import ShapeSpec
 if TYPE_CHECKING:
     from flopwise.changes.effects import Sensitivity
     from flopwise.changes.explanation import Explanation
-
-
-from typing import TYPE_CHECKING
-
-from flopwise import units
-
-if TYPE_CHECKING:
     from flopwise.shapes.answer import ShapeAnswer
     from flopwise.shapes.kernels import KernelShape
     from flopwise.shapes.rules import Advice
@@ -104,10 +98,12 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: b
 
 command.forms = (shapes,)
 KEPT = {
-    "train": ("tp", "ep", "seq", "precision", "stack", "attention", "offload"),
-    "serve": ("tp", "ep", "weights", "kv_dtype", "engine"),
-}
-"""Options of a pass that the whole step, or the service, keeps."""
+    "train": {"tp": "--tp", "ep": "--ep", "seq": "--seq", "batch": "--micro-batch", "precision": "--precision",
+              "stack": "--stack", "attention": "--attention", "offload": "--offload"},
+    "serve": {"tp": "--tp", "ep": "--ep", "seq": "--input", "batch": "--concurrency", "weights": "--weights",
+              "kv_dtype": "--kv-dtype", "engine": "--engine"},
+}  # fmt: skip
+"""Options of a pass that the whole step, or the service, keeps, and how these spell them."""
 
 
 def _whole(model: str, machines: MachineSpec, given: Mapping[str, Any]) -> dict[str, str]:
@@ -115,13 +111,14 @@ def _whole(model: str, machines: MachineSpec, given: Mapping[str, Any]) -> dict[
     if not machines.gpu:
         return {}
     stated, task = options.spellings(click.get_current_context()), given["task"]
-    words = ["flopwise", task, model, "--gpu", machines.gpu]
-    for name in KEPT[task]:
-        if name in stated:
-            words += options_of(ShapeSpec)[name].arguments(given[name])
     ranks = (given["tp"] or 1) * (given["ep"] or 1)
-    if task == "train" and ranks > 1 and not machines.counted:
-        words += ["--gpus", str(ranks)]
+    count = machines.counted or 1
+    if count % ranks:
+        count = ranks
+    words = ["flopwise", task, model, "--gpu", f"{count}x{machines.gpu}" if count > 1 else machines.gpu]
+    for name, spelled in KEPT[task].items():
+        if name in stated:
+            words += [spelled, *options_of(ShapeSpec)[name].arguments(given[name])[1:]]
     return {"The whole step" if task == "train" else "The whole service": shlex.join(words)}
 
 

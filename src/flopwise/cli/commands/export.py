@@ -14,6 +14,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, FLAG, whole
 from flopwise.results import plain
+from flopwise.units import format_items
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def command(
     from flopwise.api import export as api
 
     if listed:
-        options.answer(api.export_targets(), _targets, lambda rows: [_target_document(row) for row in rows])
+        options.answer(
+            api.export_targets(), _targets, lambda rows: [_target_document(row) for row in rows],
+            further={"The files of one": "flopwise export TARGET PLAN.json -o FOLDER"},
+        )  # fmt: skip
         return
     if target is None or plan is None or output_folder is None:
         raise usage_error("give a target, a plan file or a report's folder, and -o FOLDER; --list shows the targets")
@@ -63,7 +67,7 @@ def _target_document(row: TargetInfo) -> dict[str, Any]:
 def _targets(rows: Sequence[TargetInfo], paper: Screen) -> Iterator[str]:
     headers = ("target", "what", "for", "can express", "checked with")
     cells = [(r.name, r.summary, ", ".join(r.tasks), r.expresses, f"{r.validator} ({r.version})") for r in rows]
-    yield verdict(f"{len(rows)} targets; `flopwise export TARGET PLAN -o FOLDER` writes the files of one.", paper)
+    yield verdict(f"{len(rows)} targets: tools whose files flopwise writes from a plan.", paper)
     yield table(headers, cells, paper, spare=("checked with", "for"))
 
 
@@ -85,7 +89,7 @@ class FolderExport:
     def blocks(self, paper: Screen) -> Iterator[str]:
         """Text blocks: the files written, the values to fill in, and the commands that apply them."""
         one = self.exported
-        count = f"{len(one.files)} file{'s' * (len(one.files) != 1)}"
+        count = format_items(len(one.files), "file")
         yield heading(f"{one.target}: {count} in {self.folder}", paper)
         yield "\n".join(f"  {path}" for path in one.files)
         if one.assumptions:

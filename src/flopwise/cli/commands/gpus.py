@@ -57,7 +57,9 @@ def command(
 
     if largest:
         names = [name] if name is not None else [a.name for a in known.gpus(**places, **options.values(filters))]
-        options.answer(known.largest_models(*names, **places), _largest)
+        sizes = known.largest_models(*names, **places)
+        fit = shlex.join(["flopwise", "fit", "MODEL", "--gpu", sizes[0].gpu if sizes else "GPU"])
+        options.answer(sizes, _largest, further={"A model on one of them": fit})
         return
     if name is not None:
         options.refuse(filters, "NAME shows one accelerator; filters belong to the list")
@@ -129,7 +131,7 @@ def _rate(flops_per_s: float | None) -> str | None:
     return None if flops_per_s is None else units.format_rate(flops_per_s, "FLOP/s")
 
 
-PATHS = {"pcie": "usually joined by PCIe, with peer access", "host": "no peer access: messages pass the host's memory"}
+PATHS = {"pcie": "over PCIe, with peer access", "host": "through the host's memory, without peer access"}
 """What `intra_node` of a device says, in words."""
 
 
@@ -142,6 +144,7 @@ def _detail(resolution: Resolution, paper: Screen) -> Iterator[str]:
     link = None
     if a.link_bytes_per_s is not None:
         link = f"{a.link}, {units.format_rate(a.link_bytes_per_s)} each way, up to {a.max_scaleup or 'unknown'} devices"
+    path = None if a.kind == "cpu" else PATHS.get(a.intra_node or "", "over PCIe" if link is None else f"over {a.link}")
     yield pairs(
         [
             ("year", str(a.year) if a.year else None),
@@ -160,7 +163,7 @@ def _detail(resolution: Resolution, paper: Screen) -> Iterator[str]:
             ("structured sparsity", "twice the dense rates" if a.sparsity_x2 else None),
             ("link", link),
             ("PCIe", None if a.pcie_bytes_per_s is None else f"{units.format_rate(a.pcie_bytes_per_s)} each way"),
-            ("in a node", PATHS.get(a.intra_node or "")),
+            ("between devices of a node", path),
             ("TDP", f"{a.tdp_w:,.0f} W" if a.tdp_w else None),
         ],
         paper,

@@ -45,8 +45,11 @@ def command(*, url: str | None, output: Path | None, facts: Path | None, **given
 
     with Progress("observing") as progress:
         observation = api.observe(url, out=output, facts=facts, progress=progress, **options.values(given, ObserveSpec))
-    again = f"flopwise simulate MODEL --gpu GPU --replay {shlex.quote(str(output))}"
-    further = {} if output is None else {"The same traffic on a planned deployment": again}
+    if output is None:
+        further = {"The same, with a trace that can be replayed": options.command_line("observe") + " -o seen"}
+    else:
+        again = f"flopwise simulate MODEL --gpu GPU --replay {shlex.quote(str(output))}"
+        further = {"The same traffic on a planned deployment": again}
     options.answer(observation, _report, plain, verdict=_verdict, further=further)
 
 

@@ -183,7 +183,7 @@ def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
         api.write_sweep(answer, output_file)
     planned = ((one.name, one.plan) for one in answer.planned if one.plan is not None and one.plan.plans)
     name, plan = next(planned, ("", None))
-    named = {} if plan is None else {f"{name}: {what}": line for what, line in further(plan).items()}
+    named = {} if plan is None else further(plan, f"The best plan of {name}")
     options.answer(answer, sweep_blocks, further=named)
     if not answer.num_planned:
         missing = [f"{p.name}: {p.reasons[0] if p.reasons else 'no plan meets every target'}" for p in answer.planned]
@@ -221,7 +221,7 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exp
         compared |= {"exported": [one.document() for one in exports]} if exports else {}
         return {**plan.document(), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
-    options.answer(answer, text, document, further=further(answer) if other is None else None)
+    options.answer(answer, text, document, further=further(answer, "Row 1" if other is None else "The first plan"))
     options.say_age(stale_notes(answer.price_dates(top)))
 
 

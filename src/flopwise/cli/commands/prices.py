@@ -28,6 +28,8 @@ CLOUDS = 20
 """Offers that are shown of one accelerator."""
 TAKES = {"import": "FILE", "remove": "NAME"}
 MAX_AGE = quantity("days", units.parse_count, high=36_500)
+AGES = {"The age of every price": "flopwise prices age"}
+"""The next command after prices have changed."""
 SITE = "colocation usd_per_kwh pue years"
 GOES_WITH = {
     "import": ("name", "day", "skip_unknown", "provider"), "age": ("most_days",), "refresh": ("provider",),
@@ -80,16 +82,16 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
             raise usage_error("import takes one --provider")
         assert target is not None
         done = api.import_prices(target, provider=provider[0] if provider else None, facts=facts, **mine)
-        options.answer(done, _import_report)
+        options.answer(done, _import_report, further=AGES)
         _say(done.notes)
     elif action == "refresh":
         fresh = api.refresh_prices(providers=provider, facts=facts)
-        options.answer(fresh, _import_report)
+        options.answer(fresh, _import_report, further=AGES)
         _say(fresh.notes)
     elif action == "remove":
         assert target is not None
         path = api.remove_prices(target)
-        options.answer({"removed": target, "path": path}, lambda *_: [f"Removed {target} ({path})."])
+        options.answer({"removed": target, "path": path}, lambda *_: [f"Removed {target} ({path})."], further=AGES)
     elif action == "own":
         own = api.own_prices(target, facts=facts, **mine)
         options.answer(own, own_blocks, further=_own_further(own))
@@ -159,7 +161,7 @@ def _import_table(imports: Sequence[ImportedFile], paper: Screen) -> Iterator[st
 
 
 def _import_report(done: PriceImport, paper: Screen) -> Iterator[str]:
-    yield heading(f"{done.offers:,} offer{'s' * (done.offers != 1)} imported as {done.name}", paper)
+    yield heading(f"{units.format_items(done.offers, 'offer')} imported as {done.name}", paper)
     yield pairs(
         [
             ("layout", done.layout),
@@ -187,13 +189,11 @@ def _own_verdict(own: list[OwnPrice]) -> str:
     if len(own) == 1:
         [one] = own
         cloud = one.against[0] if one.against else None
-        rival = (
-            f"; the cheapest cloud ({cloud.provider} {cloud.instance}) {_hourly(cloud.usd_per_gpu_hour)}"
-            if cloud
-            else ""
-        )
-        paid = f"{_hourly(one.usd_per_gpu_hour)} {units.CURRENCY.get().code}"
-        return f"{at}, an own {one.accelerator} costs {paid} per hour of work{rival}."
+        text = f"{at}, an own {one.accelerator} costs {units.format_usd(one.usd_per_gpu_hour)} per hour of work"
+        if cloud is None:
+            return f"{text}."
+        rival = f"{cloud.provider} {cloud.instance}, {cloud.purchase.replace('_', ' ')}"
+        return f"{text}; the cheapest cloud ({rival}) costs {units.format_usd(cloud.usd_per_gpu_hour)}."
     rivals = [row for row in own if row.against]
     cheaper = sum(row.usd_per_gpu_hour < row.against[0].usd_per_gpu_hour for row in rivals)
     kinds = f"{cheaper} of {len(rivals)} kinds of own accelerators"

@@ -102,7 +102,7 @@ def _headline(probe: Probe, device: ProbedDevice) -> str:
     if read := probe.best("disk_read", device.id):
         parts.append(f"{units.format_rate(read)} from the disk")
     count = device.threads or 1
-    threads = f", {count} thread{'s' * (count > 1)}" if device.kind == "cpu" else ""
+    threads = f", {units.format_items(count, 'thread')}" if device.kind == "cpu" else ""
     peak = f" (%: of the peak, {device.peak_source})" if any("%" in part for part in parts) else ""
     return f"{device.name}{threads}: {', '.join(parts) or 'see below'}{peak}"
 

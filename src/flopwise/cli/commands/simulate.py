@@ -214,32 +214,45 @@ KEPT = (
     (MachineSpec, ("provider", "region", "marketplace", "include_retired", "gpu")),
     (ServingSpec, ("weights", "kv_dtype", "engine")),
 )
-"""What a plan of the same load keeps."""
-SESSIONS = ("rate", "input_tokens", "output_tokens", "turns", "think_s", "tool_share", "tool_pause")
-"""What it keeps of the traffic of sessions."""
+"""What a plan of the same queue keeps."""
+OF_RUNS = ("trace", "requests")
+"""Options that mean something else in a plan."""
 
 
 def _further(run: SimulateAnswer, given: Mapping[str, Any]) -> dict[str, str]:
-    """The line that ranks the machines for this load; none where no rate is known."""
-    trace, stated = run.simulated.trace, options.spellings(click.get_current_context(), settings=True)
-    if not isfinite(trace.requests_per_s) or given["users"]:
-        return {}
-    words = ["flopwise", "plan", run.job.model.name, "--task", "serve"]
-    if given["turns"]:
-        for name in SESSIONS:
-            if name in stated:
-                words += options_of(Traffic)[name].arguments(given[name])
-    else:
-        words += ["--rate", f"{trace.requests_per_s:.3g}"]
-        words += ["--input", f"{trace.prompt.mean():.0f}", "--output", f"{trace.output.mean():.0f}"]
+    """The line that ranks the machines for this load, with every stated option that a plan has, too."""
+    from flopwise.cli.commands.plan import command as plan
+
+    stated = options.spellings(click.get_current_context(), settings=True)
+    known = {flag for param in plan.params for flag in param.opts}
+    if given["arrivals"] == "diurnal":  # a plan is sized for the peak of the day
+        known -= {"--arrivals"}
+    words = ["flopwise", "plan", run.job.model.name, "--task", "serve", *_load_words(run, given, stated)]
     for name, limit in zip(TARGETS, run.slo, strict=True):
         if limit is not None:
             words += [f"--{name}", f"{given[name].percentile}={limit:g}s"]
-    for spec, names in KEPT:
-        for name in names:
-            if name in stated:
-                words += options_of(spec)[name].arguments(given[name])
+    for spec in (Traffic, TechniqueRequest, ServingSpec, MachineSpec):
+        for name, declared in options_of(spec).items():
+            if name in stated and name not in OF_RUNS and declared.flags[0].partition("/")[0] in known:
+                words += declared.arguments(given[name])
     return {"The cheapest machines for this load": shlex.join(words)}
+
+
+def _load_words(run: SimulateAnswer, given: Mapping[str, Any], stated: Mapping[str, str]) -> list[str]:
+    """The rate, users or trace of a run, and lengths that nobody stated, as `flopwise plan` takes them."""
+    from flopwise.observations.observation import TRACE_FILE
+
+    trace = run.simulated.trace
+    file = given["trace"] if given["replay"] is None else given["replay"] / TRACE_FILE
+    if file is not None:
+        faster = [] if given["scale"] == 1 else ["--rate", f"{trace.requests_per_s:.3g}"]
+        return ["--trace", str(file), *faster]
+    words = ["--concurrency", str(given["users"])] if given["users"] else []
+    lengths = {"input_tokens": ("--input", trace.prompt), "output_tokens": ("--output", trace.output)}
+    for name, (flag, drawn) in lengths.items():
+        if name not in stated and not given["turns"]:
+            words += [flag, f"{drawn.mean():.0f}"]
+    return words
 
 
 def _batch_further(worked: BatchAnswer, given: Mapping[str, Any]) -> dict[str, str]:
@@ -331,7 +344,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     replicas = f"{answer.replicas:,} replicas of " if answer.replicas > 1 else ""
     replicas = f"up to {replicas}" if most else replicas
     gpus = f"{answer.gpus_per_replica:,} x {answer.job.cluster.accelerator.name}"
-    requests = f"{summary.requests:,} request{'s'[: summary.requests != 1]}"
+    requests = units.format_items(summary.requests, "request")
     yield heading(f"{requests} to {answer.job.model.name} on {replicas}{gpus}", paper)
     for warning in _warnings(summary):
         yield paper.paint(f"WARNING: {warning}", "red")

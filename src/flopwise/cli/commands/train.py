@@ -74,8 +74,8 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, 
         options.refuse(OF_RUNS, "does not go with --compare, which covers steps in all layouts; leave it out")
         values = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
         comparison = compared(model, gpus=given["gpus"], weak=weak, **values)
-        fastest = {"A step of the fastest layout": options.command_line("train", without=("--compare", "--weak"))}
-        options.answer(comparison, scaling_lines, scaling_document, verdict=scaling_verdict, further=fastest)
+        further = _scaling_further(comparison)
+        options.answer(comparison, scaling_lines, scaling_document, verdict=scaling_verdict, further=further)
         return
     if weak:
         raise options.usage_error("--weak sets how --compare scales the batch; give --compare, too")
@@ -285,16 +285,41 @@ def _point(point: ScalingPoint) -> dict[str, Any]:
     return attributes(point, " ".join(point.__slots__)) | {"layout": layout, "reason": point.reason or None}
 
 
+def _scaling_further(answer: CompareAnswer) -> dict[str, str]:
+    """The command of the fastest layout, or of what would make the job fit."""
+    line = options.command_line("train", without=("--compare", "--weak"))
+    if answer.fastest is None:
+        return {"What would make it fit": line}
+    from flopwise.search.reproduce import layout_arguments
+
+    arguments = layout_arguments(answer.fastest.job.layout)
+    if "micro_batch" in options.spellings(click.get_current_context()):  # no layout has another one
+        place = arguments.index("--micro-batch")
+        del arguments[place : place + 2]
+    return {"A step of the fastest layout": shlex.join([*shlex.split(line), *arguments])}
+
+
 def scaling_verdict(answer: CompareAnswer) -> str:
-    """The way that spreads best over all accelerators, in a sentence."""
-    where = f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}"
-    points = [p for p in answer.comparison.points if p.num_gpus == answer.num_gpus and p.fits and p.samples_per_s]
-    if not points:
-        return f"{answer.model.name} does not fit {where} in any layout."
-    best = max(points, key=lambda point: point.samples_per_s or 0.0)
-    rate = (best.samples_per_s or 0.0) * int(answer.recipe.seq_len)
-    kept = "" if best.efficiency_frac is None else f", {units.format_percent(best.efficiency_frac)} of linear"
-    return f"On {where} the fastest way is {best.strategy}: {rate:,.0f} tokens/s{kept}."
+    """The fastest layout on all accelerators, or the least memory that a layout takes, in a sentence."""
+    from flopwise.training.memory_answer import layout_text
+
+    where, found = f"{answer.num_gpus:,} x {answer.cluster.accelerator.name}", answer.fastest
+    best = answer.comparison.fastest(answer.num_gpus)
+    if found is None or best is None:
+        return f"{answer.model.name} does not fit {where} in any layout{_least_memory(answer)}."
+    low, high = found.low * answer.num_gpus, found.high * answer.num_gpus
+    speed = f"{found.tokens_per_s:,.0f} tokens/s {units.format_interval(low, high, '{:,.0f}'.format)}"
+    kept = "" if best.efficiency_frac is None else f", {units.format_percent(best.efficiency_frac)} of linear scaling"
+    return f"The fastest layout on {where} ({best.strategy}) is {layout_text(found.job.layout)}: {speed}{kept}."
+
+
+def _least_memory(answer: CompareAnswer) -> str:
+    """The memory of the layout that takes least on all accelerators, against that of one; empty if none is possible."""
+    points = [point for point in answer.comparison.points if point.num_gpus == answer.num_gpus]
+    least = min((point.memory_bytes for point in points if point.memory_bytes is not None), default=None)
+    if least is None:
+        return ""
+    return f": {units.format_gib(least)} of {units.format_gib(answer.cluster.accelerator.hbm_bytes)} each at least"
 
 
 def scaling_lines(answer: CompareAnswer, paper: Screen) -> Iterator[str]:

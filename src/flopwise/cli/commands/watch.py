@@ -100,7 +100,10 @@ def _look(watcher: Watcher) -> bool:
         if ended and changes:
             yield bullets("Alerts while it ran:", [_line(change) for change in changes])
 
-    options.answer(status, text, lambda one: one.document())
+    again = options.command_line("watch", without=("--once",))
+    options.answer(
+        status, text, lambda one: one.document(), further=None if ended else {"The same, as it changes": again}
+    )
     return bool(status.firing) or (ended and any(change.firing for change in changes))
 
 

@@ -11,6 +11,7 @@ from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.options import flags
 from flopwise.cli.render import Screen, heading, table
+from flopwise.cli.runs.lines import SHORT_ID, runs_line
 from flopwise.options import name
 from flopwise.records.spec import StoreSpec
 
@@ -40,7 +41,9 @@ def command(*, runs: tuple[str, ...], output: Path | None, store: str | None) ->
     """
     from flopwise.api.run_reports import compare_runs
 
-    options.answer(compare_runs(runs, store=store, page=output), _lines, document)
+    comparison = compare_runs(runs, store=store, page=output)
+    first = runs_line("show", comparison.runs[0].run.run_id[:SHORT_ID], store=store)
+    options.answer(comparison, _lines, document, further={"The first run against its estimate": first})
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

@@ -9,8 +9,10 @@ import click
 from flopwise.cli import options
 from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.render import plain_text
+from flopwise.cli.runs.lines import runs_line
 from flopwise.options import FLAG, name
 from flopwise.records.spec import StoreSpec
+from flopwise.units import format_items
 
 
 @options.command(
@@ -33,6 +35,7 @@ def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
             raise usage_error("there is no terminal to confirm on: --yes deletes without asking")
         for one in chosen.values():
             click.echo(plain_text(f"{one.run_id}  {one.name}  {one.task}  {one.model or ''}"), err=True)
-        click.confirm(f"Delete {len(chosen)} run{'s' * (len(chosen) != 1)} for good?", abort=True, err=True)
+        click.confirm(f"Delete {format_items(len(chosen), 'run')} for good?", abort=True, err=True)
     deleted = delete_runs(list(chosen), store=store)
-    options.answer({"deleted": deleted}, lambda *_: [f"Deleted {', '.join(deleted)}."])
+    rest = {"The runs that are left": runs_line("list", store=store)}
+    options.answer({"deleted": deleted}, lambda *_: [f"Deleted {', '.join(deleted)}."], further=rest)

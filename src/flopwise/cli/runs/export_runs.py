@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from flopwise.cli.options import add, flags, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.options import FILE, choice, name
 from flopwise.records.spec import StoreSpec
+from flopwise.units import format_items
 
 if TYPE_CHECKING:
     from flopwise.records.rows import RunRows
@@ -43,15 +45,21 @@ def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None,
         raise usage_error("no run is given; `flopwise runs list` shows them")
     if rows is not None:
         options.refuse(("form",), "does not go with --rows, which write CSV; leave it out")
-        options.answer(run_rows(runs, rows, store=store, file=output), lambda done, _: _rows(done, output))
+        line = shlex.join(["flopwise", "backtest", rows, str(output)])
+        options.answer(
+            run_rows(runs, rows, store=store, file=output), lambda done, _: _rows(done, output),
+            further={"The estimates of these rows": line},
+        )  # fmt: skip
         return
     paths = export_runs(runs, output, form=form, store=store)
     samples = sum(one.count + one.not_finite for run in paths for one in run.summaries.values())
     done = {"output": str(output), "runs": [run.run.run_id for run in paths], "samples": samples}
-    options.answer(done, lambda *_: [f"Wrote {len(paths)} run{'s' * (len(paths) != 1)}, {samples:,} samples: {output}"])
+    text = f"Wrote {format_items(len(paths), 'run')}, {samples:,} samples: {output}"
+    line = shlex.join(["flopwise", "runs", "import", str(output), "--store", "STORE"])
+    options.answer(done, lambda *_: [text], further={"The same in another store": line} if form == "jsonl" else None)
 
 
 def _rows(done: RunRows, output: Path) -> Iterator[str]:
-    yield f"Wrote {len(done.rows)} row{'s' * (len(done.rows) != 1)} of {done.kind}: {output}"
+    yield f"Wrote {format_items(len(done.rows), 'row')} of {done.kind}: {output}"
     if done.missing:
         yield bullets("Runs left out", done.missing)

@@ -12,6 +12,7 @@ from flopwise.cli import options
 from flopwise.cli.options import flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, table, verdict
+from flopwise.cli.runs.lines import SHORT_ID, runs_line
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
@@ -21,11 +22,11 @@ from flopwise.records.spec import StoreSpec
 from flopwise.results import attributes
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.units import format_items
 
 if TYPE_CHECKING:
     from flopwise.records.imports.imported import ImportedRun
 
-SHORT_ID = 8
 DEGREES = "tp pp ep dp"
 """Of training and of serving alike."""
 
@@ -61,9 +62,9 @@ def command(*, files: tuple[Path, ...], store: str | None, **given: Any) -> None
     spellings = options.spellings(click.get_current_context())
     values = {name: value for name, value in given.items() if name in spellings}
     imported = import_runs(*files, store=store, **values)
-    further = (
-        {"A run against its estimate": f"flopwise runs show {imported[0].run.run_id[:SHORT_ID]}"} if imported else {}
-    )
+    further = {}
+    if imported:
+        further = {"A run against its estimate": runs_line("show", imported[0].run.run_id[:SHORT_ID], store=store)}
     options.answer(imported, _lines, document, further=further)
 
 
@@ -80,7 +81,7 @@ def _lines(imported: Sequence[ImportedRun], paper: Screen) -> Iterator[str]:
     new, samples = sum(one.new for one in imported), sum(one.samples for one in imported if one.new)
     old = len(imported) - new
     known = f"; {old:,} {'was' if old == 1 else 'were'} in the store already" if old else ""
-    yield verdict(f"{new:,} run{'s'[: new != 1]} imported with {samples:,} samples{known}.", paper)
+    yield verdict(f"{format_items(new, 'run')} imported with {samples:,} samples{known}.", paper)
     rows = [
         (one.run.run_id[:SHORT_ID], one.run.name, one.run.source, one.samples, ", ".join(one.metrics),
          "imported" if one.new else "in the store already")

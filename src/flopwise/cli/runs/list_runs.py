@@ -10,13 +10,13 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import flags
 from flopwise.cli.render import Screen, table, verdict
+from flopwise.cli.runs.lines import SHORT_ID, runs_line
 from flopwise.records.spec import RunFilter, StoreSpec
 from flopwise.results import attributes
 
 if TYPE_CHECKING:
     from flopwise.records.model import RecordedRun
 
-SHORT_ID = 8
 SILENT_S = 300.0
 """From when on nothing heard of a run that goes on is worth a word."""
 RUN_KEYS = (
@@ -47,9 +47,9 @@ def command(*, store: str | None, web: bool, **which: str | None) -> None:
         run_server("runs")
         return
     rows = runs(store=store, **options.values(which))
-    shown = {"Runs from files of other tools": "flopwise runs import FILE"}
+    shown = {"Runs from files of other tools": runs_line("import", "FILE", store=store)}
     if rows:
-        shown = {"A run against its estimate": f"flopwise runs show {rows[0].run.run_id[:SHORT_ID]}"}
+        shown = {"A run against its estimate": runs_line("show", rows[0].run.run_id[:SHORT_ID], store=store)}
     options.answer(rows, _lines, lambda all_of: [document(one) for one in all_of], further=shown)
 
 

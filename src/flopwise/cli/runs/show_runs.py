@@ -13,6 +13,7 @@ from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.options import flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, pairs, table
+from flopwise.cli.runs.lines import SHORT_ID, runs_line
 from flopwise.cli.runs.list_runs import document as run_document
 from flopwise.cli.runs.list_runs import moment, state
 from flopwise.records.metrics import METRICS
@@ -58,7 +59,16 @@ def command(*, run: str, output: Path | None, store: str | None, web: bool) -> N
         run_record,
         lambda record, paper: _blocks(record, why, paper),
         lambda record: document(record) | _explained_document(why),
+        further=_further(run_record, store),
     )
+
+
+def _further(recorded: RecordedRun, store: str | None) -> dict[str, str]:
+    """The command of the run's estimate, or the one that writes all its samples."""
+    if recorded.run.expected is not None:
+        return {f"Its estimate, by flopwise {recorded.run.expected.version}": recorded.run.expected.question}
+    short = recorded.run.run_id[:SHORT_ID]
+    return {"All its samples, as a file": runs_line("export", short, "-o", f"{short}.jsonl", store=store)}
 
 
 def document(recorded: RecordedRun) -> dict[str, Any]:
@@ -100,8 +110,6 @@ def _blocks(recorded: RecordedRun, why: ExplainedRun, paper: Screen) -> Iterator
         for s in recorded.summaries.values()
     ]  # fmt: skip
     yield table(heads, rows, paper, spare=(">not finite", ">samples", ">low")) if rows else "Nothing was measured."
-    if run.expected is not None:
-        yield f"Expected by flopwise {run.expected.version}: {run.expected.question}"
     yield from _events(recorded, paper)
 
 

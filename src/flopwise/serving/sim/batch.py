@@ -29,7 +29,7 @@ from flopwise.serving.sim.trace import read_trace_columns
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
-from flopwise.units import DAY_S, HOUR_S, format_chance, format_seconds, format_usd
+from flopwise.units import DAY_S, HOUR_S, format_chance, format_items, format_seconds, format_usd
 from flopwise.values import dataclass
 
 Seconds = NDArray[np.float64]
@@ -470,7 +470,7 @@ class BatchAnswer(Result):
     def verdict(self) -> str:
         """The answer in a sentence: how long the queue takes, for how much, and the odds of its deadline."""
         queue, done = self.queue, self.outcome
-        workers = f"{queue.workers:,} spot worker{'s'[: queue.workers != 1]}"
+        workers = format_items(queue.workers, "spot worker")
         text = f"{queue.requests:,.0f} requests on {workers} take {self._spread('seconds', format_seconds)}"
         if self.priced:
             text += f" and cost {self._spread('usd', format_usd)}"

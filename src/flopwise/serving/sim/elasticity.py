@@ -21,7 +21,7 @@ from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
-from flopwise.units import HOUR_S, format_cost, format_seconds
+from flopwise.units import HOUR_S, format_cost, format_items, format_seconds
 from flopwise.values import dataclass
 
 BY_REPLICA = frozenset({"queue", "concurrency"})
@@ -135,7 +135,7 @@ class AutoscaleAnswer(Result):
         if peak is not None:
             hours = f"take {peak.replica_hours:,.3g} replica-hours instead of {mine.replica_hours:,.3g}"
             bill = f"cost {format_cost(peak.cost_usd)}" if peak.cost_usd is not None else hours
-            against = f" {peak.most:,} fixed replica{'s'[: peak.most != 1]} would {bill}."
+            against = f" {format_items(peak.most, 'fixed replica')} would {bill}."
         return f"{replicas}: {self.answer.verdict}{against}"
 
     @property
