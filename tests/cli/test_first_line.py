@@ -209,13 +209,13 @@ def test_the_lines_at_the_end_go_deeper(run: Run, line: str) -> None:
         "plan gpt2 --task pretrain --tokens 10M --gpu l4",
     ],
 )
-def test_every_answer_ends_with_a_line_that_can_be_run(run: Run, line: str) -> None:
+def test_every_answer_ends_with_a_line_that_can_be_run(run: Run, line: str, tmp_path: Path) -> None:
     last = run(line)[1].rstrip().split("\n")[-1]
     assert last.startswith("  flopwise ")
     words = last.removeprefix("  flopwise ")
     if any(word.isupper() and word.isalpha() for word in words.split()):  # a name to fill in
         return
-    code, deeper, _ = run(words)
+    code, deeper, _ = run(words.replace("-o seen", f"-o {tmp_path / 'seen'}"))
     assert code == 0
     assert deeper
 

@@ -89,24 +89,19 @@ def _machines(workload: Resolved, chosen: Candidate, facts: Facts) -> dict[str, 
 def _training(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
     """Data, recipe, layout and conditions of a training plan."""
     values = _values(workload.data) | _values(workload.training) | _values(workload.conditions)
-    layout = dict(_layout(chosen.layout))
+    layout = dict(layout_options(chosen.layout))
     layout["seq"] = layout.pop("seq_len")
     for name in ("global_batch_tokens", *(["finetune"] if workload.training.adapts else [])):
         values.pop(name, None)
     return values | layout
 
 
-def _layout(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def layout_options(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Options of a layout by name: what `flopwise train` has to be given to use it instead of searching for one."""
     for name, value in document.items():
         piped = name == "interleave" and document.get("pp", 1) > 1
         if name in _SAID or piped or name not in _NEUTRAL or value != _NEUTRAL[name]:
             yield name, tuple(value) if isinstance(value, list) else value
-
-
-def layout_arguments(layout: Layout) -> list[str]:
-    """The arguments by which `flopwise train` takes this layout instead of searching for one."""
-    declared = options_of(TrainingSpec)
-    return [word for name, value in _layout(layout.settings) for word in declared[name].arguments(value)]
 
 
 def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:

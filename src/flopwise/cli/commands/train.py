@@ -290,12 +290,13 @@ def _scaling_further(answer: CompareAnswer) -> dict[str, str]:
     line = options.command_line("train", without=("--compare", "--weak"))
     if answer.fastest is None:
         return {"What would make it fit": line}
-    from flopwise.search.reproduce import layout_arguments
+    from flopwise.search.reproduce import layout_options
 
-    arguments = layout_arguments(answer.fastest.job.layout)
+    layout = dict(layout_options(answer.fastest.job.layout.settings))
     if "micro_batch" in options.spellings(click.get_current_context()):  # no layout has another one
-        place = arguments.index("--micro-batch")
-        del arguments[place : place + 2]
+        del layout["micro_batch"]
+    declared = options_of(TrainingSpec)
+    arguments = [word for name, value in layout.items() for word in declared[name].arguments(value)]
     return {"A step of the fastest layout": shlex.join([*shlex.split(line), *arguments])}
 
 
