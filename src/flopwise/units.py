@@ -158,7 +158,7 @@ def parse_usd(value: object, what: str = "amount") -> float:
     if own.per_usd != 1 and (text.startswith(own.symbol.strip()) or text.endswith(own.code)):
         return parse_count(text.removeprefix(own.symbol.strip()).removesuffix(own.code).strip(), what) / own.per_usd
     if re.match("[€£]", text) or re.search("(EUR|GBP)$", text):
-        raise SpecError(f"{what}: {value[:60]!r}: amounts are US dollars; give --currency EUR to say them in euros")
+        raise SpecError(f"{what}: {value[:60]!r}: amounts are US dollars; give --currency EUR to give them in euros")
     return parse_count(re.sub(r"\s*(usd|dollars?)\s*$", "", text.removeprefix("$"), flags=re.IGNORECASE), what)
 
 

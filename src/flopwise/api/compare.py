@@ -63,7 +63,7 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     batch, notes = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
     wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
     recipe, device_notes = recipe_on(wanted, cluster.accelerator)
-    kept = f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step, always"
+    kept = f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step at every size"
     scaling = comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
     layout = None if (point := scaling.fastest(gpus)) is None else point.layout
     job = None if layout is None else TrainJob(model=architecture, recipe=recipe, layout=layout, cluster=cluster)

@@ -63,7 +63,7 @@ def compare_alternatives(
     alternatives += [each.alternative() if isinstance(each, SelfHosted) else each for each in planned]
     if not any(each.feasible for each in alternatives):
         reasons = [f"{each.name}: {reason}" for each in alternatives for reason in each.reasons]
-        raise InfeasibleError("no way of this comparison is feasible", reasons or assumptions[-1:])
+        raise InfeasibleError("no option of this comparison is feasible", reasons or assumptions[-1:])
     alternatives.sort(key=lambda each: (each.total_usd is None, each.total_usd or 0.0))
     break_evens = [
         each.break_even(name, _usd_per_token(price, traffic)) for each in own.values() for name, price in prices.items()

@@ -209,7 +209,7 @@ class SelfHosted:
                 f"a full machine costs {format_usd(least)} a million tokens, the API {format_usd(1e6 * usd_per_token)}"
             )
         elif months[0] is None:
-            why = f"at this traffic never within {LONGEST_MONTHS} months"
+            why = f"not at this traffic within {LONGEST_MONTHS} months"
         return ApiBreakEven(
             way=self.name, against=api, why=why, month=months[0], month_low=months[1], month_high=months[2],
             tokens_per_month=volumes[0], tokens_per_month_low=volumes[1], tokens_per_month_high=volumes[2],

@@ -177,7 +177,7 @@ def _quantities(answer: MemoryAnswer) -> dict[str, Figure]:
     every = term("parameters of the model", count, "", f"{COUNTED}: those of its configuration", source=model.source)
     each = term("bytes of a parameter", width, "B", f"{COUNTED}: in the format of the question")
     some = term(
-        "active parameters of the model", active, "", f"{COUNTED}: those that one token passes", source=model.source
+        "active parameters of the model", active, "", f"{COUNTED}: those that one token uses", source=model.source
     )
     weights = term("weights of the model", count * width, "B", f"{every.name} x {each.name}", every, each)
     found = {"parameters": every, "bytes": each, "active parameters": some, "weights": weights}
@@ -210,7 +210,7 @@ def _rule_figures(rules: Iterable[QuickFormula], tree: Figure, quantities: Mappi
             yield by_rule
             continue
         same = [one for one in tree.inputs if one.unit == rule.unit and one.value == rule.estimate]
-        formula = f"{COUNTED}: what the models of this estimate say of it"
+        formula = f"{COUNTED}: as this estimate computes it"
         estimated = term(f"{rule.name}, estimated", rule.estimate, rule.unit, formula, *same[:1])
         formula = f"{by_rule.name} / {estimated.name} - 1"
         yield term(f"error of the rule: {rule.name}", rule.error_frac, "frac", formula, by_rule, estimated)

@@ -606,7 +606,7 @@ def _distance(made: AllocationProgram, policy: Policy, columns: Array) -> str:
         option = next(o for o in made.options if o.own is not None and o.instance == policy.instance)
         assert option.own is not None
         used = sum(columns[c] for machine, c in made.pools.items() if machine[:4] == option.machine[:4])
-        return f"{policy}, {option.own.most}: {used:.0f} are needed; buy more, or allow other ways"
+        return f"{policy}, {option.own.most}: {used:.0f} are needed; buy more, or allow other purchase options"
     if isinstance(policy, Budget):
         return f"{policy} of {format_usd(policy.usd, 0)}: {format_usd(_sum(made.usd_terms(), columns), 0)} are needed"
     if isinstance(policy, SecondProvider):

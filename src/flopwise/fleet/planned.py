@@ -235,7 +235,7 @@ def _planned_workload(
     options = [api_option(index, job, offer) for offer in apis]
     own, assumptions = [o for o in facts.offers if isinstance(o, OwnOffer)], list[str]()
     if own and OWNED not in job.purchase:
-        notes.append(f"its list of ways to buy leaves own machines out; add {OWNED} to use them")
+        notes.append(f"its purchase options leave own machines out; add {OWNED} to use them")
     elif own:
         assumptions += [offer.assumed for offer in own]
     if job.workload is None:
@@ -310,9 +310,9 @@ def _why_none(
     """Why nothing carries a workload."""
     others = [f"{count} offers: {reason}" for reason, count in refused.items()] + notes
     if not job.purchase:
-        return [f"{API} is the only way to buy, and answers requests: it cannot {job.spec.task}"]
+        return [f"{API} is its only purchase option, and answers requests: it cannot {job.spec.task}"]
     if not answers and job.purchase == ("spot",) and not job.interruptible:
-        return ["spot is the only way to buy, and the workload may not be interrupted"]
+        return ["spot is its only purchase option, and the workload may not be interrupted"]
     if not answers and job.workload is None and facts.offers and set(job.purchase) - {"spot", API}:
         return [*_why_no_workstation(job, facts), *others]
     why: list[str] = []

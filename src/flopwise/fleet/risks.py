@@ -398,5 +398,5 @@ def _prices(
             kind="price", workload="", probability=UNKNOWN, impact=spot / cost.compute,
             evidence=f"{100 * spot / cost.compute:.0f} % of the bill is at spot prices, which move",
             mitigation="allow several instance types and zones, so that capacity comes from the cheapest at the time; "
-            "keep on demand as the fallback, and alert where spot nears its price",
+            "keep on demand as the fallback, and alert when the spot price comes close to it",
         )  # fmt: skip

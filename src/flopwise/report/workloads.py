@@ -12,7 +12,7 @@ from flopwise.units import format_bytes, format_chance, format_count, format_rat
 
 FIGURES = {
     "run_s": "one run", "start_s": "start of a run", "ttft_s": "first token", "tpot_s": "each further token",
-    "latency_s": "latency", "requests_per_s": "requests/s it can take", "tokens_per_s": "tokens/s",
+    "latency_s": "latency", "requests_per_s": "requests/s it sustains", "tokens_per_s": "tokens/s",
     "output_tokens_per_s": "output tokens/s", "mfu_frac": "MFU", "step_s": "one step",
 }  # fmt: skip
 """Figures of a plan in the order that they are shown."""
@@ -92,7 +92,7 @@ def workloads(assessment: Assessment) -> Iterator[Block]:
 
 
 def recommendations(assessment: Assessment) -> Iterator[Block]:
-    """Machines, layout, what to expect, and why not the cheaper one."""
+    """Machines, layout, what to expect, and why not a cheaper one."""
     linked = any(w.plan_file for w in assessment.workloads)
     rows: list[tuple[str | Link, ...]] = []
     for w in assessment.workloads:
@@ -103,7 +103,7 @@ def recommendations(assessment: Assessment) -> Iterator[Block]:
         way = f"{runs_on(assessment, w)}, {purchase_text(str(w.best.get('purchase', '')))}".rstrip(", ")
         reason = w.why_not_cheaper or "it is the cheapest"
         rows.append((w.name, way, layout(w.best.get("layout") or {}), performance(w), reason, *plan))
-    headers = ["workload", "machines", "layout", "expected (80 % interval)", "why not the cheaper one"]
+    headers = ["workload", "machines", "layout", "expected (80 % interval)", "why not a cheaper one"]
     yield Table(
         [*headers, *(["the plan"] if linked else [])], rows,
         "Each plan shows the choice with its figures, and the alternatives." if linked else "",

@@ -244,7 +244,7 @@ def degrees(case: Case) -> Iterator[Finding]:
         to, why = 1, "messages go over PCIe"
     allowed = max((d for d in fewer if d <= to), default=None)
     if why and allowed is not None and case.worth(gains[allowed]):
-        more = "more replicas or stages instead, if the memory allows; gain per GPU at the same batch"
+        more = "more replicas or stages instead, if memory allows; gain per GPU at the same batch"
         yield case.advice("tensor parallelism", f"tp {tp}", f"tp {allowed}", f"{why}; {more}", gains[allowed])
     else:
         yield Fine("tensor parallelism", f"tp {tp} divides the heads and stays on {fabric.link_kind}")
@@ -328,7 +328,7 @@ def batch(case: Case) -> Iterator[Finding]:
     per = clock.pass_s(batch=candidates) * b / candidates
     gains = {int(n): case.now_s - float(s) for n, s in zip(candidates, per, strict=True)}
     what = "micro-batch" if clock.task == "train" else "sequences in flight"
-    note = "gain for the same sequences, if the memory allows"
+    note = "gain for the same number of sequences, if memory allows"
     if clock.task == "serve":
         note += "; each step takes longer"
     fixed = max(0.0, 2 * gains[2 * b])  # seconds that each pass takes whatever its size: they alone explain this much
@@ -406,7 +406,7 @@ def _too_small(case: Case) -> str:
     below = sum(o.share_frac for o in products if o.bound == "memory")
     if below > 0.1:
         return f"products that only wait for weights take {100 * below:.0f} % of the pass: below the ridge"
-    return "fixed times and last waves are shared by more"
+    return "more sequences share the fixed times and the last waves"
 
 
 def _with_items(

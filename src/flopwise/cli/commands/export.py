@@ -97,7 +97,7 @@ class FolderExport:
         if one.to_fill:
             rows = [(fill.option, fill.meaning, fill.text, _places(fill.files)) for fill in one.to_fill]
             yield "To fill in, by these options of `flopwise export` or in the files:\n" + table(
-                ("option", "what", "stands as", "in"), rows, paper
+                ("option", "what", "placeholder", "in"), rows, paper
             )
         if one.apply:
             yield bullets(f"Then, in {self.folder}:", one.apply)

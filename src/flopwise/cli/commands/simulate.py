@@ -82,7 +82,7 @@ NOT_QUEUED = {
     section="Traffic",
 )
 @flags(Traffic)
-@flags(TargetsSpec, "ttft tpot latency", section="What counts as good")
+@flags(TargetsSpec, "ttft tpot latency", section="Latency targets")
 @flags(Scheduling)
 @flags(AutoscaleSpec)
 @add(

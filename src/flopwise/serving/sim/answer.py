@@ -104,7 +104,7 @@ class SimulateAnswer(Result):
         summary, text = self.summary, "No request was answered"
         reasons = [f"{count:,} were {reason}" for reason, count in summary.drop_reasons.items() if count]
         if not reasons:
-            return f"{text}: {summary.live:,} were still at work when the run ended; let it run longer."
+            return f"{text}: {summary.live:,} were still running when the run ended; let it run longer."
         model, trace = self.job.model, self.simulated.trace
         made = f" ({model.name} is made for {model.max_position:,} tokens)" if model.max_position else ""
         mean = f"{trace.prompt.mean():,.0f} tokens in and {trace.output.mean():,.0f} out on average"
