@@ -203,7 +203,7 @@ def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
 
 
 def _limited(server: int) -> list[int]:
-    """The processes of a server, once each of them limits its memory: one that takes a stopped one's place soon does."""
+    """The processes of a server once each of them limits its memory, as one in the place of a stopped one soon does."""
     for _ in range(100):
         workers = _children(server)
         if workers and all(map(_is_limited, workers)):
