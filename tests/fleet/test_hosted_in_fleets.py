@@ -134,7 +134,7 @@ def test_nothing_leaves_the_house_unasked(facts: Facts) -> None:
     with pytest.raises(InfeasibleError, match="any of the 1 workloads: t") as error:
         assess(fleet(tune, purchase=["api"]), facts)
     [reason] = error.value.reasons
-    assert reason == "t: api is the only way to buy, and answers requests: it cannot finetune"
+    assert reason == "t: api is its only purchase option, and answers requests: it cannot finetune"
     with pytest.raises(SpecError, match=r"workloads\.0\.purchase: an api answers requests"):
         fleet(tune | {"purchase": ["api"]})
 

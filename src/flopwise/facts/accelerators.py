@@ -238,7 +238,8 @@ ALIASES = FactTable(
     dated=("name",),
 )  # fmt: skip
 GRADE_RECORDS = FactTable(
-    file="grades.csv", meaning="what accelerators are made for, and what keeps them out of data centres",
+    file="grades.csv",
+    meaning="the market of accelerators (consumer, data centre), and what keeps them out of data centres",
     row=GradeRecord, key=("accelerators",), readers={"grade": tables.choice(*GRADES)},
 )  # fmt: skip
 CORE_RECORDS = FactTable(

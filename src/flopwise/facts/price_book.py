@@ -141,7 +141,7 @@ TERMS = FactTable(
     readers={"billing_unit_s": _seconds, "minimum_s": _seconds, "sustained_tiers": _tiers},
 )  # fmt: skip
 VOLUMES = FactTable(
-    file="storage_prices.csv", meaning="a tier of what storage, egress or traffic between zones costs",
+    file="storage_prices.csv", meaning="a price tier of storage, egress or traffic between zones",
     row=VolumeTier, key=("provider", "kind", "from_gb"), group=("provider", "kind"), check=_check_rising,
     readers={"kind": tables.choice(*VOLUME_KINDS), "from_gb": _gigabytes},
 )  # fmt: skip
