@@ -72,16 +72,16 @@ def test_three_years_cost_no_more_an_hour_than_a_known_year(tmp_path: Path) -> N
 def test_sizes_of_a_family_have_one_discount_for_a_year_and_three_years_take_off_what_the_band_says() -> None:
     """The listed prices of three years (p4d 57.3 %, p4de 57.3, p5 56.8, g6 54.1, g6e 56.8 % off) lie in AWS's band.
 
-    So do those of G4dn and G5, at 60 %: AWS's pages of these families have a part paid upfront.
+    So do those of G4dn, at 60 %: AWS's page of this family has a part paid upfront.
     """
     listed = [offer for offer in FACTS.offers if offer.provider == "aws" and offer.reserved_3y_usd_per_hour]
-    days = {"g4dn": "2023-10-01", "g5": "2024-01-01"} | dict.fromkeys(("p4d", "p4de", "p5", "g6", "g6e"), "2026-09-13")
+    days = {"g4dn": "2023-10-01"} | dict.fromkeys(("p4d", "p4de", "p5", "g6", "g6e"), "2026-09-13")
     assert {offer.instance.split(".")[0] for offer in listed} == days.keys()
     for offer in listed:
         family = offer.instance.split(".")[0]
         off = 1 - (offer.reserved_3y_usd_per_hour or 0.0) / (offer.on_demand_usd_per_hour or 1.0)
         assert offer.price_date_of("reserved_3y") == days[family]
-        low, high = (0.598, 0.6015) if family in {"g4dn", "g5"} else (0.54, 0.575)
+        low, high = (0.598, 0.6015) if family == "g4dn" else (0.54, 0.575)
         assert low < off < high, offer.key
     years = [offer for offer in FACTS.offers if offer.instance.startswith("g6.") and offer.reserved_1y_usd_per_hour]
     shares = [(offer.reserved_1y_usd_per_hour or 0.0) / (offer.on_demand_usd_per_hour or 1.0) for offer in years]

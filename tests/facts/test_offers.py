@@ -103,9 +103,15 @@ def test_three_years_have_a_day_and_a_source_of_their_own() -> None:
 
 
 def test_a_recalled_price_says_so() -> None:
-    offer = BY_KEY["aws", "g5.48xlarge", "us-east-1"]
-    assert offer.reserved_3y_usd_per_hour == 6.515
-    assert offer.price_note("reserved_3y") == "price dated 2024-01, recalled price"
+    offer = BY_KEY["aws", "g4dn.2xlarge", "us-east-1"]
+    recalled = replace(offer, reserved_3y_source="a page of 2023 (recalled)")
+    assert recalled.price_note("reserved_3y") == "price dated 2023-10, recalled price"
+
+
+def test_no_shipped_price_is_recalled() -> None:
+    """What nobody looked up again decides no purchase: it is unknown."""
+    sources = {offer.price_source_of(purchase) for offer in BY_KEY.values() for purchase in PURCHASES}
+    assert not [source for source in sources if "recalled" in source]
 
 
 def test_the_month_of_a_price_is_said_only_where_it_is_two_years_older_than_that_on_demand() -> None:

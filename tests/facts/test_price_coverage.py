@@ -23,15 +23,15 @@ def test_coverage_counts_the_offers_of_each_provider() -> None:
 
 
 def test_coverage_of_reservations_says_what_no_catalog_prices() -> None:
-    """AWS's pages have three years of T4 and A10G in us-east-1 alone: the line counts other regions as unknown."""
+    """AWS's page of 2023 has three years of T4 in us-east-1 alone: the line counts other regions as unknown."""
     for term in ("reserved_1y", "reserved_3y"):
         rows = {row.provider: row for row in price_coverage(DEVICES, term)}
         own = [offer for offer in DEVICES if offer.provider == "aws"]
         assert rows["aws"].known == sum(offer.price_usd_per_hour(term) is not None for offer in own)
         assert 0 < rows["aws"].known < rows["aws"].offers
-    here = [o for o in DEVICES if o.provider == "aws" and o.accelerator in {"T4", "A10G"}]
+    here = [o for o in DEVICES if o.provider == "aws" and o.accelerator == "T4"]
     assert {o.region for o in here if o.reserved_3y_usd_per_hour is not None} == {"us-east-1"}
     known = sum(o.reserved_3y_usd_per_hour is not None for o in here)
-    assert known == sum(o.region == "us-east-1" for o in here) == 15
+    assert known == sum(o.region == "us-east-1" for o in here) == 7
     text = coverage_text(price_coverage(here, "reserved_3y"), "reserved_3y")
-    assert text == f"price reserved for three years known of 15 of {len(here)} aws accelerator offers"
+    assert text == f"price reserved for three years known of 7 of {len(here)} aws accelerator offers"

@@ -108,8 +108,9 @@ def test_an_allocation_without_the_effort_to_leave_others_out_says_so(monkeypatc
     unfinished = allocate(options, demands, rules)
     assert not unfinished.whole_traits
     assert unfinished.usd == 190
+    assert not unfinished.left_out
     assert _optimality([], unfinished).endswith(
-        ", with some regions, devices or purchase options left out (see the report); leaving out others may cost less "
+        "ways to run the workloads; leaving out regions, devices or purchase options for all workloads may cost less "
         "(the solver reached its limit)"
     )
     assert allocate(options, demands, replace(RULES, providers={})).whole_traits  # nothing to hold
@@ -165,6 +166,10 @@ def test_two_regions_more_cost_no_more_where_the_effort_to_compare_ends_first(mo
     found = allocate(options, [demand(f"w{n}") for n in range(4)], HALVES)
     assert (found.usd, found.by_provider, found.whole_traits) == (400, {"a": 200, "b": 200}, False)
     assert [trait for trait, _ in found.left_out] == [("b", ("s", False, False, ""))]
+    assert _optimality([], found).endswith(
+        "ways to run the workloads, with the regions, devices or purchase options left out that are named with the "
+        "cost of policies; leaving out others for all workloads may cost less (the solver reached its limit)"
+    )
 
 
 def test_traits_that_make_work_cheaper_come_first() -> None:
@@ -380,6 +385,17 @@ def test_the_steps_of_a_share_are_priced() -> None:
     steps = {(step.provider, step.bound, step.share): step.usd_per_month for step in rows}
     assert steps["a", "least", 0.56] == 350
     assert steps["a", "least", 0.58] is None
+
+
+def test_what_shares_would_be_without_policies_on_them_is_said() -> None:
+    """Three workloads at 100 with a, 150 with b, which has to have a fifth: free of that all of it is with a."""
+    options = [o for w in range(3) for o in (option(w, "a", 100), option(w, "b", 150))]
+    rules = replace(RULES, providers={"a": 0.6, "b": 0.4}, share_tolerance=0.05)
+    problem = AllocationProblem(options=tuple(options), demands=tuple(demand(f"w{w}") for w in range(3)), rules=rules)
+    (*_, row) = bindings(problem, allocate(options, problem.demands, rules))
+    assert row.usd_per_month == 50
+    assert row.shares_without == {"a": 1.0, "b": 0.0}
+    assert row.text.endswith("; the bill is then a 100 %, b 0 %")
 
 
 def test_a_looser_bound_of_a_share_costs_no_more_than_a_stricter_one(monkeypatch: pytest.MonkeyPatch) -> None:

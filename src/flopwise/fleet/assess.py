@@ -188,10 +188,12 @@ def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str
     if allocation.out_of_time:
         proven += f" (the solver's time limit of {GUARD_S:g} s was reached: a faster machine may find less)"
     text = f"{proven} among {options:,} ways to run the workloads"
+    if allocation.left_out:
+        text += ", with the regions, devices or purchase options left out that are named with the cost of policies"
     if not allocation.whole_traits:
         text += (
-            ", with some regions, devices or purchase options left out (see the report); leaving out others may cost "
-            "less (the solver reached its limit)"
+            f"; leaving out {'others' if allocation.left_out else 'regions, devices or purchase options'} for all "
+            "workloads may cost less (the solver reached its limit)"
         )
     few = [item.num_kinds for item in items if item.num_kinds is not None]
     if not few:

@@ -185,10 +185,17 @@ class PolicyMove(_Plain, frozen=True):
     text: str
 
 
+def shares_text(shares: Mapping[str, float]) -> str:
+    """Shares of a bill by provider in words, the largest first."""
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {format_percent(share, 0)}" for name, share in ordered)
+
+
 class Binding(_Plain, frozen=True):
     """The monthly cost of one constraint: the bill with it minus the bill without it; `steps` of a share of the bill.
 
-    `moves`: workloads that would cost clearly less without it, the one that saves most first.
+    `moves`: workloads that would cost clearly less without it, the one that saves most first. `shares_without`: of
+    shares of the bill, each provider's share of the bill without them.
     """
 
     constraint: str
@@ -196,6 +203,7 @@ class Binding(_Plain, frozen=True):
     text: str
     steps: list[ShareStep] = []
     moves: list[PolicyMove] = []
+    shares_without: dict[str, float] = {}
 
 
 class WhatIf(_Plain, frozen=True):
@@ -353,9 +361,10 @@ class Assessment(Result, _Plain, frozen=True):
             bill += f" {format_interval(cost.low, cost.high, format_usd)}"
         if self.budget_per_month is not None and cost.total > self.budget_per_month:
             bill += f", above the budget of {format_usd(self.budget_per_month)}"
-        shares = sorted(cost.by_provider.items(), key=lambda item: -item[1]) if cost.total else []
-        split = ", ".join(f"{name} {format_percent(usd / cost.total, 0)}" for name, usd in shares[:NAMED] if usd > 0)
-        return f"{self.name}: {runs} for {bill}{f': {split}' if len(shares) > 1 else ''}."
+        paid = {name: usd for name, usd in cost.by_provider.items() if usd > 0}
+        most = sorted(paid, key=lambda name: -paid[name])[:NAMED]
+        split = shares_text({name: paid[name] / cost.total for name in most})
+        return f"{self.name}: {runs} for {bill}{f': {split}' if len(cost.by_provider) > 1 and paid else ''}."
 
     def document(self) -> dict[str, Any]:
         """The assessment by key."""

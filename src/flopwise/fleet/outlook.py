@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.allocate import UnfinishedSearchError, allocate, allocation_problem
-from flopwise.fleet.assessment import Allotment, Binding, Month, PolicyMove, Scenarios, ShareStep, WhatIf
+from flopwise.fleet.assessment import Allotment, Binding, Month, PolicyMove, Scenarios, ShareStep, WhatIf, shares_text
 from flopwise.fleet.bill import BOUGHT, IDLE, SolvedFleet, spot_interruptions
 from flopwise.fleet.model import (
     Allocation,
@@ -104,8 +104,13 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: floa
             steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, effort)]
             text, moves = f"{words} {format_usd(cost, 0)} a month", _moves(problem, allocation, free, cost)
             text += f": without {'it' if len(left_out) == 1 else 'them'} {moves[0].text}" if moves else ""
+            parts = {p: _provider_share(problem, free, p) for p in problem.rules.shares} if only else {}
+            text += f"; the bill is then {shares_text(parts)}" if parts else ""
             text += LATE if free.out_of_time else ""
-            rows.append(Binding(constraint=name, usd_per_month=cost, text=text, steps=steps, moves=moves))
+            row = Binding(
+                constraint=name, usd_per_month=cost, text=text, steps=steps, moves=moves, shares_without=parts
+            )
+            rows.append(row)
         elif free.out_of_time:
             text = f"{words} nothing, as far as the search went{LATE}"
             rows.append(Binding(constraint=name, usd_per_month=0.0, text=text))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from flopwise.facts.offers import UNDATED, retirement_note
-from flopwise.fleet.assessment import Allotment, Assessment, CostSaving
+from flopwise.fleet.assessment import Allotment, Assessment, Binding, CostSaving, shares_text
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, change_text, dash, digits, hourly, hours, largest, purchase_text, share, usd
 from flopwise.units import format_cost, format_percent
@@ -222,7 +222,7 @@ def policies(assessment: Assessment) -> Iterator[Block]:
     if assessment.binding:
         rows = [
             (re.split(r" costs? (?=\S*\d)", b.text, maxsplit=1)[0], usd(b.usd_per_month),
-             "; ".join(move.text for move in b.moves[:2]) or "-")
+             "; ".join([*(move.text for move in b.moves[:2]), *_shares_without(b)]) or "-")
             for b in assessment.binding
         ]  # fmt: skip
         note = "Each figure is the bill minus the bill without that policy; together they may cost more."
@@ -241,6 +241,12 @@ def policies(assessment: Assessment) -> Iterator[Block]:
             "With the other policies in force. Waste: machines that cost more than others of the same provider that "
             "do the same work, and workloads moved although no share requires it.",
         )  # fmt: skip
+
+
+def _shares_without(binding: Binding) -> Iterator[str]:
+    """The bill's shares without those of policies."""
+    if binding.shares_without:
+        yield f"the bill is then {shares_text(binding.shares_without)}"
 
 
 def what_ifs(assessment: Assessment) -> Iterator[Block]:
