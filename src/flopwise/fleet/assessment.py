@@ -185,7 +185,7 @@ class PolicyMove(_Plain, frozen=True):
     text: str
 
 
-def shares_text(shares: Mapping[str, float]) -> str:
+def shares_text(shares: dict[str, float]) -> str:
     """Shares of a bill by provider in words, the largest first."""
     ordered = sorted(shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {format_percent(share, 0)}" for name, share in ordered)
