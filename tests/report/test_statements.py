@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flopwise.fleet.assess import Assessed
 from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.read import fleet_from
 from flopwise.report.content import document
@@ -184,11 +185,16 @@ def test_shares_counts_and_chances_of_the_summary_are_those_of_the_assessment() 
         assert term[3] == usd(12 * sum(r["usd_per_month"] for r in mine))
 
 
+@cache
+def bound() -> Assessed:
+    """The small fleet with shares of the bill that bind."""
+    policies = {"providers": {"aws": "70%", "azure": "30%"}, "share_tolerance": "10%"}
+    return assess_with_plans(fleet_from({**FLEET, "policies": policies}), catalog(), scenarios=0, today=TODAY)
+
+
 def test_what_a_policy_moves_is_what_the_workload_costs() -> None:
     """Of a fleet whose shares bind: the machines it has cost what the allocation says, the bill falls by as much."""
-    policies = {"providers": {"aws": "70%", "azure": "30%"}, "share_tolerance": "10%"}
-    platform = fleet_from({**FLEET, "policies": policies})
-    made = assess_with_plans(platform, catalog(), scenarios=0, today=TODAY).assessment
+    made = bound().assessment
     costs: dict[str, float] = defaultdict(float)
     for row in made.allocation:
         costs[row.workload] += row.usd_per_month if row.role == "primary" else 0.0
@@ -199,3 +205,26 @@ def test_what_a_policy_moves_is_what_the_workload_costs() -> None:
         assert move.usd_per_month_without < move.usd_per_month
         assert move.usd_per_month - move.usd_per_month_without <= binding.usd_per_month * 1.001 + 0.01
     assert f": without them {made.binding[0].moves[0].text}" in made.binding[0].text
+
+
+def test_the_costs_of_policies_and_of_other_shares_are_those_of_the_assessment() -> None:
+    """Row by row: what each policy costs, what would run without it, the shares then, and the bill at other bounds."""
+    made = bound().assessment
+    text = markdown(document(with_plan_files(made, bound().plans))).replace("\\", "")
+    (section,) = re.findall(r"^## What the policies cost$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| " in line]
+    policies = [row for row in rows if len(row) == 3 and not row[0].startswith(("policy", "---", "binding", made.name))]
+    steps = [row for row in policies if re.search(r": at (least|most) ", row[0])]
+    costs = [row for row in policies if row not in steps]
+    assert [cost for _, cost, _ in costs] == [usd(row.usd_per_month) for row in made.binding]
+    for (name, _, without), row in zip(costs, made.binding, strict=True):
+        assert row.text.startswith(name)
+        assert all(move.text in without for move in row.moves[:2])
+        parts = dict(PERCENT.findall(without.rpartition("the bill is then ")[2].replace(", ", ",")))
+        assert parts.keys() == row.shares_without.keys()
+        assert all(near(part, 100 * row.shares_without[provider]) for provider, part in parts.items())
+    assert any(row.shares_without for row in made.binding)
+    found = [(s.provider, s.bound, s.share, s.usd_per_month) for row in made.binding for s in row.steps]
+    expected = [(f"{p}: at {bound} {100 * share:g} %", usd(cost)) for p, bound, share, cost in found if cost]
+    assert expected
+    assert [(name, cost) for name, cost, _ in steps if "none" not in cost] == expected
