@@ -35,12 +35,17 @@ def data() -> dict[str, Any]:
     return found
 
 
-@cache
-def report() -> dict[str, str]:
+def sections(made: Assessed) -> dict[str, str]:
     """report.md by the titles of its sections, without what escapes Markdown."""
-    text = markdown(document(with_plan_files(answer().assessment, answer().plans))).replace("\\", "")
+    text = markdown(document(with_plan_files(made.assessment, made.plans))).replace("\\", "")
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+@cache
+def report() -> dict[str, str]:
+    """The sections of the small fleet's report."""
+    return sections(answer())
 
 
 def numbers(value: Any) -> Iterator[float]:
@@ -210,8 +215,7 @@ def test_what_a_policy_moves_is_what_the_workload_costs() -> None:
 def test_the_costs_of_policies_and_of_other_shares_are_those_of_the_assessment() -> None:
     """Row by row: what each policy costs, what would run without it, the shares then, and the bill at other bounds."""
     made = bound().assessment
-    text = markdown(document(with_plan_files(made, bound().plans))).replace("\\", "")
-    (section,) = re.findall(r"^## What the policies cost$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    section = sections(bound())["What the policies cost"]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| " in line]
     policies = [row for row in rows if len(row) == 3 and not row[0].startswith(("policy", "---", "binding", made.name))]
     steps = [row for row in policies if re.search(r": at (least|most) ", row[0])]
