@@ -274,6 +274,29 @@ def test_a_table_that_is_wrong_is_refused_with_its_line(tmp_path: Path, text: st
 
 
 @pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("chat,g6x.xlarge,", "have.csv:3: unknown instance 'g6x.xlarge'; nearest: g6"),
+        ("chat,g6.xlarge,gcp", "have.csv:3: g6.xlarge is not known of gcp"),
+    ],
+)
+def test_a_machine_of_a_table_that_is_not_known_is_refused_with_the_table_s_line(
+    tmp_path: Path, row: str, complaint: str
+) -> None:
+    """Not with the line of the machines that the file has for the workload, which the table replaces."""
+    (tmp_path / "have.csv").write_text(f"name,instance,provider\nchat,g6.xlarge,aws\n{row}\n", encoding="utf-8")
+    read = fleet_from(fleet(CHAT | {"existing": [{"instance": "g5.xlarge"}]}), existing=tmp_path / "have.csv")
+    with pytest.raises(SpecError) as caught:
+        check(read, load_facts(None))
+    assert str(caught.value).startswith(f"{tmp_path / complaint}")
+
+
+def test_a_table_that_cannot_be_read_is_asked_for_as_csv(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"have\.csv: cannot be read .*; give the path of a CSV file$"):
+        fleet_from(fleet(CHAT), existing=tmp_path / "have.csv")
+
+
+@pytest.mark.parametrize(
     ("existing", "complaint"),
     [
         ({"instance": "g6x.xlarge"}, "workloads.0.existing.0: unknown instance 'g6x.xlarge'; nearest: g6"),

@@ -158,6 +158,7 @@ class FileSource:
 
     where: str = ""
     node: Any = None
+    rows: Mapping[str, str] = field(default_factory=dict)  # file and line of what a table has, by its path here
 
     def at(self, path: str) -> str:
         """File and line of a key, such as fleet.yaml:12; as much of it as is known."""
@@ -165,7 +166,13 @@ class FileSource:
 
     def with_line(self, error: SpecError) -> SpecError:
         """The error, which starts with the path of a key, with file and line in front."""
-        line = self.at(str(error).split(":", 1)[0])
+        path, colon, text = str(error).partition(":")
+        row = next((row for row in self.rows if path == row or path.startswith(f"{row}.")), None)
+        if row is not None:
+            key = path.removeprefix(row).removeprefix(".")
+            error.args = (f"{self.rows[row]}: {key}{colon if key else ''}{text if key else text.lstrip()}",)
+            return error
+        line = self.at(path)
         error.args = (f"{line}: {error}" if line else str(error),)
         return error
 

@@ -59,10 +59,11 @@ def fleet_from(
     data: dict[str, Any], where: str = "fleet", node: Any = None, existing: Path | str | None = None
 ) -> Platform:
     """The platform of a fleet given as plain data. Raises as `load_fleet`; without `node` no line is known."""
-    source = FileSource(where, node)
-    named = data.get("existing")
+    named, rows = data.get("existing"), dict[str, str]()
     if existing is not None or isinstance(named, str | Path):
-        data = _with_existing(data, Path(existing) if existing is not None else Path(where).parent / str(named))
+        table = Path(existing) if existing is not None else Path(where).parent / str(named)
+        data, rows = _with_existing(data, table)
+    source = FileSource(where, node, rows)
     try:
         platform = _platform(spec.FLEET_FILE.parse(data)[0])
     except UnknownNameError as error:
@@ -72,14 +73,17 @@ def fleet_from(
     return replace(platform, source=source, written=spec.FLEET_FILE.without_defaults(data))
 
 
-def _with_existing(data: dict[str, Any], table: Path) -> dict[str, Any]:
+def _with_existing(data: dict[str, Any], table: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The fleet with the rows of a table as the existing machines of the workloads that they name.
+
+    With file and line of each row by the path that it has in the fleet.
 
     Raises: SpecError: with file and line, what is wrong in the table.
     """
     jobs = [job for job in data.get("workloads") or () if isinstance(job, dict)]
-    rows: dict[str, list[dict[str, Any]]] = {}
-    lines = csv.DictReader(read_text(table).splitlines(), skipinitialspace=True)
+    names = [job.get("name") for job in jobs]
+    rows, places = dict[str, list[dict[str, Any]]](), dict[str, str]()
+    lines = csv.DictReader(read_text(table, "CSV").splitlines(), skipinitialspace=True)
     known = ["name", *spec.EXISTING_ROW.keys[""]]
     columns = [(column or "").strip().lower() for column in lines.fieldnames or ()]
     for column in (*columns, *({"name", "instance"} - {*columns})):
@@ -93,13 +97,13 @@ def _with_existing(data: dict[str, Any], table: Path) -> dict[str, Any]:
             raise SpecError(f"{at}has more cells than the table has columns")
         cells = {column: cell.strip() for column, cell in line.items() if cell and cell.strip()}
         name = cells.pop("name", "")
-        if name not in {job.get("name") for job in jobs}:
-            raise SpecError(f"{at}{UnknownNameError('workload', name, [str(job.get('name')) for job in jobs])}")
+        if name not in names:
+            raise SpecError(f"{at}{UnknownNameError('workload', name, [*map(str, names)])}")
         spec.EXISTING_ROW.parse(cells, at)
+        places[f"workloads.{names.index(name)}.existing.{len(rows.get(name, ()))}"] = at.removesuffix(": ")
         rows.setdefault(name, []).append(cells)
-    return data | {
-        "workloads": [job | {"existing": rows.get(str(job.get("name")), job.get("existing"))} for job in jobs]
-    }
+    workloads = [job | {"existing": rows.get(str(job.get("name")), job.get("existing"))} for job in jobs]
+    return data | {"workloads": workloads}, places
 
 
 def _platform(fleet: Fleet) -> Platform:

@@ -19,18 +19,18 @@ MAX_DEPTH = 50
 """Of brackets in brackets: a workload has six, and thousands take a parser hours."""
 
 
-def read_text(path: Path | str) -> str:
-    """The text of a workload file.
+def read_text(path: Path | str, kind: str = "YAML") -> str:
+    """The text of a workload file, or of another of such a kind.
 
     Raises:
         SpecError: it cannot be read, is too large or is no text.
     """
-    file, remedy = Path(path), "; give the path of a YAML file"
+    file, remedy = Path(path), f"; give the path of a {kind} file"
     try:
-        data = read_limited(file, MAX_FILE_BYTES, remedy=remedy, too_large="a workload file is a page of YAML")
+        data = read_limited(file, MAX_FILE_BYTES, remedy=remedy, too_large=f"such a file is a page of {kind}")
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise SpecError(f"{file}: not a text file; a workload is YAML in UTF-8") from None
+        raise SpecError(f"{file}: not a text file; it has to be {kind} in UTF-8") from None
 
 
 def parse_workload(text: str, where: str = "workload", changes: Mapping[str, Any] | None = None) -> Resolved:
