@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import itertools
 import os
 import shlex
@@ -58,6 +59,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         return path.startswith(LATE), not path.endswith(LONGEST)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what stays to the end out of later collections: thousands of tests are looked through in each of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

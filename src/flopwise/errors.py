@@ -10,7 +10,7 @@ FlopwiseError
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 
 class FlopwiseError(Exception):
@@ -26,19 +26,30 @@ FEW_NAMES = 40
 
 
 class UnknownNameError(SpecError):
-    """A name that is not known; the message lists the nearest ones, or all where there are few."""
+    """A name that is not known; the message lists the nearest ones, or all where there are few.
+
+    It is composed when somebody reads it: a name is often one of several spellings, of which another is known.
+    """
 
     def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "") -> None:
-        """Compose the message from what was `given` and the `known` names of that `kind`."""
-        names = list(dict.fromkeys(known))
-        self.kind, self.given, self.nearest = kind, given, nearest_names(given, names)
+        """Keep what was `given` and the `known` names of that `kind`."""
+        self.kind, self.given, self._known, self._hint = kind, given, tuple(dict.fromkeys(known)), hint
+        super().__init__(kind, given, self._known, hint)
+
+    @cached_property
+    def nearest(self) -> tuple[str, ...]:
+        """The known names most like the given one, best first."""
+        return nearest_names(self.given, self._known)
+
+    def __str__(self) -> str:
+        names, hint = self._known, self._hint
         near = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
         if not near and 0 < len(names) <= FEW_NAMES and not hint.startswith("allowed: "):
             near = f"; known: {', '.join(names)}"
-        if "," in given:
+        if "," in self.given:
             near += "; several names are given one by one, each with the option"
         rest = f". {hint[0].upper()}{hint[1:]}" if hint else ""
-        super().__init__(f"unknown {kind} {given[:120]!r}{near}{rest}")
+        return f"unknown {self.kind} {self.given[:120]!r}{near}{rest}"
 
 
 class MissingFactError(FlopwiseError):

@@ -38,7 +38,9 @@ class Tab:
     @classmethod
     def opened(cls, chromium: Browser, address: str) -> Tab:
         """One in a context of its own."""
-        context = chromium.new_context(viewport=WINDOW, base_url=address, accept_downloads=True)
+        context = chromium.new_context(
+            viewport=WINDOW, reduced_motion="reduce", base_url=address, accept_downloads=True
+        )
         context.set_default_timeout(SLOWEST_MS)
         tab = cls(context.new_page(), address)
         tab.page.on("pageerror", lambda error: tab.wrong.append(str(error)))
@@ -55,10 +57,9 @@ class Tab:
         """Make the page one that nobody has used: nothing stored, granted, emulated or open."""
         self.page.goto("/static/style.css")  # a file of the same origin that runs nothing
         self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
-        self.page.goto("about:blank")
         self.page.context.clear_cookies()
         self.page.context.clear_permissions()
-        self.page.emulate_media(media="null", color_scheme="light")
+        self.page.emulate_media(media="null", color_scheme="light", reduced_motion="reduce")
         self.page.set_viewport_size(WINDOW)
         self.wrong.clear()
 
