@@ -464,7 +464,14 @@ def test_host_launches() -> None:
     busy = found["forward"] + found["backward"] + found["tensor_parallel"]
     # both products of each expert are kernels of their own, forward and twice backward
     each_s = 3 * LAYERS * 2 * EXPERTS * EXPERT_LAUNCH_S
-    assert found["launch"] == exactly(4 * (host_s + each_s) - busy)
+    # and each layer's forward pass waits for the counts, however busy the device is
+    counts_s = LAYERS * MEGATRON.counts_s
+    assert found["launch"] == exactly(4 * (host_s + each_s + counts_s) - busy)
+    long = lines(mixture_job({"seq_len": 65536, "global_batch": 4}, tp=4))
+    assert long["forward"] > 4 * (host_s + each_s)
+    assert long["launch"] == exactly(4 * counts_s)
+    twice = lines(mixture_job({"seq_len": 65536, "global_batch": 4}, tp=4, recompute=2))
+    assert twice["launch"] == exactly(4 * counts_s * (1 + twice["recompute"] / twice["forward"]))
     # of experts with a capacity all shapes are known beforehand: neither counts nor single launches keep the host
     known = lines(mixture_job({"seq_len": 256, "global_batch": 4, "capacity_factor": 1.0}, tp=4))
     assert known["launch"] == 0.0

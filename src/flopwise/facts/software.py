@@ -179,6 +179,9 @@ class TrainingStack(Software):
     routing_s: float = _by_fit(
         "Host time to route, permute and launch the experts of one layer, forward and backward, in s."
     )
+    counts_s: float = _by_fit(
+        "Time for which a layer of experts waits, forward, until the host knows how many tokens each takes, in s."
+    )
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
     recomputes: tuple[str, ...] = RECOMPUTE  # what it computes again where nobody says: searched in this order
     flash: bool  # has flash attention; else its attention writes scores unless it is told otherwise
