@@ -151,7 +151,7 @@ def _host_s(table: StepTable, degree: Index | int, inner: Index | int, stage: Ar
 
 
 def counts_s(table: StepTable, mode: Array | int, degree: Index | int, inner: Index | int) -> Floats:
-    """Seconds of one micro-batch on the busiest stage in which experts wait for their counts, again where recomputed."""
+    """Seconds of one micro-batch on the busiest stage in which experts wait for counts, again where recomputed."""
     return _counts_s(table, degree, inner, table.stage_parts[:, mode, degree, inner])
 
 
