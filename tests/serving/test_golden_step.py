@@ -348,6 +348,14 @@ def test_tokens_travel_to_their_experts_and_back() -> None:
     assert node.step(load, layout).communication_s == pytest.approx(58 * (gather_s + scatter_s), rel=1e-9)
 
 
+def test_tokens_travel_to_latent_experts_in_their_width() -> None:
+    """NVIDIA, LatentMoE (2026): Nemotron 3 Super brings 4,096 down to 1,024 before its 40 layers of experts."""
+    load, layout = StepLoad(decode_batch=64, decode_context=2000), ServingLayout(dp=8, ep=8)
+    node = plain_runner(plain_job(model=load_model("Nemotron-3-Super-120B-A12B")))
+    each_s = LAUNCH_S + 8 * 64 * 1024 * 2 * 7 / 8 / LINK_BYTES_PER_S  # all ranks gather, and sum what comes out
+    assert node.step(load, layout).communication_s == pytest.approx(40 * 2 * each_s, rel=1e-9)
+
+
 def test_steps_that_only_decode_are_filled_up_to_a_captured_size() -> None:
     """Empty sequences take rows of the products, and have nothing cached; a step with a prompt is launched as it is."""
     machine = plain_runner(plain_job())

@@ -191,6 +191,49 @@ def test_expert_messages() -> None:
     assert narrow == exactly(found["expert_parallel"])  # this stack sends 16 bits whatever the precision
 
 
+LATENT = 1024
+LATENT_MIXTURE = model_from_config(
+    {
+        "model_type": "nemotron_h", "hidden_size": WIDTH, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "vocab_size": VOCAB, "layers_block_type": ["attention", "moe"] * 4, "intermediate_size": 4096,
+        "n_routed_experts": EXPERTS, "num_experts_per_tok": TOP_K, "moe_intermediate_size": EXPERT_FFN,
+        "moe_latent_size": LATENT, "num_nextn_predict_layers": 1, "num_hidden_layers": 8,
+    },
+    name="golden latent mixture",
+)  # fmt: skip
+
+
+def test_latent_experts_are_sent_tokens_in_their_own_width() -> None:
+    """LatentMoE: what goes to the experts and comes back is as wide as they are, once to each rank with DeepEP."""
+    ep, made = 8, mixture_job(dp=8, ep=8)
+    once = (ep - 1) / ep * SEQ * LATENT * BF16 / NVLINK * (1 - MEGATRON.ep_overlap)
+    plain = lines(replace(made, model=LATENT_MIXTURE))["expert_parallel"]
+    assert plain == exactly(BATCH / ep * 4 * 2 * 2 * TOP_K * once)
+    direct = replace(made.recipe, stack=replace(made.recipe.stack, node_dispatch=True))
+    reached = ep * (1 - (1 - 1 / ep) ** TOP_K)
+    sent = lines(replace(made, model=LATENT_MIXTURE, recipe=direct))["expert_parallel"]
+    assert sent == exactly(BATCH / ep * 4 * 2 * 2 * reached * once)
+
+
+def test_layers_for_multi_token_prediction_are_trained_where_a_stack_does() -> None:
+    """DeepSeek-V3 (arXiv:2412.19437) section 2.2: projection of two widths, the layer, and the head and loss again.
+
+    Nemotron 3 predicts two tokens, each by a layer of attention and one of experts.
+    """
+    made = replace(mixture_job(), model=LATENT_MIXTURE)
+    stack = replace(made.recipe.stack, trains_predictors=True)
+    with_them = replace(made, recipe=replace(made.recipe, stack=stack))
+    assert (made.model.stacks[0].num_layers, made.model.stacks[0].heads) == (8, 1)
+    assert (with_them.model.stacks[0].num_layers, with_them.model.stacks[0].heads) == (8 + 2 * 2, 3)
+    found, more = lines(made)["forward"], lines(with_them)["forward"]
+    pair = (found / BATCH - EMBEDDING - HEAD_FORWARD) / 4
+    joined = 2 * LIGHT * (2 * SEQ * WIDTH + WIDTH) * BF16 + 2 * SEQ * 2 * WIDTH * WIDTH / PEAK
+    head = 2 * SEQ * VOCAB * WIDTH / PEAK + LOSS
+    assert more - found == exactly(BATCH * 2 * (joined + pair + head))
+    tuned = replace(with_them.recipe, lora=lora_with(rank=16, targets=("q", "v")))
+    assert replace(made, recipe=tuned).model.stacks[0].num_layers == 8  # adapters are of the model alone
+
+
 def test_expert_products() -> None:
     """`TOP_K` experts a token: 2 FLOP a weight and token of three products each (Fedus 2021, section 2)."""
     found = lines(mixture_job())
@@ -464,7 +507,14 @@ def test_host_launches() -> None:
     busy = found["forward"] + found["backward"] + found["tensor_parallel"]
     # both products of each expert are kernels of their own, forward and twice backward
     each_s = 3 * LAYERS * 2 * EXPERTS * EXPERT_LAUNCH_S
-    assert found["launch"] == exactly(4 * (host_s + each_s) - busy)
+    # and each layer's forward pass waits for the counts, however busy the device is
+    counts_s = LAYERS * MEGATRON.counts_s
+    assert found["launch"] == exactly(4 * (host_s + each_s + counts_s) - busy)
+    long = lines(mixture_job({"seq_len": 65536, "global_batch": 4}, tp=4))
+    assert long["forward"] > 4 * (host_s + each_s)
+    assert long["launch"] == exactly(4 * counts_s)
+    twice = lines(mixture_job({"seq_len": 65536, "global_batch": 4}, tp=4, recompute=2))
+    assert twice["launch"] == exactly(4 * counts_s * (1 + twice["recompute"] / twice["forward"]))
     # of experts with a capacity all shapes are known beforehand: neither counts nor single launches keep the host
     known = lines(mixture_job({"seq_len": 256, "global_batch": 4, "capacity_factor": 1.0}, tp=4))
     assert known["launch"] == 0.0

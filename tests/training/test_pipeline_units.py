@@ -46,6 +46,15 @@ def test_llama_3_lies_as_published() -> None:
     flopwise.train("Llama-3.1-405B", gpu="h100", gpus=128, tp=8, pp=16, interleave=8, global_batch=16)
 
 
+@pytest.mark.parametrize(("stages", "expected"), [
+    (1, [62]), (4, [16, 16, 16, 14]), (8, [*[8] * 7, 6]), (16, [*[4] * 15, 2]), (31, [2, 3, 3, *[2] * 27, 0]),
+    (64, [0, *[1] * 62, 0]),
+])  # fmt: skip
+def test_layers_for_multi_token_prediction_come_with_a_head_of_their_own(stages: int, expected: list[int]) -> None:
+    """Megatron-Bridge, deepseek_v3.py: [E, 4 d] + 14 x [4 d] + [d, mtp, loss] and so on; too many stages: as others."""
+    assert even_layers(62, stages, heads=2).tolist() == expected
+
+
 def test_the_bubble_of_the_published_layout() -> None:
     """(all stages - the busiest) / v for 16 micro-batches on 16 stages; by hand about 15 / (8 x 16) of the work."""
     one = job(LLAMA, PUBLISHED)

@@ -186,9 +186,10 @@ def all_to_all_s(
 ) -> Floats:  # fmt: skip
     """Every rank sends 1 / n of its `nbytes` to each rank; levels work at the same time, the slowest decides.
 
-    `copies`: how often each row stands in `nbytes`, for as many random ranks; a row crosses an outer level once for
-    each group that has at least one of them. `pools`, `top_pools`: as `groups_reached` has them. `direct`: by kernels
-    that write each row straight into the memory of its rank, over NVLink and RDMA, without a library's steps.
+    `copies`: how often each row stands in `nbytes`, for as many random ranks; a row goes once to each rank, and crosses
+    an outer level once for each group, that has at least one of them. `pools`, `top_pools`: as `groups_reached` has
+    them. `direct`: by kernels that write each row straight into the memory of its rank, over NVLink and RDMA, without a
+    library's steps.
 
     Source: counting; rates calibrated; for direct ones DeepEP, docs/legacy.md, performance, whose figures between nodes
     one start and the bytes at the rate of large messages meet within 10 %.
@@ -199,8 +200,7 @@ def all_to_all_s(
     for level, joined in level_groups(fabric, n, stride):
         outwards = nbytes * (joined - 1.0) * inside / n
         if np.any(np.asarray(copies) > 1):
-            crossing = groups_reached(n / inside, copies, pools, top_pools) / copies
-            outwards = outwards * np.where(inside > 1.0, crossing, 1.0)
+            outwards = outwards * groups_reached(n / inside, copies, pools, top_pools) / copies
         if direct:
             seconds = level.launch_s + outwards / (level.bytes_per_s * np.minimum(level.frac, 1.0))
         else:

@@ -11,7 +11,7 @@ vocabulary, E experts, B sequences in the batch, S tokens of a sequence.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from typing import Literal
 
 from flopwise.values import dataclass
@@ -46,6 +46,10 @@ class Linear:
     heads: int = 0  # key-value projections: number of heads, replicated when tp exceeds them
     kv_outputs: int = 0  # of a fused qkv projection: those of its outputs that are keys and values, of `heads` each
     fixed_rows: int = 0  # runs over a table of this many rows, once whatever the batch (the stream "positions")
+
+
+PREDICTED_HEAD = "mtp/lm_head"
+"""The head's second run, on what a layer for multi-token prediction makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,12 @@ class Stack:
         return tuple(item for kind in self.kinds for item in kind.items)
 
     @property
+    def heads(self) -> int:
+        """Times that a head runs: once, and once more for each layer of multi-token prediction that has one."""
+        predicted = {i for i, kind in enumerate(self.kinds) if any(item.name == PREDICTED_HEAD for item in kind.items)}
+        return 1 + sum(index in predicted for index in self.order)
+
+    @property
     def fewest_heads(self) -> int | None:
         """The fewest attention heads of a layer; None without attention."""
         return min((item.heads for item in self.items if isinstance(item, Attend)), default=None)
@@ -266,6 +276,7 @@ class Model:
     hf_id: str | None = None
     checkpoint_format: str | None = None  # of the published weights, a row of data/weight_formats.csv; None: 16 bits
     notes: tuple[str, ...] = ()  # what was assumed: shown with every answer
+    predictors: tuple[Layer, ...] = ()  # layers for multi-token prediction, in no stack until `with_predictors`
 
     def __hash__(self) -> int:
         """A hash of the name and the sizes alone: hashing every layer would slow down look-ups by model."""
@@ -276,6 +287,15 @@ class Model:
     def has_experts(self) -> bool:
         """True if any layer is a mixture of experts."""
         return any(stack.largest_experts is not None for stack in self.stacks)
+
+    def with_predictors(self) -> Model:
+        """The same model with its layers for multi-token prediction as the last of its first stack."""
+        if not self.predictors:
+            return self
+        first, *others = self.stacks
+        kinds = (*first.kinds, *dict.fromkeys(self.predictors))
+        order = (*first.order, *(kinds.index(layer, len(first.kinds)) for layer in self.predictors))
+        return replace(self, stacks=(replace(first, kinds=kinds, order=order), *others), predictors=())
 
     def stack(self, name: str) -> Stack | None:
         """The stack of that name, or None."""

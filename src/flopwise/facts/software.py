@@ -179,6 +179,9 @@ class TrainingStack(Software):
     routing_s: float = _by_fit(
         "Host time to route, permute and launch the experts of one layer, forward and backward, in s."
     )
+    counts_s: float = _by_fit(
+        "Time for which a layer of experts waits, forward, until the host knows how many tokens each takes, in s."
+    )
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
     recomputes: tuple[str, ...] = RECOMPUTE  # what it computes again where nobody says: searched in this order
     flash: bool  # has flash attention; else its attention writes scores unless it is told otherwise
@@ -189,6 +192,7 @@ class TrainingStack(Software):
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
     # in every format as one batched product; ragged: XLA's kernel over uneven groups of rows
     expert_kernels: tuple[str, ...] = ()  # "bias", "clamp": what runs beside experts' products in kernels of its own
+    trains_predictors: bool = False  # as its users train them: with the model's layers for multi-token prediction
     library_products: bool = False  # they are PyTorch's, of before 2026: the vendor's library as it comes, which has no
     # tuned kernels for AMD's devices
     fused_experts: bool = False  # gated experts whose products are one fused kernel have their activation in it; such

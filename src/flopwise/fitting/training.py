@@ -134,7 +134,7 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
     stack = recipe.stack
     if constant.table == "stacks":
         sends = {
-            "tp_overlap": int(layout.tp) > 1, "ep_overlap": experts, "routing_s": experts,
+            "tp_overlap": int(layout.tp) > 1, "ep_overlap": experts, "routing_s": experts, "counts_s": experts,
             "dp_overlap": int(layout.dp) * int(layout.cp) > 1, "message_frac": int(layout.dp) * int(layout.cp) > 1,
             "cast_passes": recipe.precision in LOW_PRECISIONS,
         }  # fmt: skip
@@ -216,6 +216,7 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         stack("ep_overlap", ("nemo", "in-house", "hai-llm"), 0.3, 0.02, 0.95),
         stack("ep_overlap", ("nemo-2026",), 0.5, 0.02, 0.95),
         stack("routing_s", tuple(n for n, s in stacks.items() if s.routing_s), 4e-3, 5e-4, 2e-2),
+        stack("counts_s", tuple(n for n, s in stacks.items() if s.counts_s), 5e-4, 5e-5, 2e-2),
         stack("dp_overlap", overlapped, 0.8, 0.1, 1.0),
         stack("message_frac", ("deepspeed-zero3",), 0.5, 0.02, 1.0, 1.0),
     )

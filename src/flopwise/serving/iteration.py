@@ -446,7 +446,8 @@ class Runner:
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4;
         DeepEP, docs/legacy.md (normal and low-latency kernels); TensorRT-LLM, fused_moe_cutlass.py (all-to-all only
-        where NVLink joins nodes), vLLM, envs.py (VLLM_ALL2ALL_BACKEND), SGLang, server_args.py (moe_a2a_backend).
+        where NVLink joins nodes), vLLM, envs.py (VLLM_ALL2ALL_BACKEND), SGLang, server_args.py (moe_a2a_backend);
+        NVIDIA, LatentMoE (research.nvidia.com, 2026): tokens are sent in the experts' width.
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
         experts are chosen independently.
         """
@@ -463,8 +464,9 @@ class Runner:
         ranks, ep = np.asarray(split.tp) * split.dp, np.asarray(split.ep)
         p = precision(self.dtype)
         thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
-        spread = self._spread_s(experts[0], nbytes / split.tp, thin, load, ep)
-        whole = _tokens_of_all(load, split.dp) * width * self.plain_bytes
+        routed = experts[0].outputs * self.plain_bytes  # of a token: as wide as the experts, which may be less
+        spread = self._spread_s(experts[0], tokens * routed / split.tp, thin, load, ep)
+        whole = _tokens_of_all(load, split.dp) * routed
         joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
         sends = self.overlaps | (ranks > self.fabric.domain) | (self.fabric.domain >= RACK)
         spread_here = (ep == ranks) & self.engine.dispatch_kernels & sends

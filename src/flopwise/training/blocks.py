@@ -28,7 +28,7 @@ from flopwise.cost.kernels import (
 )
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
-from flopwise.facts.architecture import Attend, Experts, Item, Linear, Norm, Pointwise
+from flopwise.facts.architecture import PREDICTED_HEAD, Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
@@ -132,7 +132,7 @@ class BlockTimes:
         """`kernels` of one block with the messages between its ranks."""
         zero = np.zeros_like(kernels.forward_s)
         tp_s, tp_wire = tensor_parallel_s(items, width, context)
-        ep_s, ep_wire = _expert_parallel_s(items, width, context)
+        ep_s, ep_wire = _expert_parallel_s(items, context)
         cp_s, cp_back_s, cp_wire = _context_parallel_s(items, kernels, context)
         backward = context.block.backward
         wire_s = (2 if backward else 1) * (tp_wire + ep_wire + cp_wire) + zero
@@ -545,11 +545,15 @@ def added_grad_bytes(recipe: Recipe) -> float:
 def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
     """Softmax and cross-entropy over the logits, forward and backward; nothing where no head stands.
 
+    In layers heads are those of multi-token prediction.
+
     Source: counting the stack's logits, their fp32 copies and their gradients (`loss_bytes`), each written and read.
     Assumes: half of it forward; chunks move as much as the whole.
     """
+    if in_layers:
+        items = [i for i in items if i.name == PREDICTED_HEAD]
     head = next((i for i in reversed(items) if isinstance(i, Linear) and i.outputs > i.inputs), None)
-    if in_layers or head is None:
+    if head is None:
         return
     _, words = linear_dims(head, context.split)
     elems = context.tokens * words * context.software.loss_bytes / 2.0 / context.act_bytes
@@ -643,14 +647,15 @@ def tensor_parallel_s(items: Sequence[Item], width: int, context: BlockContext) 
     return total, wires
 
 
-def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext) -> tuple[Floats, Floats]:
+def _expert_parallel_s(items: Sequence[Item], context: BlockContext) -> tuple[Floats, Floats]:
     """(seconds, seconds at link rate) of dispatch and combine: two all-to-alls of the routed tokens a layer.
 
     Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) sections 3.2
-    and, for tokens sent in 8 bits while results come back in 16, 3.3.3.
-    Assumes: the rank that receives most sets the time; a token crosses the network once for each node that wants it
-    where the stack's dispatch does so (DeepEP, HybridEP), else once for each of its experts; groups of experts lie on
-    neighbouring ranks; each rank of a tensor-parallel group sends its part of the sequence.
+    and, for tokens sent in 8 bits while results come back in 16, 3.3.3; NVIDIA, LatentMoE (research.nvidia.com, 2026):
+    tokens are brought down to the experts' width before they are sent, and up again once they are back.
+    Assumes: the rank that receives most sets the time; a token crosses the network once for each node, and goes once to
+    each rank, that wants it where the stack's dispatch does so (DeepEP, HybridEP), else once for each of its experts;
+    groups of experts lie on neighbouring ranks; each rank of a tensor-parallel group sends its part of the sequence.
     """
     first = next((i for i in items if isinstance(i, Experts)), None)
     if first is None:
@@ -658,7 +663,7 @@ def _expert_parallel_s(items: Sequence[Item], width: int, context: BlockContext)
     ep = context.split.ep
     copies, links = context.tokens * first.top_k * context.split.expert_load, _beside_tensor_groups(context)
     narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISIONS
-    elems, widths = copies * width / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
+    elems, widths = copies * first.inputs / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
     together = first.top_k if context.software.node_dispatch else 1
     each = {
         w: all_to_all_s(

@@ -44,6 +44,11 @@ class Conditions:
 DEFAULT_CONDITIONS = Conditions()
 
 
+def as_trained(model: Model, recipe: Recipe) -> Model:
+    """`model` as the stack of `recipe` trains it: with its layers for multi-token prediction, or without them."""
+    return model.with_predictors() if recipe.stack.trains_predictors and recipe.lora is None else model
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
     """The input of an estimate: one layout of a recipe on a cluster; `tokens` of the run, None for a step alone."""
@@ -55,6 +60,10 @@ class TrainJob:
     tokens: float | None = None
     reads: Reads | None = None  # None: the data are there when they are needed
     conditions: Conditions = DEFAULT_CONDITIONS  # of the run
+
+    def __post_init__(self) -> None:
+        """Take the model as the stack trains it."""
+        object.__setattr__(self, "model", as_trained(self.model, self.recipe))
 
     @property
     def micro_batches(self) -> float:

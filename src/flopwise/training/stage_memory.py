@@ -15,7 +15,7 @@ from flopwise.ops.types import Array, Floats
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout
 from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
-from flopwise.training.stages import FULL, Partial, mode_index, partials_of, uneven_layers
+from flopwise.training.stages import FULL, Partial, left_to_heads, mode_index, partials_of, uneven_layers
 from flopwise.training.widths import DTYPE_BYTES, Widths, adapter_widths, trained_widths
 from flopwise.values import dataclass
 
@@ -82,7 +82,7 @@ class StageBytes:
 
 
 def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
-    """First, second and last stage: layers as even as possible, what is left goes to the middle, then to the first.
+    """First, second and last stage: layers as even as possible (`even_layers`).
 
     Every stage where a layout names their layers. The second is left out where it cannot be the fullest: one kind of
     layer, evenly divided.
@@ -112,7 +112,8 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
             Stage(*ends, float(i == 0), float(i == most), micro_batches(1.0 * (most - i)), losses if i == most else 1.0)
             for i, ends in enumerate(pairwise(edges))
         ]
-    each, left = layers // pp, layers % pp
+    spare = left_to_heads(layers, pp, table.model.stacks[0].heads)
+    each, left = (layers + spare) // pp, (layers + spare) % pp
     uneven = bool(left.any())
     zero = np.zeros_like(pp)
     on_first = each + (left > np.maximum(pp - 2, 0)) if uneven else each
@@ -120,7 +121,9 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
     if pp.max() > 2 and (kinds > 1 or uneven):
         start, stop = (np.where(pp > 2, x, zero) for x in (on_first, on_first + each + (left > 0)))
         stages.append(Stage(start, stop, 0.0, 0.0, micro_batches(np.maximum(depth - 2.0, 0.0))))
-    stages.append(Stage(layers - each, zero + layers, alone, 1.0, 1.0 if plain else micro_batches(0.0 * depth), losses))
+    stages.append(
+        Stage(layers - each + spare, zero + layers, alone, 1.0, 1.0 if plain else micro_batches(0.0 * depth), losses)
+    )
     return stages
 
 
@@ -355,7 +358,7 @@ class StageMemory:
             whole = self.row.chunks_keep_bytes
             per_entry = whole + max(per_entry - whole, 0.0) / chunks
         tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
-        loss = tokens * self._at("vocabulary")
+        loss = tokens * (self.table.model.stacks[0].heads * self._at("vocabulary"))
         if not self.row.sharded_loss_bytes:
             return loss
         parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)

@@ -150,8 +150,19 @@ def _host_s(table: StepTable, degree: Index | int, inner: Index | int, stage: Ar
     return seconds
 
 
+def counts_s(table: StepTable, mode: Array | int, degree: Index | int, inner: Index | int) -> Floats:
+    """Seconds of one micro-batch on the busiest stage in which experts wait for counts, again where recomputed."""
+    return _counts_s(table, degree, inner, table.stage_parts[:, mode, degree, inner])
+
+
+def _counts_s(table: StepTable, degree: Index | int, inner: Index | int, stage: Array) -> Floats:
+    """`counts_s` of a stage whose parts are known."""
+    seconds: Floats = table.counts_s[degree, inner] * (1.0 + stage[_RECOMPUTE] / stage[_FORWARD])
+    return seconds
+
+
 def launch_s(table: StepTable, degree: Index, inner: Index, stage: Array, stage_s: Floats) -> Floats:
-    """Seconds by which launching a micro-batch's operations lengthens it: beyond what the device is busy with.
+    """Seconds by which the host lengthens a micro-batch: launching beyond what the device is busy with, and counts.
 
     A device that is its own host has no time for the one while it does the other.
 
@@ -160,7 +171,7 @@ def launch_s(table: StepTable, degree: Index, inner: Index, stage: Array, stage_
     seconds = _host_s(table, degree, inner, stage)
     if table.rates.is_host:
         return seconds * table.rates.value["train_host_ratio"]
-    return np.maximum(0.0, seconds - stage_s)
+    return np.maximum(0.0, seconds - stage_s) + _counts_s(table, degree, inner, stage)
 
 
 def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedule: Ints) -> Others:

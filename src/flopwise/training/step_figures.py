@@ -24,6 +24,7 @@ from flopwise.training.step import (
     FRESH_MEMORY,
     HOST_BYTES_PER_S,
     WAITING,
+    counts_s,
     gpus_per_host,
     hidden_beside_s,
     host_s,
@@ -459,7 +460,12 @@ class StepFigures(Ledger):
             ratio = self.device.parameter("train_host_ratio")
             return self._sum_of("launch", f"{self.num_micro.name} x {host.name} x {ratio.name}", ratio)
         busy = self.add_time("device time of a micro-batch", number(self._busiest().value), "all lines of a stage")
-        return self._sum_of("launch", f"{self.num_micro.name} x max(0, {host.name} - {busy.name})")
+        counts = self.add_time(
+            "waiting for counts of experts' tokens", float(counts_s(self.table, self.mode, 0, 0)),
+            "once in the forward pass of every layer with experts, and again where it is recomputed",
+            self._software("wait for counts per layer", self.software.counts_s),
+        )  # fmt: skip
+        return self._sum_of("launch", f"{self.num_micro.name} x (max(0, {host.name} - {busy.name}) + {counts.name})")
 
     def _fresh_memory(self) -> Figure:
         """The time of the system to hand out the pages of large tensors."""

@@ -88,6 +88,7 @@ class StepTable:
     again_flops: NDArray[np.float64]  # (3, n): one micro-batch, all stages, one rank: computed again
     memory_s: NDArray[np.float64]  # (d, n): of the heaviest stage, in memory-bound kernels
     host_s: NDArray[np.float64]  # (d, n): launching that stage's kernels
+    counts_s: NDArray[np.float64]  # (d, n): that stage's forward pass waiting for the host to know experts' tokens
     dense_params: NDArray[np.float64]  # (d, n): trainable, heaviest stage, one rank
     expert_params: NDArray[np.float64]
     frozen_bytes: NDArray[np.float64]  # of what is not trained, as it is gathered
@@ -158,21 +159,24 @@ def step_table(
     kernels = kernels[: len(shared)] if kernels else [model_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
     lines = _block_lines(loaded, recipe, rates.value["train_contention"])
-    weights, starts = stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes)
+    weights, starts = stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes, None, stack.heads)
     most = with_first(heaviest, starts, weights)
     if like is not None:
-        dense, expert, still, host = like.dense_params, like.expert_params, like.frozen_bytes, like.host_s
+        dense, expert, still = like.dense_params, like.expert_params, like.frozen_bytes
+        host, counts = like.host_s, like.counts_s
         matrices = like.matrices
     else:
         waits = not rates.is_host
-        dense, expert, still, host, matrices = _link_independent(split, inner, recipe, weights, starts, waits=waits)
+        linkless = _link_independent(split, inner, recipe, weights, starts, waits=waits)
+        dense, expert, still, host, counts, matrices = linkless
     floors = [_rows(kernels[-1], "peak_s"), _rows(kernels[-1], "traffic_s"), _rows(loaded[-1], "wire_s")]
     return StepTable(
         recipe=recipe, rates=rates, fabric=fabric, width=stack.width, num_layers=stack.num_layers,
         degrees=degrees, inner=inner,
         seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
-        memory_s=most(_rows(kernels[-1], "memory_s")), host_s=host, dense_params=dense, expert_params=expert,
-        frozen_bytes=still, floor_s=np.stack([most(floor) for floor in floors]), kernels=kernels, partials=partials,
+        memory_s=most(_rows(kernels[-1], "memory_s")), host_s=host, counts_s=counts, dense_params=dense,
+        expert_params=expert, frozen_bytes=still,
+        floor_s=np.stack([most(floor) for floor in floors]), kernels=kernels, partials=partials,
         fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
         lines_by_block=lines, matrices=matrices,
         pairs_passes=any(has_fused_experts(items, recipe) for items, _, _ in block_list(model)),
@@ -361,9 +365,9 @@ def _mode_sums(
         blocks = lines
         if some is not None:
             blocks = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
-        weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some)
+        weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some, stack.heads)
         stages.append(_heaviest_parts(weights, starts, blocks[:, :, :-1], lines.shape[2] - BESIDE))
-        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some).sum(axis=0)
+        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some, stack.heads).sum(axis=0)
         whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
     heaviest_stage, model = np.concatenate(stages, axis=1), np.concatenate(whole)
     stage_s, model_s = heaviest_stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
@@ -407,12 +411,19 @@ def _link_independent(
     starts: NDArray[np.intp],
     *,
     waits: bool,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Matrices | None]:
-    """Figures of the heaviest stage without links, (d, n): dense and experts' parameters, frozen bytes, host seconds.
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    Matrices | None,
+]:
+    """Figures of the heaviest stage without links, (d, n), and the matrices that are orthogonalised, or None.
+
+    The figures are dense and experts' parameters, frozen bytes, seconds of the host, and of the device for counts.
 
     `waits`: the host is another than the device, and waits for it in layers with experts.
-
-    Then the matrices that are orthogonalised, or None.
     """
     model, towers = split.model, tower_items(split.model)
     listed = [(items, block) for (items, _, _), block in zip(block_list(model), split.blocks, strict=True)]
@@ -423,10 +434,12 @@ def _link_independent(
     launched = [((*listed[0][0], *towers), listed[0][1]), *listed[1:]]
     each = [_launch_s(*part, recipe, inner.ep, waits=waits) for part in launched]
     host = heaviest(starts, weights, np.stack(np.broadcast_arrays(*each, inner.ep)[:-1]))
+    waited = [_counts_s(items, recipe, waits=waits) for items, _ in launched]
+    counts = heaviest(starts, weights, np.stack(np.broadcast_arrays(*waited, inner.ep)[:-1]))
     matrices = None
     if recipe.optimizer.newton_schulz_steps:
         matrices = _matrices(split, recipe, inner, stored, starts)
-    return dense, expert, still, host, matrices
+    return dense, expert, still, host, counts, matrices
 
 
 def _trained_items(model: Model, recipe: Recipe, items: Sequence[Item], block: Block) -> list[Item]:
@@ -509,6 +522,23 @@ def _launch_s(items: tuple[Item, ...], block: Block, recipe: Recipe, ep: Ints, *
             + local_experts * (passes + (passes + 1.0) / 2.0 * (recipe.precision in LOW_PRECISIONS)) * EXPERT_LAUNCH_S
         )
     return total + passes * software.routing_s / 3.0
+
+
+def _counts_s(items: tuple[Item, ...], recipe: Recipe, *, waits: bool) -> float:
+    """Seconds for which a block's forward pass waits until the host knows how many tokens each expert takes.
+
+    The device copies the counts to the host and has nothing to do until the host has read them, sized the buffers and
+    launched the next kernels: that hides behind nothing, however busy the device is. The backward pass knows them.
+
+    Source: Megatron Core MoE report (arXiv:2603.07685) on the host's synchronisation in dropless layers, which its
+    fused kernels and experts with a capacity do without; the same wait in torchtitan, DeepSpeed and transformers, whose
+    all-to-all takes lists of the host (`tolist`, `.cpu()` of the counts).
+    Assumes: one wait a layer of experts.
+    """
+    experts = any(isinstance(item, Experts) for item in items)
+    if not (waits and experts) or recipe.capacity_factor is not None or has_fused_experts(items, recipe):
+        return 0.0
+    return recipe.stack.counts_s
 
 
 def _matrices(

@@ -8,7 +8,7 @@ from functools import partial
 from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
 from flopwise.facts.models.attend import Latent, latent_attention
 from flopwise.facts.models.blocks import RMS, Block, Items, activation, layer_of, mlp, moe, one_of_each
-from flopwise.facts.models.families.llama import language_model
+from flopwise.facts.models.families.llama import language_model, with_predictors
 from flopwise.facts.models.families.moe import FINE_GRAINED, Manner, expert_names, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
 
@@ -35,9 +35,7 @@ def deepseek(c: Fields) -> Model:
         return layer_of("pre", a.width, RMS, partial(latent_attention, key[1]), feeds[key[0]])
 
     rows = one_of_each(zip(sparse, _layer_attentions(c, a, layers), strict=True), layer)
-    predicted, notes = _predictors(c, a.width, rows[-1])
-    names = [*expert_names(sparse), *["mtp"] * len(predicted)]
-    return language_model(c, [*rows, *predicted], names, tied=False, notes=notes)
+    return with_predictors(c, language_model(c, rows, expert_names(sparse), tied=False), rows[-1:])
 
 
 def _feeds(c: Fields, width: int, sparse: list[bool], manner: Manner = FINE_GRAINED) -> dict[bool, Block]:
@@ -62,21 +60,6 @@ def _layer_attentions(c: Fields, a: Latent, layers: int) -> list[Latent]:
         every, offset = c.size("index_topk_freq", 1), c.count("index_skip_topk_offset", 2)
         own = [max(i - offset + 1, 0) % every == 0 for i in range(layers)]
     return [a if o else replace(a, index_heads=0) for o in own]
-
-
-def _predictors(c: Fields, width: int, layer: Items) -> tuple[list[Items], tuple[str, ...]]:
-    """Layers that predict further tokens: left out, as transformers does, unless `flopwise_mtp` is set."""
-    count = c.count("num_nextn_predict_layers")
-    if not count:
-        return [], ()
-    layers, them = ("1 layer", "it") if count == 1 else (f"{count} layers", "them")
-    if not c.flag("flopwise_mtp"):
-        return [], (
-            f"{layers} for multi-token prediction left out, as in transformers; 'flopwise_mtp': true counts {them}",
-        )
-    norms = RMS("mtp/embed_norm", width), RMS("mtp/hidden_norm", width)
-    merged = (*norms, Linear("mtp/project", 2 * width, width), *layer)
-    return [merged] * count, (f"{layers} for multi-token prediction counted",)
 
 
 def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:

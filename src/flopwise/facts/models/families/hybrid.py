@@ -20,7 +20,14 @@ from flopwise.facts.models.blocks import (
     one_of_each,
     residual,
 )
-from flopwise.facts.models.families.llama import NO_BIASES, Traits, language_model, plain_feed, standard_attention
+from flopwise.facts.models.families.llama import (
+    NO_BIASES,
+    Traits,
+    language_model,
+    plain_feed,
+    standard_attention,
+    with_predictors,
+)
 from flopwise.facts.models.families.moe import MANNERS, Manner, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
 
@@ -265,6 +272,12 @@ def falcon_h1(c: Fields) -> Model:
 
 
 _NEMOTRON = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+PREDICTED = 2
+"""Further tokens that Nemotron 3 is trained to predict with the one predictor of its configuration, run twice.
+
+Source: Megatron-Bridge, nemotron_3_super.py and nemotron_3_ultra.py: mtp_num_layers 2, mtp_use_repeated_layer. Assumes:
+each run has weights of its own, which is 2 % too many of them.
+"""
 
 
 def nemotron_h(c: Fields) -> Model:
@@ -301,7 +314,11 @@ def nemotron_h(c: Fields) -> Model:
         )  # fmt: skip
         return moe(experts, "norm")
 
-    return language_model(c, one_of_each(kinds, lambda kind: alone(width, block(kind))), kinds)
+    model = language_model(c, one_of_each(kinds, lambda kind: alone(width, block(kind))), kinds)
+    predicted = [_NEMOTRON.get(letter, "") for letter in c.text("mtp_hybrid_override_pattern", "*E")]
+    if not set(predicted) <= set(_NEMOTRON.values()):
+        raise c.wrong("mtp_hybrid_override_pattern", "".join(predicted), "a pattern of M, *, -, E is needed")
+    return with_predictors(c, model, [alone(width, block(kind)) for kind in predicted], depth=PREDICTED)
 
 
 def _layer_types(c: Fields, every: int) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from flopwise.facts.architecture import Model, Pointwise, Weight
+from flopwise.facts.architecture import PREDICTED_HEAD, Layer, Linear, Model, Pointwise, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
@@ -196,6 +196,31 @@ def language_model(
     )  # fmt: skip
     positions = c.maybe("max_position_embeddings")
     return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions, notes=notes)
+
+
+def with_predictors(c: Fields, model: Model, blocks: list[Items], depth: int = 1) -> Model:
+    """`model` with its layers for multi-token prediction, `depth` of `blocks` for each that is configured.
+
+    The last hidden state joins the embedding of a further token; the head runs again on what comes out. They are left
+    out of the stack, as transformers does, unless `flopwise_mtp` is set.
+
+    Source: DeepSeek-V3 report (arXiv:2412.19437) section 2.2, one prediction after another, embedding and head shared.
+    """
+    count = c.count("num_nextn_predict_layers")
+    if not count:
+        return model
+    width, vocab = c.size("hidden_size"), c.size("vocab_size")
+    joined = RMS("mtp/embed_norm", width), RMS("mtp/hidden_norm", width), Linear("mtp/project", 2 * width, width)
+    head = Linear(PREDICTED_HEAD, width, vocab, shard="column", tied=True)
+    parts = [(*joined, *blocks[0]), *blocks[1:]]
+    parts[-1] = (*parts[-1], head)
+    layers, them = ("1 layer", "it") if count == 1 else (f"{count} layers", "them")
+    predicted = replace(model, predictors=tuple(Layer("mtp", items) for items in parts) * (count * depth))
+    if c.flag("flopwise_mtp"):
+        counted = f"{layers} for multi-token prediction counted"
+        return replace(predicted.with_predictors(), notes=(*model.notes, counted))
+    left_out = f"{layers} for multi-token prediction left out, as in transformers; 'flopwise_mtp': true counts {them}"
+    return replace(predicted, notes=(*model.notes, left_out))
 
 
 def plain_feed(c: Fields, t: Traits, hidden: int) -> Block:
