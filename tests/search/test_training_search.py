@@ -18,6 +18,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
+from flopwise.facts.models.config import model_from_config
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
     LayoutSearch,
@@ -69,7 +70,18 @@ def node() -> NodeKind:
     return eight()
 
 
-CASES = {
+PREDICTING = model_from_config(
+    {
+        "model_type": "deepseek_v3", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 15,
+        "num_attention_heads": 16, "vocab_size": 65_536, "q_lora_rank": 512, "kv_lora_rank": 256,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 32,
+        "n_shared_experts": 1, "num_experts_per_tok": 4, "moe_intermediate_size": 512, "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 1, "tie_word_embeddings": False,
+    },
+    name="predicts two tokens",
+)  # fmt: skip
+CASES: dict[str, tuple[str | Model, Recipe]] = {
+    "predicted tokens": (PREDICTING, recipe_with(seq_len=4096, global_batch=64, stack="nemo")),
     "dense": ("gpt2-xl", recipe_with(seq_len=1024, global_batch=64, stack="megatron-te")),
     "sharded": ("Llama-3.2-1B", recipe_with(seq_len=4096, global_batch=96, stack="fsdp-compile")),
     "experts": ("OLMoE-1B-7B", recipe_with(seq_len=4096, global_batch=32, stack="megatron-te")),
@@ -112,8 +124,8 @@ CASES = {
 
 @cache
 def whole(case: str) -> LayoutSearch:
-    name, recipe = CASES[case]
-    return layout_search(load_model(name), recipe, most=96, least=8)
+    given, recipe = CASES[case]
+    return layout_search(load_model(given) if isinstance(given, str) else given, recipe, most=96, least=8)
 
 
 def traits(layout: Layout) -> tuple[object, ...]:

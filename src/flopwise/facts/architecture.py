@@ -50,6 +50,8 @@ class Linear:
 
 PREDICTED_HEAD = "mtp/lm_head"
 """The head's second run, on what a layer for multi-token prediction makes."""
+LEFT_OUT, COUNTED = "for multi-token prediction left out", "for multi-token prediction counted"
+"""What a model's notes say of its layers for multi-token prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,8 @@ class Model:
         first, *others = self.stacks
         kinds = (*first.kinds, *dict.fromkeys(self.predictors))
         order = (*first.order, *(kinds.index(layer, len(first.kinds)) for layer in self.predictors))
-        return replace(self, stacks=(replace(first, kinds=kinds, order=order), *others), predictors=())
+        notes = tuple(note.partition(LEFT_OUT)[0] + COUNTED if LEFT_OUT in note else note for note in self.notes)
+        return replace(self, stacks=(replace(first, kinds=kinds, order=order), *others), notes=notes, predictors=())
 
     def stack(self, name: str) -> Stack | None:
         """The stack of that name, or None."""

@@ -18,6 +18,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.training.alternatives import Setting, UnstatedInput, measured_recipe, other_settings, usual_stacks
+from flopwise.training.job import as_trained
 from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
@@ -59,7 +60,7 @@ def memory_answer(
 
     `on_gpus`: as `unstated_memory` takes them.
     """
-    kind = "gpu" if device is None else device.kind
+    model, kind = as_trained(model, recipe), "gpu" if device is None else device.kind
     memory = step_memory(model, recipe, layout, table=memory_table(model, recipe), device_kind=kind)
     total, capacity = float(memory.total_bytes), None if device is None else float(device.hbm_bytes)
     unstated, least = unstated_memory(model, (layout, recipe), device, facts, open_settings, on_gpus)

@@ -358,11 +358,12 @@ class StageMemory:
             whole = self.row.chunks_keep_bytes
             per_entry = whole + max(per_entry - whole, 0.0) / chunks
         tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
-        loss = tokens * (self.table.model.stacks[0].heads * self._at("vocabulary"))
+        loss: Floats = tokens * (self.table.model.stacks[0].heads * self._at("vocabulary"))
         if not self.row.sharded_loss_bytes:
             return loss
         parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)
-        return loss * (1.0 + parts)
+        split: Floats = loss * (1.0 + parts)
+        return split
 
     def _gathered_bytes(self, stage: Stage) -> tuple[Floats, Floats]:
         """Bytes of a stage's layers, and of what stands at their ends, as ZeRO 3 gathers them: packed where quantised.

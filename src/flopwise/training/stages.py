@@ -35,7 +35,8 @@ def left_to_heads(layers: int, stages: Ints, heads: int) -> Ints:
     """
     if heads == 1:
         return 0
-    spare: NDArray[np.int64] = np.where((layers + heads) // np.asarray(stages) >= heads, heads, 0)
+    stages = np.asarray(stages)
+    spare: NDArray[np.int64] = np.where((stages > 1) & ((layers + heads) // stages >= heads), heads, 0)
     return spare
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from flopwise.facts.architecture import PREDICTED_HEAD, Layer, Linear, Model, Pointwise, Weight
+from flopwise.facts.architecture import LEFT_OUT, PREDICTED_HEAD, Layer, Linear, Model, Pointwise, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
@@ -215,12 +215,10 @@ def with_predictors(c: Fields, model: Model, blocks: list[Items], depth: int = 1
     parts = [(*joined, *blocks[0]), *blocks[1:]]
     parts[-1] = (*parts[-1], head)
     layers, them = ("1 layer", "it") if count == 1 else (f"{count} layers", "them")
-    predicted = replace(model, predictors=tuple(Layer("mtp", items) for items in parts) * (count * depth))
-    if c.flag("flopwise_mtp"):
-        counted = f"{layers} for multi-token prediction counted"
-        return replace(predicted.with_predictors(), notes=(*model.notes, counted))
-    left_out = f"{layers} for multi-token prediction left out, as in transformers; 'flopwise_mtp': true counts {them}"
-    return replace(predicted, notes=(*model.notes, left_out))
+    note = f"{layers} {LEFT_OUT}, as in transformers; 'flopwise_mtp': true counts {them}"
+    made = tuple(Layer("mtp", items) for items in parts) * (count * depth)
+    predicted = replace(model, predictors=made, notes=(*model.notes, note))
+    return predicted.with_predictors() if c.flag("flopwise_mtp") else predicted
 
 
 def plain_feed(c: Fields, t: Traits, hidden: int) -> Block:
