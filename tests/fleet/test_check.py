@@ -273,6 +273,20 @@ def test_a_table_that_is_wrong_is_refused_with_its_line(tmp_path: Path, text: st
     assert complaint in str(caught.value)
 
 
+def test_machines_to_work_on_beyond_those_requested_are_idle_whatever_their_kinds() -> None:
+    """Two are requested, four of two kinds there are: the two dearest are not needed."""
+    have = [{"instance": "g4dn.xlarge", "count": 3}, {"instance": "g5.xlarge", "count": 1}]
+    found = judged(DESKS | {"machines": {"count": 2, "memory": "14GB"}}, have)
+    t4, a10g = (machines.usd_per_month / machines.count for machines in found.machines)
+    assert a10g > t4
+    assert found.holds
+    assert found.idle_usd_per_month == pytest.approx(t4 + a10g)
+    assert found.idle == "2 machines requested: without 1 x g5.xlarge and 1 x g4dn.xlarge"
+    assert found.usd_per_month - sum(c.saves_usd_per_month for c in found.changes) == pytest.approx(
+        found.proposed_usd_per_month
+    )
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [

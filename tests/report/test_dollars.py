@@ -279,8 +279,8 @@ def test_own_machines() -> None:
             usd(row["usd_per_month_full_power"]), usd(paid),
         )
     ]  # fmt: skip
-    clouds = ("instead of", "region", "GPU-hour there", "own GPU-hour")
-    assert columns("Own machines", *clouds, parts=parts) == [
+    compared = ("instead of", "region", "GPU-hour there", "own GPU-hour")
+    assert columns("Own machines", *compared, parts=parts) == [
         (
             f"{cloud['provider']} {cloud['instance']}", cloud["region"], format_usd(cloud["usd_per_gpu_hour"], 2),
             format_usd(cloud["own_usd_per_gpu_hour"], 2),

@@ -17,7 +17,7 @@ from flopwise.fleet.model import ChosenWorkload, MonthlyOption, paid_all_month
 from flopwise.fleet.option import monthly_option
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE
-from flopwise.units import format_usd
+from flopwise.units import format_items, format_usd
 from flopwise.values import dataclass
 
 LEAST_USD = 0.005
@@ -59,6 +59,8 @@ def _machine_steps(
             if what == "count" or option.usd + beside < usd - LEAST_USD:  # else it pays on other machines only
                 usd = option.usd + beside
                 yield what, usd, how
+    elif setup.fits:
+        yield from _surplus_step(setup, fleet)
     rows = [row for row, _, owner in fleet.primary if owner is chosen]
     machines = " and ".join(
         f"{row.count:,} x {row.provider} {row.instance} ({row.gpu}), {BOUGHT[row.purchase]}"
@@ -66,6 +68,19 @@ def _machine_steps(
         for row in rows
     )
     yield "machine", sum(row.usd_per_month for row in rows) + beside, machines
+
+
+def _surplus_step(setup: ExistingSetup, fleet: SolvedFleet) -> Iterator[tuple[str, float, str]]:
+    """The step to as many machines to work on as are requested, the cheapest of several kinds."""
+    wanted = setup.job.spec.machines
+    surplus = 0 if wanted is None else sum(part.count for part in setup.parts) - wanted.count
+    usd, spare = setup.volumes_usd, list[str]()
+    for each, part in sorted(((_needed_usd(p, setup, fleet) / p.count, p) for p in setup.parts), key=lambda e: -e[0]):
+        unused = max(0, min(surplus, part.count))
+        surplus, usd = surplus - unused, usd + (part.count - unused) * each
+        spare += [f"{unused:,} x {part.offer.instance}"] if unused else []
+    if wanted is not None and spare:
+        yield "count", usd, f"{format_items(wanted.count, 'machine')} requested: without {' and '.join(spare)}"
 
 
 def _steps_beside(setup: ExistingSetup, chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterator[tuple[str, float, str]]:
