@@ -140,7 +140,8 @@ def test_policies_that_stand_in_for_one_another_cost_something_together(facts: F
     assert costs["all shares"].usd_per_month == pytest.approx(found.usd - 4 * 0.5 * MONTH)
     assert costs["all shares"].text == (
         "the shares of aws, gcp together cost $146 a month: without them d would run on 4 x aws g4dn.xlarge on demand "
-        "for $1,460 instead of $1,606 on 2 x aws g4dn.xlarge on demand and 2 x gcp g2-standard-4 on demand"
+        "for $1,460 instead of $1,606 on 2 x aws g4dn.xlarge on demand and 2 x gcp g2-standard-4 on demand; the bill "
+        "is then aws 100 %, gcp 0 %"
     )
     (move,) = costs["all shares"].moves
     assert move.workload == "d"
