@@ -42,6 +42,8 @@ class UnknownNameError(SpecError):
         return nearest_names(self.given, self._known)
 
     def __str__(self) -> str:
+        if len(self.args) == 1:  # a reader of a file has put the place before it
+            return str(self.args[0])
         names, hint = self._known, self._hint
         near = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
         if not near and 0 < len(names) <= FEW_NAMES and not hint.startswith("allowed: "):
