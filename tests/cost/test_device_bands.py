@@ -126,7 +126,7 @@ RELATIVE, ABSOLUTE = 1 - 1e-9, ("kv_capacity_tokens_low",)
 def widths(answer: object, path: str = "") -> dict[str, float]:
     """Of the intervals of all figures in an answer's JSON, by path: the logarithm of both ends' ratio.
 
-    Left out: what an input that nobody stated does, and batches that are capped.
+    Left out: what an input that nobody stated does, batches that are capped, and a start's energy, as sure everywhere.
     """
     found: dict[str, float] = {}
     if isinstance(answer, list):
@@ -139,7 +139,8 @@ def widths(answer: object, path: str = "") -> dict[str, float]:
             found |= widths(value, f"{path}.{name}")
         high = answer.get(name.replace("low", "high"))
         if "low" in name.split("_") and value and high and not name.startswith("max_concurrency"):
-            found[f"{path}.{name}"] = high - value if name in ABSOLUTE else math.log(high / value)
+            start = answer.get("start_joules") or 0.0 if name == "energy_joules_low" else 0.0
+            found[f"{path}.{name}"] = high - value if name in ABSOLUTE else math.log((high - start) / (value - start))
     return found
 
 
