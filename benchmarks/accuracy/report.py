@@ -408,7 +408,7 @@ What keeps training rows off, and why no constant mends it:
 - Mixtures of experts: fused experts' kernels begin with Megatron-Bridge 0.5 (June 2026, by the row's month); within one
   release B200 in x86 nodes lies 30 to 70 % below GB200 until spring 2026, one run on H100 took twice the time of the
   release before it at the same layout, and DeepSeek-V3 on GB300 runs whole iterations as one graph from June on.
-- Qwen3-235B on H800 with eight stages (+28 to +76 %; with 32 it is met within 14 %): its memory was full.
+- Qwen3-235B on H800 with eight stages (+7 to +30 %; with 32, -20 to 0 %): its memory was full.
 - GH200 of JUPITER (+25 to +90 %, at four GPUs as at 4,096): 680 W for GPU, CPU and memory together, of which the GPU's
   part is not published. PyTorch/XLA on TPU v6e (+10 to +80 %; MaxText there is met within 10 %), frameworks of
   PaddleNLP, InternEvo and Colossal-AI (+10 to +55 %) and prime-rl are slower than what vendors tune.
@@ -421,7 +421,11 @@ What keeps training rows off, and why no constant mends it:
 - ZeRO 3 over the PCIe slots of rented machines (+35 to +60 % on RTX A5000, RTX 6000 Ada and one pair of RTX 3090):
   their lanes are not published; the same software is met within 13 % where weights are not gathered.
 - DeepSpeed ZeRO 3 on 384 and more GPUs: one source knows how slow its gathers are; left out, they are too fast.
-- RTX 4090 and power-limited B200: one source each; left out, families stand in for one another.
+- RTX 4090: one source; left out, families stand in for one another.
+- Hybrids of Nemotron 3 under Megatron (+10 to +55 %, beside NVIDIA's on Isambard, too; under PyTorch -25 to -45 %): the
+  backward pass of Mamba's scan is measured nowhere; NVFP4 recipes keep most of Super's products in wider formats.
+- GPT-OSS in bf16 (+13 to +55 %, by four publishers), its biases and its clamped activation counted.
+- AutoModel with adapters in pipelines (+70 to +150 %).
 - Gaudi under DeepSpeed's ZeRO 2 (+30 to +50 %), Trainium's published Llamas (+40 to +85 %), MI300X under PyTorch of
   early 2025 (+50 to +80 %): AMD's own Megatron of the same year is met within 11 %.
 - NeMo fine-tuning: attention stays within SQuAD's documents, whose lengths are those of the paper; what is left is full

@@ -8,7 +8,7 @@ from functools import partial
 from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
 from flopwise.facts.models.attend import Latent, latent_attention
 from flopwise.facts.models.blocks import RMS, Block, Items, activation, layer_of, mlp, moe, one_of_each
-from flopwise.facts.models.families.llama import language_model, with_predictors
+from flopwise.facts.models.families.llama import add_predictors, language_model
 from flopwise.facts.models.families.moe import FINE_GRAINED, Manner, expert_names, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
 
@@ -35,7 +35,7 @@ def deepseek(c: Fields) -> Model:
         return layer_of("pre", a.width, RMS, partial(latent_attention, key[1]), feeds[key[0]])
 
     rows = one_of_each(zip(sparse, _layer_attentions(c, a, layers), strict=True), layer)
-    return with_predictors(c, language_model(c, rows, expert_names(sparse), tied=False), rows[-1:])
+    return add_predictors(c, language_model(c, rows, expert_names(sparse), tied=False), rows[-1:])
 
 
 def _feeds(c: Fields, width: int, sparse: list[bool], manner: Manner = FINE_GRAINED) -> dict[bool, Block]:

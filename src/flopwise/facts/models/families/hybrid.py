@@ -23,10 +23,10 @@ from flopwise.facts.models.blocks import (
 from flopwise.facts.models.families.llama import (
     NO_BIASES,
     Traits,
+    add_predictors,
     language_model,
     plain_feed,
     standard_attention,
-    with_predictors,
 )
 from flopwise.facts.models.families.moe import MANNERS, Manner, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
@@ -318,7 +318,7 @@ def nemotron_h(c: Fields) -> Model:
     predicted = [_NEMOTRON.get(letter, "") for letter in c.text("mtp_hybrid_override_pattern", "*E")]
     if not set(predicted) <= set(_NEMOTRON.values()):
         raise c.wrong("mtp_hybrid_override_pattern", "".join(predicted), "a pattern of M, *, -, E is needed")
-    return with_predictors(c, model, [alone(width, block(kind)) for kind in predicted], depth=PREDICTED)
+    return add_predictors(c, model, [alone(width, block(kind)) for kind in predicted], depth=PREDICTED)
 
 
 def _layer_types(c: Fields, every: int) -> list[str]:

@@ -198,7 +198,7 @@ def language_model(
     return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions, notes=notes)
 
 
-def with_predictors(c: Fields, model: Model, blocks: list[Items], depth: int = 1) -> Model:
+def add_predictors(c: Fields, model: Model, blocks: list[Items], depth: int = 1) -> Model:
     """`model` with its layers for multi-token prediction, `depth` of `blocks` for each that is configured.
 
     The last hidden state joins the embedding of a further token; the head runs again on what comes out. They are left
