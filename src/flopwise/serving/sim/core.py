@@ -448,9 +448,10 @@ def waits(p, a):
 
 
 @hot
-def fits(w, p, a, row):
+def own_blocks(w, p, a, row):
+    """Blocks that a request takes where it can be admitted, else -1."""
     if row < 0 or p.running >= w.max_batch:
-        return False
+        return NONE - 1
     own, idle = blocks_of(a.q[HAVE, row] + todo_of(a, row), w), np.int64(0)
     if SHARED:
         idle = p.idle
@@ -460,12 +461,12 @@ def fits(w, p, a, row):
         while node >= 0 and a.pre[p.base + node].users == 0:
             idle -= size_of(a, node)
             node = a.tree[PARENT, node]
-    return own <= w.num_blocks - p.used + idle
+    return own if own <= w.num_blocks - p.used + idle else NONE - 1
 
 
 @inner
 def reuse(w, p, a, s, row):
-    """Take what is cached of a request's prefix, on the device or brought from a store; blocks that it shares."""
+    """Take what is cached of a request's prefix, on the device or brought from a store."""
     node = cached_node(w, p, a, row)
     s.at = node
     if node >= 0:
@@ -483,12 +484,11 @@ def reuse(w, p, a, s, row):
         a.q[STAGED, row] = 0
     if a.q[HAVE, row] == 0:
         p.reused += s.base
-    return s.shared
 
 
 @hot
-def admit(w, p, a, row):
-    """Move a request from the queue into a slot."""
+def admit(w, p, a, row, own):
+    """Move a request from the queue into a slot, with so many blocks of its own."""
     if row == p.root:
         take_root(w, p, a.q, a.ranks)
     else:
@@ -497,9 +497,8 @@ def admit(w, p, a, row):
     s = a.slots[p.first + place]
     p.free = s.after
     s.row, s.base, s.shared = row, a.q[HAVE, row], 0
-    own = blocks_of(a.q[HAVE, row] + todo_of(a, row), w)
     if SHARED:
-        own -= reuse(w, p, a, s, row)
+        reuse(w, p, a, s, row)
         while own > w.num_blocks - p.used:
             evict(w, p, a)
     s.hold = own
@@ -541,7 +540,7 @@ def stop(w, p, a, place):
     p.cached -= tokens
     p.windowed -= min(tokens, w.window)
     p.growing -= tokens < w.window
-    a.k[p.phases + (-s.base) % w.block_tokens] -= 1
+    a.k[p.phases + s.phase] -= 1
     return blocks_of(tokens, w) - s.shared
 
 
@@ -555,11 +554,11 @@ def finish(w, p, a, place, own):
         cache(p, a, place, a.q[KEEP, row])
         own -= s.shared - before
     leave(p, a, place, own)
-    made = target(p, a, row)
-    a.q[LAST, row], a.q[MADE, row] = p.now if made < a.q[OUTPUT, row] else p.stream - w.stream_ps, made
+    moves = p.role == PREFILL and a.q[OUTPUT, row] > 1
+    a.q[LAST, row], a.q[MADE, row] = p.now if moves else p.stream - w.stream_ps, s.most
     p.requests -= 1
-    p.tokens -= a.q[PROMPT, row] + made
-    if made < a.q[OUTPUT, row]:
+    p.tokens -= s.tokens
+    if moves:
         a.q[HAVE, row], a.q[OWED, row] = a.q[PROMPT, row], 0
         a.q[COME, row] = p.now + a.q[MOVE, row]
         enqueue(a.lines[MOVING], a.queues[MOVING], a.q[COME, row], row)
@@ -588,6 +587,7 @@ def join(w, p, a, place):
     s = a.slots[p.first + place]
     row = s.row
     most = target(p, a, row)
+    s.most, s.tokens = most, a.q[PROMPT, row] + most
     if s.worked:
         a.q[MADE, row] += 1
         p.made += 1
@@ -614,7 +614,10 @@ def join(w, p, a, place):
     p.cached += tokens
     p.windowed += min(tokens, w.window)
     p.growing += tokens < w.window
-    a.k[p.phases + (-s.base) % w.block_tokens] += 1
+    s.phase = (s.shared + s.hold) * w.block_tokens - tokens + p.turn
+    if s.phase >= w.block_tokens:
+        s.phase -= w.block_tokens
+    a.k[p.phases + s.phase] += 1
 
 
 @hot
@@ -687,7 +690,7 @@ def stretch(w, p, a, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
     steps = (a.lists[HEAP, p.first] >> BITS) - p.step
     room = w.num_blocks - p.used
-    if room < p.batch * ((steps - 1) // w.block_tokens + 1):  # blocks may run short
+    if (room - p.batch) * w.block_tokens < p.batch * (steps - 1):  # blocks may run short
         cycles = min((steps - 1) // w.block_tokens, room // p.batch)
         granted = 1 + cycles * w.block_tokens
         room -= cycles * p.batch
@@ -730,8 +733,11 @@ def decode(w, p, a, steps, duration, more):
             note(a.k, p.now + duration - a.q[LAST, row], NONE, SINGLE, SINGLE)
         p.fresh = 0
         note(a.k, duration + more, more, steps - 1, p.batch)
-    p.used += (steps // size) * p.batch
-    for _ in range(steps % size):
+    over = steps
+    if steps >= size:
+        p.used += (steps // size) * p.batch
+        over = steps % size
+    for _ in range(over):
         p.used += a.k[p.phases + turn]
         turn = turn + 1 if turn + 1 < size else 0
     p.turn = turn
@@ -751,7 +757,7 @@ def decode(w, p, a, steps, duration, more):
 def begin_step(w, p, a, until):
     """Decide what the next step does, or the next steps where they only decode."""
     row = waits(p, a)
-    only = not w.mix and (p.part >= 0 or (row >= 0 and todo_of(a, row) > 0 and fits(w, p, a, row)))
+    only = not w.mix and (p.part >= 0 or (row >= 0 and todo_of(a, row) > 0 and own_blocks(w, p, a, row) >= 0))
     budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
     if not only and p.batch > 0:
         turn = p.phases + p.turn
@@ -773,9 +779,10 @@ def begin_step(w, p, a, until):
         if place < 0:
             row = waits(p, a)
             open_to = not preempted and row >= 0 and (w.mix or only or todo_of(a, row) == 0)
-            if not (open_to and fits(w, p, a, row)):
+            own = own_blocks(w, p, a, row) if open_to else NONE - 1
+            if own < 0:
                 break
-            place = admit(w, p, a, row)
+            place = admit(w, p, a, row, own)
             if w.swap:
                 moved += a.q[OWED, row]
                 a.q[OWED, row] = 0
@@ -812,7 +819,7 @@ def begin_step(w, p, a, until):
     p.peak = max(p.peak, p.used)
 
 
-@inner
+@hot
 def next_leave(w, p, a):
     """A time before which nothing leaves the replica."""
     if p.stepping == 0:
@@ -822,7 +829,7 @@ def next_leave(w, p, a):
     steps = (a.lists[HEAP, p.first] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
-    if w.num_blocks - p.used < p.batch * (steps // w.block_tokens + 1):
+    if (w.num_blocks - p.used - p.batch) * w.block_tokens < p.batch * steps:
         return p.now
     fixed = load_ps(p, a, p.batch, NONE, NONE, NONE)
     steps = min(steps, SOON)
@@ -830,7 +837,7 @@ def next_leave(w, p, a):
     return p.now + steps * fixed + more * (steps * (steps - 1) // 2)
 
 
-@inner
+@hot
 def advance(w, p, a, until):
     """One replica: steps that end by `until`, and those that begin before."""
     while True:
@@ -897,20 +904,6 @@ def chosen(w, ps, a, sent, row, back, when):
     return least
 
 
-@hot
-def send(w, p, a, row, when):
-    """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
-    add_load(p, a, row)
-    if SHARED and w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
-        advance(w, p, a, when)
-        ready = fetch(w, p, a, row, when)
-        if ready >= 0:
-            a.q[COME, row] = ready
-            enqueue(a.lines[FETCHING], a.queues[FETCHING], ready, row)
-            return
-    post(w, p, a, row, when)
-
-
 @inner
 def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
@@ -962,66 +955,85 @@ def drive(world, ps, slots, lists, lines, queues, q, ranks, pre, tree, low, link
         a = Arrays(slots, lists, lines, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
     else:  # each array takes time to hand over
         a = Arrays(slots, lists, lines, queues, q, ranks, None, None, None, None, tables, prefill, k)
-    front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
+    front_on, back_on, w.until, staged, ended = NEVER, NEVER, until, NONE, NONE
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
             back_on = min(back_on, ps[r].on)
         elif ps[r].accepts:
             front_on = min(front_on, ps[r].on)
-    while True:
-        if SHARED:
-            while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
-                w.next += 1  # it comes after an answer
-        front, row, turn = NEVER, NONE - 1, False
-        if w.next < w.issued:
-            front, row = q[COME, w.next], w.next
-        fetched = NEVER
-        if SHARED:
-            if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
-                front, row, turn = queues[TURNS, lines[TURNS].first].time, queues[TURNS, lines[TURNS].first].row, True
-            if lines[FETCHING].size:
-                fetched = queues[FETCHING, lines[FETCHING].first].time
-        if row >= 0:
-            front = max(front, front_on)
-        back = NEVER
-        if lines[MOVING].size and (w.loads or w.staged == 0):
-            back = max(queues[MOVING, lines[MOVING].first].time, back_on)
-        when = min(front, fetched, back, until)
-        if w.loads:
-            due, r = when + 1, len(ps)
-            for other in range(len(ps)):
-                sooner = ps[other].due < due
-                if not w.feedback and r < len(ps) and (ps[other].role == PREFILL) != (ps[r].role == PREFILL):
-                    sooner = ps[other].role == PREFILL and ps[other].due <= when  # nothing of decoding comes back to it
-                if sooner:
-                    due, r = ps[other].due, other
-            if due <= when:  # what leaves may come back: then no replica may be ahead of the others
-                advance(w, ps[r], a, due if w.feedback else when)
+    while ended < len(ps):
+        r, reached, brought = len(ps), until, NONE - 1
+        if staged < len(ps) or ended == 0:
+            if SHARED:
+                while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
+                    w.next += 1  # it comes after an answer
+            front, row, turn = NEVER, NONE - 1, False
+            if w.next < w.issued:
+                front, row = q[COME, w.next], w.next
+            fetched = NEVER
+            if SHARED:
+                if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
+                    front, row, turn = queues[TURNS, lines[TURNS].first].time, queues[TURNS, lines[TURNS].first].row, True
+                if lines[FETCHING].size:
+                    fetched = queues[FETCHING, lines[FETCHING].first].time
+            if row >= 0:
+                front = max(front, front_on)
+            back = NEVER
+            if lines[MOVING].size and (w.loads or staged == len(ps)):
+                back = max(queues[MOVING, lines[MOVING].first].time, back_on)
+            when = min(front, fetched, back, until)
+            if w.loads:
+                due = when + 1
+                for other in range(len(ps)):
+                    sooner = ps[other].due < due
+                    if not w.feedback and r < len(ps) and (ps[other].role == PREFILL) != (ps[r].role == PREFILL):
+                        sooner = ps[other].role == PREFILL and ps[other].due <= when  # nothing of decoding comes back to it
+                    if sooner:
+                        due, r = ps[other].due, other
+                if r < len(ps):  # what leaves may come back: then no replica may be ahead of the others
+                    reached = due if w.feedback else when
+            if r < len(ps):
+                pass
+            elif front > when and fetched <= when:
+                row = queues[FETCHING, lines[FETCHING].first].row
+                dequeue(lines[FETCHING], queues[FETCHING])
+                post(w, ps[q[WHERE, row]], a, row, fetched)
                 continue
-        if front > when and fetched <= when:
-            row = queues[FETCHING, lines[FETCHING].first].row
-            dequeue(lines[FETCHING], queues[FETCHING])
-            post(w, ps[q[WHERE, row]], a, row, fetched)
-        elif front <= when or back <= when:
-            moved = NONE
-            if front <= when:
-                if SHARED and turn:
-                    dequeue(lines[TURNS], queues[TURNS])
+            elif front <= when or back <= when:
+                moved = NONE
+                if front <= when:
+                    if SHARED and turn:
+                        dequeue(lines[TURNS], queues[TURNS])
+                    else:
+                        w.next += 1
                 else:
-                    w.next += 1
-            else:
-                front, moved, row = back, SINGLE, queues[MOVING, lines[MOVING].first].row
-                dequeue(lines[MOVING], queues[MOVING])
-            r = chosen(w, ps, a, sent, row, moved, front)
-            q[WHERE, row] = r
-            send(w, ps[r], a, row, front)
-        elif w.staged:
-            w.staged = 0
-            for r in range(len(ps)):
-                if ps[r].role == PREFILL:
-                    advance(w, ps[r], a, until)
+                    front, moved, row = back, SINGLE, queues[MOVING, lines[MOVING].first].row
+                    dequeue(lines[MOVING], queues[MOVING])
+                r = chosen(w, ps, a, sent, row, moved, front)
+                q[WHERE, row] = r
+                add_load(ps[r], a, row)
+                if SHARED and w.links and ps[r].role != DECODE and q[PREFIX, row] >= 0:
+                    reached, brought = front, row
+                else:
+                    post(w, ps[r], a, row, front)
+                    continue
+        if r < len(ps):
+            pass
+        elif staged < len(ps):
+            r = staged
+            staged += 1
+            if ps[r].role != PREFILL:
+                continue
         else:
-            break
-    for r in range(len(ps)):
-        if ps[r].role != PREFILL:
-            advance(w, ps[r], a, until)
+            r = ended
+            ended += 1
+            if ps[r].role == PREFILL:
+                continue
+        advance(w, ps[r], a, reached)
+        if SHARED and brought >= 0:
+            ready = fetch(w, ps[r], a, brought, reached)
+            if ready >= 0:
+                q[COME, brought] = ready
+                enqueue(lines[FETCHING], queues[FETCHING], ready, brought)
+            else:
+                post(w, ps[r], a, brought, reached)

@@ -68,6 +68,8 @@ SLOT = record(
     "end",  # `step` at which it is done
     "at", "shared", "hold",  # node up to which it shares; blocks: shared; its own, until it decodes
     "worked",  # its prompt was worked through before it joins
+    "most", "tokens",  # of its answer that are made here, and those with its prompt
+    "phase",  # number of the step that takes a new block for it, modulo the tokens of a block
     "before", "after",  # neighbours in the order of admission
 )  # fmt: skip
 LISTS = 3
