@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.serving.sim import layout
 from flopwise.serving.sim.layout import MOVING, PAUSE, TURNS
@@ -287,7 +288,7 @@ def _rank_words(count: int) -> tuple[int, int]:
     return leaves, leaves + -(-count // 64)
 
 
-def _requests(setup: Setup) -> Column:
+def _requests(setup: Setup) -> NDArray[np.void]:
     """The requests as replicas see them; filled part by part, each of which the processor's cache holds."""
     table, come_ps = np.zeros(len(setup.trace), dtype=layout.REQUEST), setup.trace.arrival_ps
     columns = {"prompt": setup.trace.prompt, "output": setup.trace.output, "rank": setup.rank}
