@@ -15,6 +15,7 @@ from numpy.random import Generator
 from reference import REFERENCE, ReferenceFleet
 
 from flopwise.errors import SpecError
+from flopwise.serving.sim import simulate as simulate_module
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import BlockStore, ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet, _first_compilation, cache_folder
@@ -180,6 +181,21 @@ def test_how_often_one_looks_changes_nothing(seed: int) -> None:
         assert machines.answered_count == len(plan.trace)
     for name, expected, got in zip(once.outcome()._fields, once.outcome(), often.outcome(), strict=True):
         np.testing.assert_array_equal(got, expected, err_msg=name)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_run_that_must_be_long_is_sampled_as_if_nobody_knew(seed: int) -> None:
+    """Samples begin at the distance to which they would come by doubling."""
+    rng = np.random.default_rng(seed)
+    plan = some_setup(rng, 10**6, spare=False)
+    least_ps = simulate_module._least_duration_ps(plan)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulate_module, "SHORTEST_SAMPLE_PS", 10**6)
+        known = simulate_module._advance_to_end(FastFleet(plan), plan, 5)
+        patch.setattr(simulate_module, "_least_duration_ps", lambda _plan: 0)
+        assert simulate_module._advance_to_end(fast := FastFleet(plan), plan, 5) == known
+    assert fast.outcome().finish_ps.max(initial=0) >= least_ps
 
 
 @pytest.mark.parametrize("policy", ["shortest", "priority", "deadline"])

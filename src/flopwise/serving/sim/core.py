@@ -2,8 +2,9 @@
 
 All is int64. Between two events (a sequence ends or fills its window, a request could be admitted, blocks run short,
 the time asked for is reached) steps differ by a constant, so their sum is one product. Letters: w is the world, p a
-replica, s a slot, q the table of requests, k the column of counts, a all of these arrays. Imported lazily: numba takes
-a third of a second.
+replica, s a slot, r a request, q the columns of requests, k the column of counts, a all of these arrays. Places are
+looked up as uint64: of signed ones it is asked whether they count from the end, which took an eighth of the time.
+Imported lazily: numba takes a third of a second.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import int64, njit, types, void
+from numba import int64, njit, types, uint64, void
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    BY_RANK, CACHED, CAME, COME, END, FETCHING, FIRST, FRESH, HAVE, HEAP, JOIN, KEEP, LAST, LEFT, LINE, LINK, MADE,
-    MOVE, MOVING, NEXT, OUTPUT, OWED, PARENT, PAUSE, PREEMPTED, PREFIX, PROMPT, QUEUED, RANK, REPLICA, SLOT, STAGED,
-    STAGED_ON, START, TURNS, WHERE, WORLD,
+    BY_RANK, CACHED, CAME, END, FETCHING, FINISH, FIRST, FRESH, HEAP, JOIN, KEEP, LINE, LINK, MOVE, MOVING, NEXT, OWED,
+    PARENT, PAUSE, PREEMPTED, PREFIX, QUEUED, REPLICA, REQUEST, SLOT, STAGED, STAGED_ON, START, TURNS, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
@@ -41,10 +41,8 @@ AHEAD = 8
 """Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
 HOW = {"error_model": "numpy", "_nrt": False}
 """How all is compiled. Nothing is allocated, so no array needs a count of its users: that took half of the time."""
-inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
-"""Compiled into whatever calls it."""
-hot = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
-"""The same, where handing over all arrays would take longer than what is done with them."""
+inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
+"""Compiled into whatever calls it: handing over all arrays would take longer than what is done with them."""
 NONE, SINGLE = np.int64(0), np.int64(1)
 """Arguments: a plain constant would have the function compiled once more for just that value."""
 
@@ -59,6 +57,7 @@ class Arrays(NamedTuple):
     lists: Any
     lines: Any
     queues: Any
+    rows: Any
     q: Any
     ranks: Any
     pre: Any
@@ -97,8 +96,8 @@ def highest_bit(_typing, _word):
 
 
 @intrinsic
-def fetch_early(_typing, q, _column, _row):
-    """Have the processor bring an entry of the table of requests into its cache while it does something else."""
+def fetch_early(_typing, table, _place):
+    """Have the processor bring an entry of a table into its cache while it does something else."""
 
     def code(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -110,47 +109,49 @@ def fetch_early(_typing, q, _column, _row):
         builder.call(fetch, [builder.bitcast(entry, byte), to_write, to_stay, data])
         return context.get_dummy_value()
 
-    return types.void(q, int64, int64), code
+    return types.void(table, int64), code
 
 
 @inner
-def wait(w, p, q, ranks, row):
+def wait(w, p, rows, ranks, row):
     """A request joins those that wait at a replica.
 
     They are a set of ranks: a tree of words whose leaves have a bit for each rank, and whose other words have a bit for
     each word below that is not empty. Bits are numbered through: bit b lies in word b // 64, and stands for word b + 1.
     """
-    rank = q[RANK, row]
+    rank = rows[uint64(row)].rank
     if p.root < 0 or rank < p.rank:
         p.root, p.rank = row, rank
     bit = 64 * w.leaves + rank
     while bit >= 0:
         word = p.ranks + (bit >> 6)
-        before = ranks[word]
-        ranks[word] = before | (1 << (bit & 63))
+        before = ranks[uint64(word)]
+        ranks[uint64(word)] = before | (1 << (bit & 63))
         if before:
             break
         bit = (bit >> 6) - 1
 
 
 @inner
-def take_root(w, p, q, ranks):
+def take_root(w, p, q, rows, ranks):
     """The first of those that wait leaves them, and the next is the first."""
     bit = 64 * w.leaves + p.rank
     while bit >= 0:
         word = bit >> 6
-        left = ranks[p.ranks + word] & ~(1 << (bit & 63))
-        ranks[p.ranks + word] = left
+        left = ranks[uint64(p.ranks + word)] & ~(1 << (bit & 63))
+        ranks[uint64(p.ranks + word)] = left
         if left:
             bit = 64 * word + lowest_bit(left)
             while word < w.leaves:
                 word = bit + 1
-                bit = 64 * word + lowest_bit(ranks[p.ranks + word])
+                bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
             p.rank = bit - 64 * w.leaves
-            p.root = q[BY_RANK, p.rank]
-            later = q[BY_RANK, min(p.rank + AHEAD, q.shape[1] - 1)]  # rows are in the order of arrival, far apart
-            for column in (PROMPT, OUTPUT, HAVE, MADE, START, FIRST, LAST):
-                fetch_early(q, column, later)
+            p.root = q[BY_RANK, uint64(p.rank)]
+            far = min(p.rank + AHEAD, q.shape[1] - 1)
+            later = q[BY_RANK, uint64(far)]  # requests are in the order of arrival
+            fetch_early(rows, later)
+            fetch_early(q[START], later)
+            fetch_early(q[FIRST], later)
             return
         bit = word - 1
     p.root = -1
@@ -167,15 +168,15 @@ def enqueue(line, entries, time, row):
     at = line.size
     line.size += 1
     while at > 0:
-        above = entries[line.first + ((at - 1) >> 1)] if line.ordered == 0 else entries[line.first + at - 1]
+        above = entries[uint64(line.first + (at - 1 if line.ordered else (at - 1) >> 1))]
         if above.time < time or (above.time == time and above.row < row):
             break
         if line.ordered:
             line.ordered = 0
             continue
-        entries[line.first + at].time, entries[line.first + at].row = above.time, above.row
+        entries[uint64(line.first + at)].time, entries[uint64(line.first + at)].row = above.time, above.row
         at = (at - 1) >> 1
-    entries[line.first + at].time, entries[line.first + at].row = time, row
+    entries[uint64(line.first + at)].time, entries[uint64(line.first + at)].row = time, row
 
 
 @inner
@@ -186,45 +187,45 @@ def dequeue(line, entries):
         line.first += 1
         return
     size, first = line.size, line.first
-    time, row = entries[first + size].time, entries[first + size].row
+    time, row = entries[uint64(first + size)].time, entries[uint64(first + size)].row
     at = 0
     while 2 * at + 1 < size:  # the last one's place is read as if it were still there: it is no sooner than itself
         child = 2 * at + 1
-        left, right = entries[first + child], entries[first + child + 1]
+        left, right = entries[uint64(first + child)], entries[uint64(first + child + 1)]
         child += (right.time < left.time) | ((right.time == left.time) & (right.row < left.row))
-        least = entries[first + child]
+        least = entries[uint64(first + child)]
         if least.time > time or (least.time == time and least.row >= row):
             break
-        entries[first + at].time, entries[first + at].row = least.time, least.row
+        entries[uint64(first + at)].time, entries[uint64(first + at)].row = least.time, least.row
         at = child
-    entries[first + at].time, entries[first + at].row = time, row
+    entries[uint64(first + at)].time, entries[uint64(first + at)].row = time, row
 
 
 @inner
 def push(lists, first, size, key):
     """Into the heap of a replica's next events, of which there are `size`."""
     at = size
-    while at > 0 and lists[HEAP, first + ((at - 1) >> 1)] > key:
-        lists[HEAP, first + at] = lists[HEAP, first + ((at - 1) >> 1)]
+    while at > 0 and lists[HEAP, uint64(first + ((at - 1) >> 1))] > key:
+        lists[HEAP, uint64(first + at)] = lists[HEAP, uint64(first + ((at - 1) >> 1))]
         at = (at - 1) >> 1
-    lists[HEAP, first + at] = key
+    lists[HEAP, uint64(first + at)] = key
 
 
 @inner
 def pull(lists, first, size, at):
     """Out of it, from place `at`; `size` counts what is left."""
-    key = lists[HEAP, first + size]
-    while at > 0 and lists[HEAP, first + ((at - 1) >> 1)] > key:
-        lists[HEAP, first + at] = lists[HEAP, first + ((at - 1) >> 1)]
+    key = lists[HEAP, uint64(first + size)]
+    while at > 0 and lists[HEAP, uint64(first + ((at - 1) >> 1))] > key:
+        lists[HEAP, uint64(first + at)] = lists[HEAP, uint64(first + ((at - 1) >> 1))]
         at = (at - 1) >> 1
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        child += lists[HEAP, first + child + 1] < lists[HEAP, first + child]
-        if lists[HEAP, first + child] >= key:
+        child += lists[HEAP, uint64(first + child + 1)] < lists[HEAP, uint64(first + child)]
+        if lists[HEAP, uint64(first + child)] >= key:
             break
-        lists[HEAP, first + at] = lists[HEAP, first + child]
+        lists[HEAP, uint64(first + at)] = lists[HEAP, uint64(first + child)]
         at = child
-    lists[HEAP, first + at] = key
+    lists[HEAP, uint64(first + at)] = key
 
 
 @inner
@@ -237,7 +238,7 @@ def note(k, gap, more, steps, weight):
         count = steps
         if gap + more * (steps - 1) >= edge:
             count = (edge - gap + more - 1) // more
-        k[shift * PARTS + part] += count * weight
+        k[uint64(shift * PARTS + part)] += count * weight
         gap += more * count
         steps -= count
 
@@ -252,13 +253,13 @@ def size_of(a, node):
 @inner
 def unlink(entries, base, ends, node):
     """Take a node out of a list by age, whose first and last are in `ends`."""
-    entry = entries[base + node]
+    entry = entries[uint64(base + node)]
     if entry.before >= 0:
-        entries[base + entry.before].after = entry.after
+        entries[uint64(base + entry.before)].after = entry.after
     else:
         ends.oldest = entry.after
     if entry.after >= 0:
-        entries[base + entry.after].before = entry.before
+        entries[uint64(base + entry.after)].before = entry.before
     else:
         ends.newest = entry.before
 
@@ -266,10 +267,10 @@ def unlink(entries, base, ends, node):
 @inner
 def append(entries, base, ends, node):
     """The newest of a list by age."""
-    entry = entries[base + node]
+    entry = entries[uint64(base + node)]
     entry.before, entry.after = ends.newest, -1
     if ends.newest >= 0:
-        entries[base + ends.newest].after = node
+        entries[uint64(base + ends.newest)].after = node
     else:
         ends.oldest = node
     ends.newest = node
@@ -362,10 +363,10 @@ def path_down(p, a, node, above):
 @inner
 def fetch(w, p, a, row, when):
     """Bring what stores hold of a request's prefix; when it is there, or -1 where they have nothing of it."""
-    above = deepest(p, a, a.q[PREFIX, row])
-    if above == a.q[PREFIX, row]:
+    above = deepest(p, a, a.q[PREFIX, uint64(row)])
+    if above == a.q[PREFIX, uint64(row)]:
         return -1
-    node = path_down(p, a, a.q[PREFIX, row], above)
+    node = path_down(p, a, a.q[PREFIX, uint64(row)], above)
     ready, staged = np.int64(-1), np.int64(-1)
     while True:
         place = p.store
@@ -378,11 +379,11 @@ def fetch(w, p, a, row, when):
         link.free = max(when, link.free) + size * link.block_ps
         link.fetched += size
         ready, staged = max(ready, link.free + link.latency_ps), node
-        if node == a.q[PREFIX, row]:
+        if node == a.q[PREFIX, uint64(row)]:
             break
         node = a.pre[p.base + node].down
     if staged >= 0:
-        a.q[STAGED, row], a.q[STAGED_ON, row] = staged + 1, a.tree[END, above] if above >= 0 else 0
+        a.q[STAGED, uint64(row)], a.q[STAGED_ON, uint64(row)] = staged + 1, a.tree[END, above] if above >= 0 else 0
     return ready
 
 
@@ -397,7 +398,7 @@ def deepest(p, a, node):
 @inner
 def cache(p, a, place, node):
     """Let others use the blocks of a sequence up to `node`; its own up to where somebody else's are there already."""
-    s = a.slots[p.first + place]
+    s = a.slots[uint64(p.first + place)]
     if node < 0 or node == s.at:
         return
     down = path_down(p, a, node, s.at)
@@ -411,47 +412,50 @@ def cache(p, a, place, node):
 
 
 @inner
-def target(p, a, row):
-    """Tokens of the answer that this replica makes."""
-    return 1 if p.role == PREFILL else a.q[OUTPUT, row]
+def target(p, r):
+    """Tokens of a request's answer that this replica makes."""
+    return 1 if p.role == PREFILL else r.output
 
 
 @inner
-def add_load(p, a, row):
+def add_load(p, r):
     """Count a request, and its tokens, among those of a replica that wait or run."""
     p.requests += 1
-    p.tokens += a.q[PROMPT, row] + target(p, a, row)
+    p.tokens += r.prompt + target(p, r)
 
 
 @inner
 def cached_node(w, p, a, row):
     """The end of what is cached of a request's prefix, or -1."""
-    if w.nodes == 0 or a.q[HAVE, row] > 0:
+    if w.nodes == 0 or a.rows[uint64(row)].have > 0:
         return np.int64(-1)
-    return deepest(p, a, a.q[PREFIX, row])
+    return deepest(p, a, a.q[PREFIX, uint64(row)])
 
 
 @inner
-def todo_of(a, row):
-    if a.q[MADE, row] > 0 and a.q[HAVE, row] > 0:
+def todo_of(r):
+    if r.made > 0 and r.have > 0:
         return 0
-    return a.q[PROMPT, row] + a.q[MADE, row] - a.q[HAVE, row]
+    return r.prompt + r.made - r.have
 
 
 @inner
 def waits(p, a):
     """The request to be admitted next, or -1."""
-    row = p.root
-    if p.plain and p.head >= 0 and a.q[COME, p.head] <= p.seen and (row < 0 or a.q[RANK, p.head] < p.rank):
-        row = p.head
-    return row
+    if p.plain and p.head >= 0:
+        first = a.rows[uint64(p.head)]
+        if first.come <= p.seen and (p.root < 0 or first.rank < p.rank):
+            return p.head
+    return p.root
 
 
-@hot
-def fits(w, p, a, row):
+@inner
+def own_blocks(w, p, a, row):
+    """Blocks that a request takes where it can be admitted, else -1."""
     if row < 0 or p.running >= w.max_batch:
-        return False
-    own, idle = blocks_of(a.q[HAVE, row] + todo_of(a, row), w), np.int64(0)
+        return NONE - 1
+    r = a.rows[uint64(row)]
+    own, idle = blocks_of(r.have + todo_of(r), w), np.int64(0)
     if SHARED:
         idle = p.idle
         node = cached_node(w, p, a, row)
@@ -460,12 +464,12 @@ def fits(w, p, a, row):
         while node >= 0 and a.pre[p.base + node].users == 0:
             idle -= size_of(a, node)
             node = a.tree[PARENT, node]
-    return own <= w.num_blocks - p.used + idle
+    return own if own <= w.num_blocks - p.used + idle else NONE - 1
 
 
 @inner
 def reuse(w, p, a, s, row):
-    """Take what is cached of a request's prefix, on the device or brought from a store; blocks that it shares."""
+    """Take what is cached of a request's prefix, on the device or brought from a store."""
     node = cached_node(w, p, a, row)
     s.at = node
     if node >= 0:
@@ -477,52 +481,50 @@ def reuse(w, p, a, s, row):
             p.idle -= size_of(a, node)
         a.pre[p.base + node].users += 1
         node = a.tree[PARENT, node]
-    if w.links and a.q[STAGED, row] > 0:  # what was brought is of use where nothing is missing before it
-        if s.shared >= a.q[STAGED_ON, row]:
-            s.base = max(s.base, a.tree[END, a.q[STAGED, row] - 1] * w.block_tokens)
-        a.q[STAGED, row] = 0
-    if a.q[HAVE, row] == 0:
+    if w.links and a.q[STAGED, uint64(row)] > 0:  # what was brought is of use where nothing is missing before it
+        if s.shared >= a.q[STAGED_ON, uint64(row)]:
+            s.base = max(s.base, a.tree[END, a.q[STAGED, uint64(row)] - 1] * w.block_tokens)
+        a.q[STAGED, uint64(row)] = 0
+    if a.rows[uint64(row)].have == 0:
         p.reused += s.base
-    return s.shared
 
 
-@hot
-def admit(w, p, a, row):
-    """Move a request from the queue into a slot."""
+@inner
+def admit(w, p, a, row, own):
+    """Move a request from the queue into a slot, with so many blocks of its own."""
     if row == p.root:
-        take_root(w, p, a.q, a.ranks)
+        take_root(w, p, a.q, a.rows, a.ranks)
     else:
-        p.head = a.q[LEFT, row]
+        p.head = a.rows[uint64(row)].left
     place = p.free
-    s = a.slots[p.first + place]
+    s = a.slots[uint64(p.first + place)]
     p.free = s.after
-    s.row, s.base, s.shared = row, a.q[HAVE, row], 0
-    own = blocks_of(a.q[HAVE, row] + todo_of(a, row), w)
+    s.row, s.base, s.shared = row, a.rows[uint64(row)].have, 0
     if SHARED:
-        own -= reuse(w, p, a, s, row)
+        reuse(w, p, a, s, row)
         while own > w.num_blocks - p.used:
             evict(w, p, a)
     s.hold = own
     p.used += own
     s.before, s.after = p.last, -1
     if p.last >= 0:
-        a.slots[p.first + p.last].after = place
+        a.slots[uint64(p.first + p.last)].after = place
     p.last = place
     p.running += 1
     p.queued -= 1
-    if a.q[START, row] < 0:
-        a.q[START, row] = p.now
+    if a.q[START, uint64(row)] < 0:
+        a.q[START, uint64(row)] = p.now
     return place
 
 
 @inner
 def leave(p, a, place, own):
     """Free a slot and its `own` blocks."""
-    s = a.slots[p.first + place]
+    s = a.slots[uint64(p.first + place)]
     if s.before >= 0:
-        a.slots[p.first + s.before].after = s.after
+        a.slots[uint64(p.first + s.before)].after = s.after
     if s.after >= 0:
-        a.slots[p.first + s.after].before = s.before
+        a.slots[uint64(p.first + s.after)].before = s.before
     else:
         p.last = s.before
     s.after = p.free
@@ -533,97 +535,100 @@ def leave(p, a, place, own):
         release(p, a, s.at)
 
 
-@hot
+@inner
 def stop(w, p, a, place):
     """Take a sequence out of the decoding batch, its place in the heap apart; its own blocks."""
-    s = a.slots[p.first + place]
+    s = a.slots[uint64(p.first + place)]
     tokens = s.base + p.step
     p.cached -= tokens
     p.windowed -= min(tokens, w.window)
     p.growing -= tokens < w.window
-    a.k[p.phases + (-s.base) % w.block_tokens] -= 1
+    a.k[uint64(p.phases + s.phase)] -= 1
     return blocks_of(tokens, w) - s.shared
 
 
-@hot
+@inner
 def finish(w, p, a, place, own):
     """A request has its last token of this replica."""
-    s = a.slots[p.first + place]
+    s = a.slots[uint64(p.first + place)]
     row = s.row
-    if SHARED and w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, row]:
+    if SHARED and w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, uint64(row)]:
         before = s.shared
-        cache(p, a, place, a.q[KEEP, row])
+        cache(p, a, place, a.q[KEEP, uint64(row)])
         own -= s.shared - before
     leave(p, a, place, own)
-    made = target(p, a, row)
-    a.q[LAST, row], a.q[MADE, row] = p.now if made < a.q[OUTPUT, row] else p.stream - w.stream_ps, made
     p.requests -= 1
-    p.tokens -= a.q[PROMPT, row] + made
-    if made < a.q[OUTPUT, row]:
-        a.q[HAVE, row], a.q[OWED, row] = a.q[PROMPT, row], 0
-        a.q[COME, row] = p.now + a.q[MOVE, row]
-        enqueue(a.lines[MOVING], a.queues[MOVING], a.q[COME, row], row)
+    p.tokens -= s.tokens
+    if p.role == PREFILL and a.rows[uint64(row)].output > 1:
+        r = a.rows[uint64(row)]
+        r.have, r.come, a.q[OWED, uint64(row)] = r.prompt, p.now + a.q[MOVE, uint64(row)], 0
+        enqueue(a.lines[MOVING], a.queues[MOVING], r.come, row)
         return
+    a.q[FINISH, uint64(row)] = p.stream - w.stream_ps
     w.done += 1
-    if SHARED and a.q[NEXT, row] > 0:
-        turn = a.q[NEXT, row]
-        a.q[CAME, turn] = p.stream - w.stream_ps + a.q[PAUSE, turn] - 1
-        a.q[COME, turn] = a.q[CAME, turn] + w.request_ps
-        enqueue(a.lines[TURNS], a.queues[TURNS], a.q[COME, turn], turn)
-    if w.closed and w.issued < a.q.shape[1]:
-        a.q[CAME, w.issued] = max(p.stream - w.stream_ps + w.think, a.q[CAME, w.issued - 1])
-        a.q[COME, w.issued] = a.q[CAME, w.issued] + w.request_ps
+    if SHARED and a.q[NEXT, uint64(row)] > 0:
+        turn = a.q[NEXT, uint64(row)]
+        a.q[CAME, uint64(turn)] = p.stream - w.stream_ps + a.q[PAUSE, uint64(turn)] - 1
+        a.rows[uint64(turn)].come = a.q[CAME, uint64(turn)] + w.request_ps
+        enqueue(a.lines[TURNS], a.queues[TURNS], a.rows[uint64(turn)].come, turn)
+    if w.closed and w.issued < a.rows.size:
+        a.q[CAME, uint64(w.issued)] = max(p.stream - w.stream_ps + w.think, a.q[CAME, uint64(w.issued - 1)])
+        a.rows[uint64(w.issued)].come = a.q[CAME, uint64(w.issued)] + w.request_ps
         w.issued += 1
-        if w.direct and p.accepts and w.next == w.issued - 1 and a.q[COME, w.next] <= w.until:
+        if w.direct and p.accepts and w.next == w.issued - 1 and a.rows[uint64(w.next)].come <= w.until:
             row = w.next
             w.next += 1
-            a.q[WHERE, row] = 0
-            add_load(p, a, row)
-            post(w, p, a, row, a.q[COME, row])
+            a.q[WHERE, uint64(row)] = 0
+            add_load(p, a.rows[uint64(row)])
+            post(w, p, a, row, a.rows[uint64(row)].come)
 
 
-@hot
+@inner
 def join(w, p, a, place):
     """A prompt is done, or a sequence is back: its token comes out and it decodes from now on."""
-    s = a.slots[p.first + place]
-    row = s.row
-    most = target(p, a, row)
+    s = a.slots[uint64(p.first + place)]
+    row, r = s.row, a.rows[uint64(s.row)]
+    most = target(p, r)
+    s.tokens = r.prompt + most
     if s.worked:
-        a.q[MADE, row] += 1
+        r.made += 1
         p.made += 1
-        if a.q[MADE, row] == 1:
-            a.q[FIRST, row] = p.stream - w.stream_ps
+        if r.made == 1:
+            a.q[FIRST, uint64(row)] = p.stream - w.stream_ps
         else:
-            note(a.k, p.now - a.q[LAST, row], NONE, SINGLE, SINGLE)
-        a.q[LAST, row] = p.now
+            note(a.k, p.now - r.last, NONE, SINGLE, SINGLE)
+        r.last = p.now
         if SHARED and w.nodes:
-            cache(p, a, place, a.q[PREFIX, row])
-        if a.q[MADE, row] == most:
+            cache(p, a, place, a.q[PREFIX, uint64(row)])
+        if r.made == most:
             finish(w, p, a, place, s.hold)
             return
     tokens = s.base
     if p.batch == p.fresh:
-        p.decoded = a.q[LAST, row]
-    elif a.q[LAST, row] != p.decoded:
-        a.lists[FRESH, p.first + p.fresh] = place
+        p.decoded = r.last
+    elif r.last != p.decoded:
+        a.lists[FRESH, uint64(p.first + p.fresh)] = place
         p.fresh += 1
     s.base = tokens - p.step
-    s.end = p.step + most - a.q[MADE, row]
+    s.end = p.step + most - r.made
     push(a.lists, p.first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
     p.batch += 1
     p.cached += tokens
     p.windowed += min(tokens, w.window)
     p.growing += tokens < w.window
-    a.k[p.phases + (-s.base) % w.block_tokens] += 1
+    s.phase = (s.shared + s.hold) * w.block_tokens - tokens + p.turn
+    if s.phase >= w.block_tokens:
+        s.phase -= w.block_tokens
+    a.k[uint64(p.phases + s.phase)] += 1
 
 
-@hot
+@inner
 def end_step(w, p, a):
     p.stepping, p.ended = 0, p.now
     p.stream = max(p.stream, p.now) + p.out * w.stream_ps
-    while p.batch > 0 and a.lists[HEAP, p.first] >> BITS <= p.step:
-        place = a.lists[HEAP, p.first] & LOW
-        s = a.slots[p.first + place]
+    while p.batch > 0 and a.lists[HEAP, uint64(p.first)] >> BITS <= p.step:
+        place = a.lists[HEAP, uint64(p.first)] & LOW
+        s = a.slots[uint64(p.first + place)]
         pull(a.lists, p.first, p.batch - 1, NONE)
         if s.end > p.step:  # its window is full
             p.growing -= 1
@@ -634,7 +639,7 @@ def end_step(w, p, a):
             own = stop(w, p, a, place)
             finish(w, p, a, place, own)
     for place in range(p.joins):
-        join(w, p, a, a.lists[JOIN, p.first + place])
+        join(w, p, a, a.lists[JOIN, uint64(p.first + place)])
     p.joins = 0
 
 
@@ -642,37 +647,37 @@ def end_step(w, p, a):
 def give_way(w, p, a):
     """Take the sequence admitted last out of the batch: blocks that move to the host."""
     place = p.last
-    s = a.slots[p.first + place]
-    row, own = s.row, s.hold
+    s = a.slots[uint64(p.first + place)]
+    row, own, r = s.row, s.hold, a.rows[uint64(s.row)]
     have = s.base
     if place == p.part:
         p.part = -1
     else:
         have += p.step
         at = 0
-        while a.lists[HEAP, p.first + at] & LOW != place:
+        while a.lists[HEAP, uint64(p.first + at)] & LOW != place:
             at += 1
         p.batch -= 1
         pull(a.lists, p.first, p.batch, at)
-        a.q[MADE, row] = target(p, a, row) - s.end + p.step
+        r.made = target(p, r) - s.end + p.step
         late = 0
-        while late < p.fresh and a.lists[FRESH, p.first + late] != place:
+        while late < p.fresh and a.lists[FRESH, uint64(p.first + late)] != place:
             late += 1
         if late < p.fresh:
             p.fresh -= 1
-            a.lists[FRESH, p.first + late] = a.lists[FRESH, p.first + p.fresh]
+            a.lists[FRESH, uint64(p.first + late)] = a.lists[FRESH, uint64(p.first + p.fresh)]
         else:
-            a.q[LAST, row] = p.decoded
+            r.last = p.decoded
         own = stop(w, p, a, place)
     leave(p, a, place, own)
     s.shared, s.at = 0, -1
-    a.q[HAVE, row] = have if w.swap else 0
-    a.q[OWED, row] = blocks_of(a.q[HAVE, row], w)
-    a.q[PREEMPTED, row] += 1
+    r.have = have if w.swap else 0
+    a.q[OWED, uint64(row)] = blocks_of(r.have, w)
+    a.q[PREEMPTED, uint64(row)] += 1
     p.preemptions += 1
     p.queued += 1
-    wait(w, p, a.q, a.ranks, row)
-    return a.q[OWED, row]
+    wait(w, p, a.rows, a.ranks, row)
+    return a.q[OWED, uint64(row)]
 
 
 @inner
@@ -682,27 +687,27 @@ def load_ps(p, a, batch, worked, pairs, window_pairs):
     return step_ps(t[0], t[1], t[2], t[3], a.prefill, batch, p.cached, p.windowed, worked, pairs, window_pairs)
 
 
-@hot
+@inner
 def stretch(w, p, a, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
-    steps = (a.lists[HEAP, p.first] >> BITS) - p.step
+    steps = (a.lists[HEAP, uint64(p.first)] >> BITS) - p.step
     room = w.num_blocks - p.used
-    if room < p.batch * ((steps - 1) // w.block_tokens + 1):  # blocks may run short
+    if (room - p.batch) * w.block_tokens < p.batch * (steps - 1):  # blocks may run short
         cycles = min((steps - 1) // w.block_tokens, room // p.batch)
         granted = 1 + cycles * w.block_tokens
         room -= cycles * p.batch
         turn = (p.turn + 1) % w.block_tokens
-        while granted < steps and a.k[p.phases + turn] <= room:
-            room -= a.k[p.phases + turn]
+        while granted < steps and a.k[uint64(p.phases + turn)] <= room:
+            room -= a.k[uint64(p.phases + turn)]
             turn = turn + 1 if turn + 1 < w.block_tokens else 0
             granted += 1
         steps = granted
     end, later = until, False
     if p.head >= 0 and p.running < w.max_batch and (budget > 0 or not w.mix) and not (p.plain and waits(p, a) >= 0):
-        if a.q[COME, p.head] <= p.now:
+        if a.rows[uint64(p.head)].come <= p.now:
             return 1
-        later = w.ahead and a.q[COME, p.head] < until
-        until = min(until, a.q[COME, p.head])
+        later = w.ahead and a.rows[uint64(p.head)].come < until
+        until = min(until, a.rows[uint64(p.head)].come)
     left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
         slope = fixed - 0.5 * more
@@ -716,7 +721,7 @@ def stretch(w, p, a, until, budget, fixed, more):
     return steps
 
 
-@hot
+@inner
 def decode(w, p, a, steps, duration, more):
     """Let all decoding sequences make `steps` tokens; the first step takes `duration`, each further one `more` more."""
     size = w.block_tokens
@@ -726,13 +731,16 @@ def decode(w, p, a, steps, duration, more):
     else:
         note(a.k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
         for place in range(p.fresh):
-            row = a.slots[p.first + a.lists[FRESH, p.first + place]].row
-            note(a.k, p.now + duration - a.q[LAST, row], NONE, SINGLE, SINGLE)
+            row = a.slots[uint64(p.first + a.lists[FRESH, uint64(p.first + place)])].row
+            note(a.k, p.now + duration - a.rows[uint64(row)].last, NONE, SINGLE, SINGLE)
         p.fresh = 0
         note(a.k, duration + more, more, steps - 1, p.batch)
-    p.used += (steps // size) * p.batch
-    for _ in range(steps % size):
-        p.used += a.k[p.phases + turn]
+    over = steps
+    if steps >= size:
+        p.used += (steps // size) * p.batch
+        over = steps % size
+    for _ in range(over):
+        p.used += a.k[uint64(p.phases + turn)]
         turn = turn + 1 if turn + 1 < size else 0
     p.turn = turn
     p.step += steps
@@ -747,15 +755,17 @@ def decode(w, p, a, steps, duration, more):
         p.stream = max(max(p.stream, p.now + duration) + (steps - 1) * out, last + out)
 
 
-@hot
+@inner
 def begin_step(w, p, a, until):
     """Decide what the next step does, or the next steps where they only decode."""
     row = waits(p, a)
-    only = not w.mix and (p.part >= 0 or (row >= 0 and todo_of(a, row) > 0 and fits(w, p, a, row)))
+    only = not w.mix and p.part >= 0
+    if not w.mix and row >= 0 and todo_of(a.rows[uint64(row)]) > 0 and own_blocks(w, p, a, row) >= 0:
+        only = True
     budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
     if not only and p.batch > 0:
         turn = p.phases + p.turn
-        while a.k[turn] > w.num_blocks - p.used:
+        while a.k[uint64(turn)] > w.num_blocks - p.used:
             idle = False
             if SHARED:
                 idle = p.oldest >= 0
@@ -764,7 +774,7 @@ def begin_step(w, p, a, until):
             if not idle:
                 preempted = True
                 moved += give_way(w, p, a)
-        batch, grown = p.batch, a.k[turn]
+        batch, grown = p.batch, a.k[uint64(turn)]
         budget -= batch
         p.used += grown
     p.out = batch
@@ -772,15 +782,17 @@ def begin_step(w, p, a, until):
     while budget > 0:
         if place < 0:
             row = waits(p, a)
-            open_to = not preempted and row >= 0 and (w.mix or only or todo_of(a, row) == 0)
-            if not (open_to and fits(w, p, a, row)):
+            open_to = not preempted and row >= 0 and (w.mix or only or todo_of(a.rows[uint64(row)]) == 0)
+            own = own_blocks(w, p, a, row) if open_to else NONE - 1
+            if own < 0:
                 break
-            place = admit(w, p, a, row)
+            place = admit(w, p, a, row, own)
             if w.swap:
-                moved += a.q[OWED, row]
-                a.q[OWED, row] = 0
-        s = a.slots[p.first + place]
-        todo = todo_of(a, s.row) + a.q[HAVE, s.row] - s.base if todo_of(a, s.row) > 0 else 0
+                moved += a.q[OWED, uint64(row)]
+                a.q[OWED, uint64(row)] = 0
+        s = a.slots[uint64(p.first + place)]
+        r = a.rows[uint64(s.row)]
+        todo = todo_of(r) + r.have - s.base if todo_of(r) > 0 else 0
         chunk = min(todo, budget)
         pairs += seen_pairs(s.base, chunk, NONE)
         if w.window:
@@ -788,7 +800,7 @@ def begin_step(w, p, a, until):
         s.base, s.worked = s.base + chunk, chunk
         budget, worked = budget - chunk, worked + chunk
         if chunk == todo:
-            a.lists[JOIN, p.first + p.joins] = place
+            a.lists[JOIN, uint64(p.first + p.joins)] = place
             p.joins += 1
             p.out += chunk > 0
             p.part = -1
@@ -798,7 +810,7 @@ def begin_step(w, p, a, until):
     duration = moved * w.swap_ps + load_ps(p, a, batch, worked, pairs, window_pairs)
     steps, more = 1, 0
     if batch > 0:
-        more = a.tables[2, batch] * batch + a.tables[3, batch] * p.growing
+        more = a.tables[2, uint64(batch)] * batch + a.tables[3, uint64(batch)] * p.growing
         if p.joins == 0 and p.part < 0 and moved == 0 and not preempted:
             steps = stretch(w, p, a, until, budget, duration, more)
         p.used -= grown
@@ -818,46 +830,19 @@ def next_leave(w, p, a):
     if p.stepping == 0:
         if p.running > 0 or p.root >= 0:
             return p.now + 1
-        return max(p.now, a.q[COME, p.head]) + 1 if p.head >= 0 else NEVER
-    steps = (a.lists[HEAP, p.first] >> BITS) - p.step
+        return max(p.now, a.rows[uint64(p.head)].come) + 1 if p.head >= 0 else NEVER
+    steps = (a.lists[HEAP, uint64(p.first)] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
-    if w.num_blocks - p.used < p.batch * (steps // w.block_tokens + 1):
+    if (w.num_blocks - p.used - p.batch) * w.block_tokens < p.batch * steps:
         return p.now
     fixed = load_ps(p, a, p.batch, NONE, NONE, NONE)
     steps = min(steps, SOON)
-    more = a.tables[2, p.batch] * p.batch + a.tables[3, p.batch] * p.growing
+    more = a.tables[2, uint64(p.batch)] * p.batch + a.tables[3, uint64(p.batch)] * p.growing
     return p.now + steps * fixed + more * (steps * (steps - 1) // 2)
 
 
 @inner
-def advance(w, p, a, until):
-    """One replica: steps that end by `until`, and those that begin before."""
-    while True:
-        if p.stepping:
-            if p.now > until:
-                break
-            end_step(w, p, a)
-        p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
-        if not p.plain:
-            while p.head >= 0 and a.q[COME, p.head] <= p.seen:
-                row = p.head
-                p.head = a.q[LEFT, row]
-                wait(w, p, a.q, a.ranks, row)
-        if p.running == 0 and p.root < 0:
-            if p.head < 0 or a.q[COME, p.head] > until:
-                break
-            if a.q[COME, p.head] > p.now:
-                p.now = a.q[COME, p.head]
-                continue
-        if p.now >= until:
-            break
-        begin_step(w, p, a, until)
-    if w.loads:
-        p.due = next_leave(w, p, a)
-
-
-@hot
 def chosen(w, ps, a, sent, row, back, when):
     """The balancer's choice among replicas that take requests at `when`."""
     takers, least, best, top = 0, 0, -1, NEVER
@@ -879,59 +864,47 @@ def chosen(w, ps, a, sent, row, back, when):
             w.back_turn += 1
         else:
             w.turn += 1
-    elif SHARED and w.balancer > LEAST_TOKENS and a.q[PREFIX, row] >= 0:
-        node = a.q[PREFIX, row]
+    elif SHARED and w.balancer > LEAST_TOKENS and a.q[PREFIX, uint64(row)] >= 0:
+        node = a.q[PREFIX, uint64(row)]
         while node >= 0 and sent[2 * node + back] < 0:
             node = a.tree[PARENT, node]
         last = int64(-1)
-        if node >= 0 and 2 * a.tree[END, node] >= a.tree[END, a.q[PREFIX, row]]:
+        if node >= 0 and 2 * a.tree[END, node] >= a.tree[END, a.q[PREFIX, uint64(row)]]:
             last = sent[2 * node + back]
         if last >= 0 and ps[last].accepts and ps[last].on <= when:
             behind = ps[last].requests
             if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
                 least = last
-        node = a.q[PREFIX, row]
+        node = a.q[PREFIX, uint64(row)]
         while node >= 0:
             sent[2 * node + back] = least
             node = a.tree[PARENT, node]
     return least
 
 
-@hot
-def send(w, p, a, row, when):
-    """A replica has one more request, which reaches its inbox at once, or with what stores hold of its prefix."""
-    add_load(p, a, row)
-    if SHARED and w.links and p.role != DECODE and a.q[PREFIX, row] >= 0:
-        advance(w, p, a, when)
-        ready = fetch(w, p, a, row, when)
-        if ready >= 0:
-            a.q[COME, row] = ready
-            enqueue(a.lines[FETCHING], a.queues[FETCHING], ready, row)
-            return
-    post(w, p, a, row, when)
-
-
 @inner
 def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
-    a.q[LEFT, row] = -1
+    r = a.rows[uint64(row)]
+    r.left = -1
     if SHARED and w.sessions and p.plain:
-        a.q[RANK, row], a.q[BY_RANK, w.sent] = w.sent, row
+        r.rank, a.q[BY_RANK, uint64(w.sent)] = w.sent, row
         w.sent += 1
     if p.role != DECODE:
-        a.q[COME, row] = max(when, p.desk) + a.q[PROMPT, row] * w.front_token_ps
-        p.desk = a.q[COME, row] + w.front_ps
+        r.come = max(when, p.desk) + r.prompt * w.front_token_ps
+        p.desk = r.come + w.front_ps
     if p.head >= 0:
-        a.q[LEFT, p.tail] = row
+        a.rows[uint64(p.tail)].left = row
     else:
         p.head = row
     p.tail = row
     p.queued += 1
-    p.due = min(p.due, max(p.now, when, a.q[COME, row]))
+    when = max(when, r.come)
+    p.due = min(p.due, max(p.now, when))
 
 
 WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
-REPLICAS, SLOTS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, CACHED, LINK))
+REPLICAS, SLOTS, ROWS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, REQUEST, CACHED, LINK))
 QUEUE_LINES, QUEUES = numba.from_dtype(LINE)[::1], numba.from_dtype(QUEUED)[:, ::1]
 SIGNATURE = void(
     WORLD_TYPE[::1],
@@ -940,6 +913,7 @@ SIGNATURE = void(
     TWO,
     QUEUE_LINES,
     QUEUES,
+    ROWS,
     TWO,
     ONE,
     NODES,
@@ -955,73 +929,108 @@ SIGNATURE = void(
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, lists, lines, queues, q, ranks, pre, tree, low, links, tables, prefill, k, sent, until):
+def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, prefill, k, sent, end):
     """All replicas up to a time."""
     w = world[0]
     if SHARED:
-        a = Arrays(slots, lists, lines, queues, q, ranks, pre, tree, low, links, tables, prefill, k)
+        a = Arrays(slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, prefill, k)
     else:  # each array takes time to hand over
-        a = Arrays(slots, lists, lines, queues, q, ranks, None, None, None, None, tables, prefill, k)
-    front_on, back_on, w.staged, w.until = NEVER, NEVER, 1, until
+        a = Arrays(slots, lists, lines, queues, rows, q, ranks, None, None, None, None, tables, prefill, k)
+    front_on, back_on, w.until, staged, ended = NEVER, NEVER, end, NONE, NONE
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
             back_on = min(back_on, ps[r].on)
         elif ps[r].accepts:
             front_on = min(front_on, ps[r].on)
-    while True:
-        if SHARED:
-            while w.sessions and w.next < w.issued and q[PAUSE, w.next] > 0:
-                w.next += 1  # it comes after an answer
-        front, row, turn = NEVER, NONE - 1, False
-        if w.next < w.issued:
-            front, row = q[COME, w.next], w.next
-        fetched = NEVER
-        if SHARED:
-            if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
-                front, row, turn = queues[TURNS, lines[TURNS].first].time, queues[TURNS, lines[TURNS].first].row, True
-            if lines[FETCHING].size:
-                fetched = queues[FETCHING, lines[FETCHING].first].time
-        if row >= 0:
-            front = max(front, front_on)
-        back = NEVER
-        if lines[MOVING].size and (w.loads or w.staged == 0):
-            back = max(queues[MOVING, lines[MOVING].first].time, back_on)
-        when = min(front, fetched, back, until)
-        if w.loads:
-            due, r = when + 1, len(ps)
-            for other in range(len(ps)):
-                sooner = ps[other].due < due
-                if not w.feedback and r < len(ps) and (ps[other].role == PREFILL) != (ps[r].role == PREFILL):
-                    sooner = ps[other].role == PREFILL and ps[other].due <= when  # nothing of decoding comes back to it
-                if sooner:
-                    due, r = ps[other].due, other
-            if due <= when:  # what leaves may come back: then no replica may be ahead of the others
-                advance(w, ps[r], a, due if w.feedback else when)
-                continue
-        if front > when and fetched <= when:
-            row = queues[FETCHING, lines[FETCHING].first].row
-            dequeue(lines[FETCHING], queues[FETCHING])
-            post(w, ps[q[WHERE, row]], a, row, fetched)
-        elif front <= when or back <= when:
-            moved = NONE
-            if front <= when:
-                if SHARED and turn:
+    while ended < len(ps):
+        r, reached, brought = len(ps), end, NONE - 1
+        if ended == 0:
+            if SHARED:
+                while w.sessions and w.next < w.issued and q[PAUSE, uint64(w.next)] > 0:
+                    w.next += 1  # it comes after an answer
+            front, row, turn = NEVER, NONE - 1, False
+            if w.next < w.issued:
+                front, row = rows[uint64(w.next)].come, w.next
+            fetched = NEVER + NONE
+            if SHARED:
+                if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
+                    first = queues[TURNS, lines[TURNS].first]
+                    front, row, turn = first.time, first.row, True
+                if lines[FETCHING].size:
+                    fetched = queues[FETCHING, lines[FETCHING].first].time
+            if row >= 0:
+                front = max(front, front_on)
+            back = NEVER
+            if lines[MOVING].size and (w.loads or staged == len(ps)):
+                back = max(queues[MOVING, lines[MOVING].first].time, back_on)
+            when = min(front, back)
+            when = min(when, fetched)
+            comes, when = when <= end, min(when, end)
+            if w.loads:
+                due = when + 1
+                for other in range(len(ps)):
+                    sooner = ps[other].due < due
+                    if not w.feedback and r < len(ps) and (ps[other].role == PREFILL) != (ps[r].role == PREFILL):
+                        sooner = ps[other].role == PREFILL and ps[other].due <= when  # nothing comes back to it
+                    if sooner:
+                        due, r = ps[other].due, other
+                if r < len(ps):  # what leaves may come back: then no replica may be ahead of the others
+                    reached = due if w.feedback else when
+            if r == len(ps) and comes:  # a request goes to a replica
+                if SHARED and front > when and fetched <= when:
+                    row = queues[FETCHING, lines[FETCHING].first].row
+                    dequeue(lines[FETCHING], queues[FETCHING])
+                    post(w, ps[q[WHERE, uint64(row)]], a, row, fetched)
+                    continue
+                moved = NONE
+                if front > when:
+                    front, moved, row = back, SINGLE, queues[MOVING, lines[MOVING].first].row
+                    dequeue(lines[MOVING], queues[MOVING])
+                elif SHARED and turn:
                     dequeue(lines[TURNS], queues[TURNS])
                 else:
                     w.next += 1
+                r = chosen(w, ps, a, sent, row, moved, front)
+                q[WHERE, uint64(row)] = r
+                add_load(ps[r], rows[uint64(row)])
+                if not (SHARED and w.links and ps[r].role != DECODE and q[PREFIX, uint64(row)] >= 0):
+                    post(w, ps[r], a, row, front)
+                    continue
+                reached, brought = front, row  # with what stores hold of its prefix at that time
+        if r == len(ps):  # nothing comes any more: replicas are advanced to the end, those for prompts first
+            if staged < len(ps):
+                r, staged = staged, staged + 1
             else:
-                front, moved, row = back, SINGLE, queues[MOVING, lines[MOVING].first].row
-                dequeue(lines[MOVING], queues[MOVING])
-            r = chosen(w, ps, a, sent, row, moved, front)
-            q[WHERE, row] = r
-            send(w, ps[r], a, row, front)
-        elif w.staged:
-            w.staged = 0
-            for r in range(len(ps)):
-                if ps[r].role == PREFILL:
-                    advance(w, ps[r], a, until)
-        else:
-            break
-    for r in range(len(ps)):
-        if ps[r].role != PREFILL:
-            advance(w, ps[r], a, until)
+                r, ended = ended, ended + 1
+            if (ps[r].role == PREFILL) == (ended > 0):
+                continue
+        p = ps[r]
+        while True:  # steps that end by the time to be reached, and those that begin before
+            if p.stepping:
+                if p.now > reached:
+                    break
+                end_step(w, p, a)
+            p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
+            if not p.plain:
+                while p.head >= 0 and rows[uint64(p.head)].come <= p.seen:
+                    row = p.head
+                    p.head = rows[uint64(row)].left
+                    wait(w, p, rows, ranks, row)
+            if p.running == 0 and p.root < 0:
+                if p.head < 0 or rows[uint64(p.head)].come > reached:
+                    break
+                if rows[uint64(p.head)].come > p.now:
+                    p.now = rows[uint64(p.head)].come
+                    continue
+            if p.now >= reached:
+                break
+            begin_step(w, p, a, reached)
+        if w.loads:
+            p.due = next_leave(w, p, a)
+        if SHARED and brought >= 0:
+            ready = fetch(w, p, a, brought, reached)
+            if ready >= 0:
+                rows[uint64(brought)].come = ready
+                enqueue(lines[FETCHING], queues[FETCHING], ready, brought)
+            else:
+                post(w, p, a, brought, reached)

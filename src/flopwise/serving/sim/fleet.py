@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -15,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.serving.sim import layout
-from flopwise.serving.sim.layout import COME, MADE, MOVING, OUTPUT, PAUSE, TURNS
+from flopwise.serving.sim.layout import MOVING, PAUSE, TURNS
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
 from flopwise.serving.sim.trace import Column
 
 NEVER = 2**62
+PART = 2**13
+"""Requests that are laid out at a time."""
 COMPILED = ("core", "cost", "layout", "policies", "result", "setup")
 """Modules whose text decides what is compiled."""
 
@@ -125,7 +129,7 @@ class FastFleet:
         self.setup, self.now_ps, self.drive = setup, -1, core(on_compile, shared=bool(shared))
         self.switched = Switches(len(setup.roles))
         limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
-        self.requests = _requests(setup)
+        self.requests, self.columns = _requests(setup), _columns(setup)
         tree, stores = setup.prefixes.tree, limits.stores if limits.prefix_cache else ()
         leaves, words = _rank_words(rows)
         self.ranks = np.zeros(count * words, dtype=np.int64)
@@ -211,9 +215,9 @@ class FastFleet:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
         self.drive(
-            self.world, self.replicas, self.slots, self.lists, self.lines, self.queues, self.requests, self.ranks,
-            self.prefixes, self.tree, self.stored, self.links, self.tables, self.prefill, self.counts, self.sent,
-            until_ps,
+            self.world, self.replicas, self.slots, self.lists, self.lines, self.queues, self.requests, self.columns,
+            self.ranks, self.prefixes, self.tree, self.stored, self.links, self.tables, self.prefill, self.counts,
+            self.sent, until_ps,
         )  # fmt: skip
 
     def totals(self) -> ReplicaTotals:
@@ -234,15 +238,15 @@ class FastFleet:
 
     def outcome(self) -> Outcome:
         """The outcome of the requests of the setup's trace."""
-        q, setup = self.requests, self.setup
+        q, setup = self.columns, self.setup
         issued = int(self.world["issued"][0])
         come = setup.trace.arrival_ps
         if setup.users:
             come = np.where(np.arange(len(come)) < issued, q[layout.CAME], -1)
         if setup.trace.follows:
             come = np.where(q[PAUSE] > 0, q[layout.CAME], come)
-        finish_ps = np.where(q[MADE] == q[OUTPUT], q[layout.LAST], -1)
-        return Outcome(come, q[layout.START], q[layout.FIRST], finish_ps, q[layout.PREEMPTED], replica=q[layout.WHERE])
+        times = (q[row] for row in (layout.START, layout.FIRST, layout.FINISH, layout.PREEMPTED, layout.WHERE))
+        return Outcome(come, *times)
 
     def itl(self) -> Column:
         """Histogram of the gaps between tokens."""
@@ -266,10 +270,10 @@ class FastFleet:
         """Requests that have come and that no replica takes."""
         start, end = int(self.world["next"][0]), int(self.world["issued"][0])
         if self.world["sessions"][0]:  # turns come when they are answered, not in the order of the rows
-            come = int(np.count_nonzero((self.requests[COME] <= self.now_ps) & (self.requests[PAUSE] == 0)
+            come = int(np.count_nonzero((self.requests["come"] <= self.now_ps) & (self.columns[PAUSE] == 0)
                                         & (np.arange(len(self.setup.trace)) >= start)))  # fmt: skip
         else:
-            come = int(np.searchsorted(self.requests[COME, start:end], self.now_ps, side="right"))
+            come = bisect_right(self.requests["come"], self.now_ps, start, end) - start
         for line in (MOVING, TURNS):
             first, size, _ = self.lines[line].tolist()
             come += int(np.count_nonzero(self.queues["time"][line, first : first + size] <= self.now_ps))
@@ -284,16 +288,26 @@ def _rank_words(count: int) -> tuple[int, int]:
     return leaves, leaves + -(-count // 64)
 
 
-def _requests(setup: Setup) -> Column:
-    """The table of requests; rows that nobody touches take no memory."""
-    trace = setup.trace
-    table = np.zeros((layout.ROWS, len(trace)), dtype=np.int64)
-    np.add(trace.arrival_ps, setup.cost.request_ps, out=table[COME])
-    table[layout.PROMPT], table[OUTPUT] = trace.prompt, trace.output
+def _requests(setup: Setup) -> NDArray[np.void]:
+    """The requests as replicas see them; filled part by part, each of which the processor's cache holds."""
+    table, come_ps = np.zeros(len(setup.trace), dtype=layout.REQUEST), setup.trace.arrival_ps
+    columns = {"prompt": setup.trace.prompt, "output": setup.trace.output, "rank": setup.rank}
     if np.any(setup.hits):
-        table[layout.HAVE] = setup.hits
-    table[layout.START] = table[layout.FIRST] = table[layout.WHERE] = -1
-    table[layout.RANK] = setup.rank
+        columns["have"] = setup.hits
+    for start in range(0, len(table), PART):
+        part = slice(start, start + PART)
+        np.add(come_ps[part], setup.cost.request_ps, out=table["come"][part])
+        for name, column in columns.items():
+            table[name][part] = column[part]
+    return table
+
+
+def _columns(setup: Setup) -> Column:
+    """The columns of the requests; those that nobody touches take no memory."""
+    trace = setup.trace
+    table = np.zeros((layout.COLUMNS, len(trace)), dtype=np.int64)
+    for row in (layout.START, layout.FIRST, layout.FINISH, layout.WHERE):
+        table[row] = -1
     table[layout.BY_RANK][setup.rank] = np.arange(len(trace))
     table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
     if trace.follows:

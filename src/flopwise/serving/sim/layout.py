@@ -1,4 +1,4 @@
-"""Where the compiled simulator keeps what: rows of the table of requests, and records."""
+"""Where the compiled simulator keeps what: columns of requests, and records."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import numpy as np
 
 from flopwise.serving.sim.result import BINS
 
-ROWS = 22
+COLUMNS = 15
 (
-    COME,  # when the scheduler sees it; before it is sent to a replica, without the queue of its front end
-    PROMPT,
-    OUTPUT,
-    RANK,  # place in the order of the policy
-    BY_RANK,  # the other way round: the request of each rank
+    BY_RANK,  # the request of each place in the order of the policy
     PREFIX,  # node of the tree that its prompt leads to, -1: nobody shares it
     KEEP,  # node that prompt and answer lead to
-    LEFT,  # next in the inbox
     START,
     FIRST,
-    LAST,  # when the last token came that is known of
-    MADE,  # tokens of the answer, where it is not in a batch
-    HAVE,  # tokens in cache, where it is not in a batch
+    FINISH,
     OWED,  # blocks on the host
     PREEMPTED,
     WHERE,
@@ -30,8 +23,8 @@ ROWS = 22
     PAUSE,  # before it, and 1: since the answer that it follows; 0: it follows none
     STAGED,  # node, and 1, up to which its prefix was brought from a store
     STAGED_ON,  # blocks before what was brought
-) = range(ROWS)
-"""Rows of the table of requests, int64[ROWS, requests]."""
+) = range(COLUMNS)
+"""Rows of the table of what is seldom looked at of requests, or only written: int64[COLUMNS, requests]."""
 
 
 def record(*names: str) -> np.dtype[np.void]:
@@ -39,6 +32,16 @@ def record(*names: str) -> np.dtype[np.void]:
     return np.dtype([(name, np.int64) for name in names])
 
 
+REQUEST = record(
+    "come",  # when the scheduler sees it; before it is sent to a replica, without the queue of its front end
+    "prompt", "output",
+    "rank",  # place in the order of the policy
+    "left",  # next in the inbox
+    "last",  # when the last token came that is known of
+    "made",  # tokens of the answer, where it is not in a batch
+    "have",  # tokens in cache, where it is not in a batch
+)  # fmt: skip
+"""What a step looks at of a request: together, as it comes from memory by 64 bytes."""
 CACHED_CODE = True
 """Whether compiled code is kept on the disk; `fleet.core` says so before `core` is imported."""
 REPLICA = record(
@@ -68,6 +71,8 @@ SLOT = record(
     "end",  # `step` at which it is done
     "at", "shared", "hold",  # node up to which it shares; blocks: shared; its own, until it decodes
     "worked",  # its prompt was worked through before it joins
+    "tokens",  # of its prompt and of its answer that is made here
+    "phase",  # number of the step that takes a new block for it, modulo the tokens of a block
     "before", "after",  # neighbours in the order of admission
 )  # fmt: skip
 LISTS = 3
