@@ -42,6 +42,7 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 LONGEST = (
     "exports/test_vllm_server.py",
     "exports/test_platform.py",
+    "exports/test_training_tools.py",
     "exports/test_ray_data.py",
     "ops/test_flops_oracle.py",
     "search/test_sweep.py",

@@ -39,27 +39,36 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax tree."""
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
 def module_name(path: Path) -> str:
     """`flopwise.cost.kernels` of its file."""
     return ".".join(path.relative_to(SRC.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
+NAMES = {module_name(path) for path in MODULES}
+
+
 def functions() -> Iterator[tuple[str, Function]]:
     """Every function and method with its place."""
     for path in MODULES:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, Function):
                 yield f"{place(path)} {node.name}", node
 
 
 def imports(path: Path) -> Iterator[str]:
     """Modules of the package that a file imports anywhere: in functions and for annotations, too."""
-    names = {module_name(p) for p in MODULES}
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield whole if whole in names else node.module
+                yield whole if whole in NAMES else node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
@@ -108,16 +117,15 @@ def repeated_classes() -> Mapping[str, list[str]]:
 @cache
 def _uses(path: Path) -> Counter[str]:
     """How often a file uses a name, its definition and imports apart."""
-    nodes = ast.walk(tree(path))
     return Counter(
-        n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)
+        n.id if isinstance(n, ast.Name) else n.attr for n in nodes(path) if isinstance(n, ast.Name | ast.Attribute)
     )
 
 
 def far_helpers() -> list[str]:
     """Functions whose only use is in another file; the questions of the api are apart: commands and people ask them."""
     uses = sum((_uses(path) for path in MODULES), Counter[str]())
-    defined = [(path, node) for path in MODULES for node in ast.walk(tree(path)) if isinstance(node, Function)]
+    defined = [(path, node) for path in MODULES for node in nodes(path) if isinstance(node, Function)]
     times = Counter(node.name for _, node in defined)
     return [
         f"{place(path)} {node.name}"
@@ -136,7 +144,7 @@ def borrowed_privates() -> list[str]:
     return [
         f"{place(path)} imports {alias.name} of {node.module}"
         for path in MODULES
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flopwise")
         for alias in node.names
         if alias.name.startswith("_") and not alias.name.startswith("__")
@@ -185,7 +193,7 @@ def odd_variables() -> list[str]:
     """Variables, parameters and fields named by what somebody did with them, and not by what they are."""
     rows = []
     for path in MODULES:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             name = ""
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 name = node.id

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 import house
-from house import MODULES, ROOT, SRC, Function, functions, place, tree
+from house import MODULES, NAMES, ROOT, SRC, Function, functions, nodes, place, tree
 
 WRITTEN = sorted(
     path
@@ -43,14 +43,13 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_every_module_that_is_imported_is_there() -> None:
     """Also in functions: type checkers may find a module that is gone in a package that is installed beside."""
-    names = {house.module_name(path) for path in MODULES}
-    packages = {name.rpartition(".")[0] for name in names} | {"flopwise"}
+    packages = {name.rpartition(".")[0] for name in NAMES} | {"flopwise"}
     gone = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in (*MODULES, *(p for p in WRITTEN if p.suffix == ".py"), *(ROOT / "tests").rglob("*.py"))
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and (name := node.module or "").split(".")[0] == "flopwise"
-        if name not in names and name not in packages
+        if name not in NAMES and name not in packages
     }
     assert gone == set()
 
@@ -90,7 +89,7 @@ def test_names_are_nouns_of_the_field() -> None:
     found = {name for name, _ in functions() if re.match(r"_*(get|compute)_(?!_)", name.split()[1])}
     assert found == set(NAMED_ELSEWHERE)
     assert {path.stem for path in MODULES} & {"util", "utils", "common", "helpers", "misc"} == set()
-    classes = {node.name for path in MODULES for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)}
+    classes = {node.name for path in MODULES for node in nodes(path) if isinstance(node, ast.ClassDef)}
     assert {name for name in classes if re.match(r"_*(Base[A-Z]|.*Manager$)", name)} == set()
 
 

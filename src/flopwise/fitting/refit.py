@@ -20,6 +20,7 @@ from flopwise.errors import MissingFactError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.calibration import Calibration, Parameter
 from flopwise.facts.catalog import Facts
+from flopwise.facts.tables import Lazy
 from flopwise.fitting import kernels
 from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import MeasuredRow
@@ -79,18 +80,27 @@ class MeasuredFigure:
 class RowModel(FitModel):
     """Log errors of all figures as a function of the constants' logarithms."""
 
-    def __init__(self, figures: Sequence[MeasuredFigure], facts: Facts, constants: Sequence[Constant]) -> None:
-        """Predict nothing yet."""
+    def __init__(
+        self, figures: Sequence[MeasuredFigure], facts: Facts, constants: Sequence[Constant],
+        parameters: Sequence[Parameter] | None = None,
+    ) -> None:  # fmt: skip
+        """Predict nothing yet; `parameters`: those of the constants, where they are known."""
         self.figures, self.facts, self.constants = figures, facts, constants
         self.weights = np.full(len(figures), ROW_WEIGHT)
+        self.parameters = [_present(c, facts) for c in constants] if parameters is None else parameters
         self._computed: dict[bytes, Array] = {}
 
     def errors(self, point: Array) -> Array:
         """log(predicted / measured) of every figure."""
-        key = np.round(point, 9).tobytes()
+        key = _place(point)
         if key not in self._computed:
-            self._computed[key] = figure_errors(self.figures, moved_facts(self.facts, self.values(point)))
+            self._computed[key] = figure_errors(self.figures, self._moved_facts(point))
         return self._computed[key]
+
+    def _moved_facts(self, point: Array) -> Facts:
+        """The facts with the constants at `point`, each in its own scope."""
+        values = zip(self.parameters, self.values(point).values(), strict=True)
+        return with_parameters(self.facts, [replace(parameter, value=value) for parameter, value in values])
 
     @property
     def kinds(self) -> list[str]:
@@ -99,19 +109,26 @@ class RowModel(FitModel):
 
     def only(self, members: Sequence[int]) -> RowModel:
         """The same for some of the figures."""
-        return RowModel([self.figures[i] for i in members], self.facts, self.constants)
+        return RowModel([self.figures[i] for i in members], self.facts, self.constants, self.parameters)
 
     def slopes(self, point: Array) -> Array:
         """Derivatives of the errors; a constant of one family moves no row of another."""
-        here, columns, moved = self.errors(point), list[Array](), moved_facts(self.facts, self.values(point))
+        here, columns, moved = self.errors(point), list[Array](), self._moved_facts(point)
         for index, constant in enumerate(self.constants):
             own = [i for i, figure in enumerate(self.figures) if _moves(constant, figure)]
             column = np.zeros(len(here))
             if own:
-                alone = RowModel([self.figures[i] for i in own], moved, (constant,))
-                column[own] = FitModel.slopes(alone, point[index : index + 1])[:, 0]
+                figures, at = [self.figures[i] for i in own], point[index : index + 1]
+                alone = RowModel(figures, moved, (constant,), self.parameters[index : index + 1])
+                alone._computed[_place(at)] = here[own]
+                column[own] = FitModel.slopes(alone, at)[:, 0]
             columns.append(column)
         return np.column_stack(columns) if columns else np.zeros((len(here), 0))
+
+
+def _place(point: Array) -> bytes:
+    """`point` as a key."""
+    return np.round(point, 9).tobytes()
 
 
 def _moves(constant: Constant, figure: MeasuredFigure) -> bool:
@@ -152,15 +169,11 @@ def family_of(chip: Accelerator) -> str:
     return families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
 
 
-def moved_facts(facts: Facts, values: Mapping[Constant, float]) -> Facts:
-    """The facts with other values of constants, each in its own scope."""
-    return with_parameters(facts, [replace(_present(c, facts), value=v) for c, v in values.items()])
-
-
 def with_parameters(facts: Facts, above: Sequence[Parameter]) -> Facts:
     """The facts with parameters laid over those that there are."""
     table: Calibration = facts.calibration.overlay(above)
-    chips = {name: replace(chip, calibration=table) for name, chip in facts.accelerators.items()}
+    known = facts.accelerators
+    chips = Lazy(known, lambda name: replace(known[name], calibration=table))
     return facts.with_tables(calibration=table, accelerators=chips)
 
 
@@ -304,7 +317,7 @@ def _firmer(loose: Fit, firmness: float) -> Fit:
     model = loose.model
     assert isinstance(model, RowModel)
     constants = [replace(c, spread=c.spread / math.sqrt(firmness)) for c in model.constants]
-    firm = RowModel(model.figures, model.facts, constants)
+    firm = RowModel(model.figures, model.facts, constants, model.parameters)
     point = solve(constants, loose.errors, loose.slopes, firm.weights, loose.point, firm.shared_errors())
     return Fit(firm, point, loose.slopes, firm.errors(point))
 
