@@ -936,7 +936,9 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
         a = Arrays(slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, prefill, k)
     else:  # each array takes time to hand over
         a = Arrays(slots, lists, lines, queues, rows, q, ranks, None, None, None, None, tables, prefill, k)
-    front_on, back_on, w.until, staged, ended = NEVER, NEVER, end, NONE, NONE
+    front_on, back_on, w.until = NEVER, NEVER, end
+    staged: Any = NONE
+    ended: Any = NONE
     for r in range(len(ps)):
         if ps[r].accepts and ps[r].role == DECODE:
             back_on = min(back_on, ps[r].on)
@@ -960,7 +962,7 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                     fetched = queues[FETCHING, lines[FETCHING].first].time
             if row >= 0:
                 front = max(front, front_on)
-            back = NEVER
+            back: Any = NEVER
             if lines[MOVING].size and (w.loads or staged == len(ps)):
                 back = max(queues[MOVING, lines[MOVING].first].time, back_on)
             when = min(front, back)
