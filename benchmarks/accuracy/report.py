@@ -397,11 +397,11 @@ What keeps serving rows off, and why no constant mends it:
   mixtures "as they come" (+40 to +260 %): what tuning of its libraries is worth, runs do not say.
 - Prompts whose length is not stated (taken at 512 tokens), and prompts that are the same each time, of which a prefix
   cache serves all but the first (A100 PCIe, +150 to +600 % in the first token).
-- Long contexts in transformers: the copies that it makes of the cache are not counted, only that each head reads its
-  own.
+- Long contexts in transformers (-40 to -57 % in time a token from 32,000 tokens on): what custom code of a model copies
+  beyond the cache and its heads is not known.
 - Llama 2 70B on Trainium and encoders on Inferentia: one vendor's tables, of which batches and copies are read.
-- DeepSeek-V4 far beyond its memory, four RTX 3090 on PCIe (+35 %), linear attention in llama.cpp (+166 %), split pools
-  (skipped).""",
+- DeepSeek-V4 far beyond its memory, four RTX 3090 on PCIe (+35 %), linear attention in llama.cpp on Metal (+122 %),
+  split pools (skipped).""",
     "training": """\
 What keeps training rows off, and why no constant mends it:
 

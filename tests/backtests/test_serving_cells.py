@@ -23,6 +23,7 @@ from flopwise.backtests.serving import (
 from flopwise.backtests.trtllm_bench import BenchLimits
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
+from flopwise.ops.weights import weight_bytes
 from flopwise.serving.estimate import estimate
 from flopwise.serving.memory import ServingLayout
 from named import FACTS
@@ -389,3 +390,74 @@ def test_limits_that_trtllm_bench_starts_engines_with() -> None:
     assert BenchLimits.of(model, ServingLayout(), *how, (128, 128), 30_000).batch == 4096  # at most
     others = (FACTS.weight_format("mxfp4"), *how[1:])
     assert BenchLimits.of(model, ServingLayout(), *others, (1000, 1000), 10)[:2] == (2048, 8192 - 10)  # not computed
+
+
+def test_what_split_models_by_rows_before_2024_splits_them_by_layers() -> None:
+    """llama.cpp pull request 4766, merged on 2024-01-12; transformers gives whole layers to each device, too."""
+    cells = {"gpus": "4"}
+    rows, layers = (4, 1, 1, 1, 1), (1, 4, 1, 1, 1)
+    for date, layout in (("2023-11-14", rows), ("2024-01-11", rows), ("2024-01-12", layers), ("2024", layers)):
+        assert _layout(cells | {"date": date}, "Llama-2-70B", "llama.cpp-2024") == layout
+    assert _layout(cells | {"date": "2023-11-14"}, "Llama-2-70B", "hf") == layers
+    assert _layout(cells | {"date": "2023-11-14"}, "Llama-2-70B", "vllm") == rows
+
+
+@pytest.mark.parametrize(
+    ("date", "name"), [("2026-03-01", "llama.cpp-2025"), ("2026-03-10", "llama.cpp"), ("2026", "llama.cpp")]
+)
+def test_a_generation_ends_on_a_day(date: str, name: str) -> None:
+    assert row_engine({"engine": "llama.cpp", "date": date}, FACTS).name == name
+
+
+def test_a_family_without_a_size_is_no_model_but_in_ollama() -> None:
+    """Gemma 3 has 270M, 1B, 4B, 12B and 27B; `gemma3` is 4B to ollama, a file of that name may be any of them."""
+    cells = {"mode": "single_stream_decode", "gpu": "RTX 4090", "gpus": "1", "model": "gemma-3.Q8_0.gguf"}
+    with pytest.raises(SpecError, match=r"'gemma-3\.Q8_0\.gguf' has no size: Gemma-3 is published in 5 sizes"):
+        row_job(cells | {"engine": "llamacpp"}, FACTS)
+    assert row_job(cells | {"engine": "ollama"}, FACTS)[0].model.name == "Gemma-3-4B (text tower)"
+    assert row_job(cells | {"engine": "llamacpp", "model": "phi-4"}, FACTS)[0].model.name == "Phi-4 14B"  # the only one
+
+
+def test_a_median_of_intervals_leaves_out_the_prompts_of_others() -> None:
+    """Llama-2-7B on an A100, 64 users of 2,048 + 128 tokens in step: prompts stand between a few tokens only.
+
+    LMDeploy 0.2.0 (docs/en/benchmark/a100_fp16.md): half of all tokens come within 46 ms; all prompts take seconds.
+    By hand: a step that reads 13.2e9 bytes of weights and the cache of as many sequences as fit the memory.
+    """
+    cells = {
+        "engine": "LMDeploy", "engine_version": "0.2.0", "mode": "serving_concurrency", "model": "Llama-2-7B",
+        "gpu": "A100-SXM-80GB", "gpus": "1", "weights": "fp16", "input_tokens": "2048", "output_tokens": "128",
+        "lengths": "fixed", "concurrency": "64", "arrivals": "closed", "tpot_s": "0.046",
+    }  # fmt: skip
+    [mean] = predict_row(cells, FACTS)
+    [median] = predict_row(cells | {"tpot_reading": "median interval"}, FACTS)
+    cached = 2112 * 2 * 32 * 4096 * 2  # bytes of one sequence, half way through its answer
+    fits = int(0.8 * (80e9 - 13.5e9) / cached)
+    assert median.predicted == pytest.approx((13.2e9 + fits * cached) / (0.8024 * 2.039e12), rel=0.15)
+    assert mean.predicted is not None
+    assert mean.predicted > 1.5 * (median.predicted or 0.0)
+    [whole] = predict_row(cells | {"tpot_reading": "median interval", "lengths": "", "requests": ""}, FACTS)
+    assert whole.skipped is not None
+    assert whole.skipped.startswith("a median interval is predicted of simulated runs alone")
+
+
+@pytest.mark.parametrize(
+    ("notes", "reading"),
+    [
+        ("tpot column = median ITL; 2026-06-28", "median interval"),
+        ("per-token latency percentiles printed to 1 ms", "median interval"),
+        ("mean-vs-median of TTFT/TPOT not stated", ""),
+    ],
+)
+def test_what_a_time_a_token_is(notes: str, reading: str) -> None:
+    assert _printed(tpot_ms_p50="10", notes=notes)["tpot_reading"] == reading
+
+
+def test_files_of_llama_cpp_in_mxfp4_have_8_bits_where_checkpoints_have_16() -> None:
+    """gpt-oss-20b: 12.1 GB as llama.cpp's file type 38, 13.8 GB as it was released, and in ollama's library."""
+    model = named_model("gpt-oss-20b", FACTS)
+    local = FACTS.engine("llama.cpp")
+    for engine, size in (("llama.cpp", 12.1e9), ("ollama", 13.8e9)):
+        form = row_format({"engine": engine, "weights": "mxfp4"}, local, FACTS)
+        assert weight_bytes(model, form) == pytest.approx(size, rel=0.02)
+    assert row_format({"engine": "vllm", "weights": "mxfp4"}, FACTS.engine("vllm"), FACTS).name == "mxfp4"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flopwise.cost.kernels import (
     BACKWARD_SOFTMAX,
+    DOT,
     Timing,
     attention_s,
     decode_attention_s,
@@ -32,6 +33,7 @@ from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats
 from flopwise.ops.work import item_work
+from flopwise.serving.iteration import _own_rates
 
 FACTS = load_facts()
 GPUS = ("A100-SXM-80", "H100-SXM-80", "B200", "RTX PRO 6000 Blackwell", "MI300X", "T4", "TPU v5p", "Gaudi3")
@@ -300,3 +302,21 @@ def test_small_heads_wait_for_exponentials_as_long_as_others() -> None:
     assert score_dims(slow, 64, 64) < score_dims(fast, 64, 64)
     unknown = rates(replace(FACTS.accelerator("H100-SXM-80"), boost_clock_hz=None))
     assert score_dims(unknown, 64, 64) == 128
+
+
+def test_a_device_without_products_of_four_bytes_multiplies_each_by_itself() -> None:
+    """P100, a product of 4 bits for one row: 2 conversions at 16 a cycle, 3 parts of a product and 2 sums at 64.
+
+    Source: CUDA C++ programming guide, throughput of native arithmetic instructions, compute capability 6.0; from nine
+    rows on llama.cpp has another kernel. V100 has the instruction, and vLLM's kernels have no need of it.
+    """
+    p100, v100 = (load_facts().accelerator(name) for name in ("P100-PCIe-16", "V100-PCIe-16"))
+    llama, vllm = (load_facts().engine(name) for name in ("llama.cpp", "vllm"))
+    each_s = (2 / 16 + 3 / 64 + 2 / 64) / (56 * 1.303e9)
+    own = _own_rates(rates(p100), llama, chains=False, generating=True)
+    assert own.value[DOT] == pytest.approx(each_s, rel=1e-3)
+    for chip, engine in ((v100, llama), (p100, vllm)):
+        assert DOT not in _own_rates(rates(chip), engine, chains=False, generating=True).value
+    one, eight, nine = (float(matmul_s(own, m, 4096, 4096, dtype="int4_wo").compute_s) for m in (1, 8, 9))
+    assert (one, eight) == pytest.approx((4096**2 * each_s, 8 * 4096**2 * each_s), rel=1e-3)
+    assert nine < eight

@@ -35,6 +35,7 @@ from plain_machine import (
 )
 
 import flopwise
+from flopwise.backtests.serving import predict_row
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.catalog import load_facts
@@ -567,3 +568,57 @@ def test_an_engine_that_packs_weights_as_it_loads_them_packs_none_in_a_step() ->
     longer_s = float(np.asarray(anew.step(load, ONE).seconds - once.step(load, ONE).seconds))
     assert longer_s == pytest.approx(2 * weights * (1 / 1e9 - 1 / BYTES_PER_S), rel=0.05)
     assert device.own_rates.value["packed_bytes_per_s.bf16"] == 1e9
+
+
+def test_ranks_that_share_nothing_but_products_are_served_one_after_another() -> None:
+    """Llama-3.1-8B on four devices: seven products a layer, each of which goes to all four; no message beside them."""
+    load, four = StepLoad(decode_batch=1, decode_context=100), ServingLayout(tp=4)
+    rows = replace(ENGINE, split_s=20e-6)
+    assert step(load, four, engine=rows).communication_s == pytest.approx(LAYERS * 7 * 4 * 20e-6, rel=1e-9)
+    assert step(load, ONE, engine=rows).communication_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "count", "weights", "measured"),
+    [("A100-80GB-PCIe", 8, "Q4_K_M", 11.2), ("A100-80GB-PCIe", 2, "F16", 10.46), ("A10G", 4, "Q4_K_M", 13.37)],
+)
+def test_llama_cpp_of_2023_gains_little_from_more_devices(gpu: str, count: int, weights: str, measured: float) -> None:
+    """Llama-2-70B, one stream. Source: mlc-ai/llm-perf-bench, 2023-11-14; split by rows, as it was then."""
+    cells = {
+        "engine": "llama.cpp", "date": "2023-11-14", "mode": "single_stream_decode", "model": "Llama-2-70B", "gpu": gpu,
+        "gpus": str(count), "weights": weights, "input_tokens": "8", "output_tokens": "256", "concurrency": "1",
+    }  # fmt: skip
+    [found] = predict_row(cells, load_facts())
+    assert found.predicted == pytest.approx(measured, rel=0.2)
+
+
+def test_the_gpu_of_lunar_lake_draws_what_was_measured_there() -> None:
+    """Llama-2-7B in 8 bits on 0.6 of 136.5 GB/s: 6.6e9 weights take 81 ms; OpenVINO's table of 2024.5 has 89.7 ms."""
+    serve = flopwise.serve(
+        "Llama-2-7B", gpu="Arc 140V", engine="openvino", weights="int8", input_tokens=32, concurrency=1
+    )
+    assert serve.estimate.tpot_s is not None
+    assert 6.6e9 / (0.6 * 136.5e9) < serve.estimate.tpot_s.value < 1.15 * 0.0897
+
+
+def test_a_scheduler_that_plans_no_step_ahead_costs_models_with_states_its_time() -> None:
+    """SGLang pull request 38131: 364.3 -> 498.5 tokens/s for one sequence, once the next step is planned meanwhile."""
+    before_s, after_s = 1 / 364.3, 1 / 498.5
+    assert load_facts().engine("sglang-2025").recurrent_s == pytest.approx(before_s - after_s, rel=0.01)
+    waits = replace(ENGINE, recurrent_s=before_s - after_s)
+    load = StepLoad(decode_batch=1, decode_context=100)
+    for model, added_s in ((load_model("LFM2.5-1.2B"), before_s - after_s), (load_model("Llama-3.1-8B"), 0.0)):
+        found_s = seconds(load, model=model, engine=waits) - seconds(load, model=model)
+        assert found_s == pytest.approx(added_s, abs=1e-9)
+
+
+def test_a_cache_that_is_copied_to_be_appended_to_is_moved_many_times() -> None:
+    """Four heads share one: copied as it is, in and out, read to be copied for each, written, and read by each.
+
+    Source: transformers, DynamicCache.update (torch.cat) and repeat_kv: 2 + 1 + 4 + 4 passes; 3 where none is shared.
+    """
+    copying = replace(ENGINE, grouped_decode=False, copies_cache=True)
+    less, more = (StepLoad(decode_batch=16, decode_context=c) for c in (1000, 3000))
+    assert grown_s(less, more, engine=copying) == pytest.approx(16 * 2000 * TOKEN_BYTES * 11 / BYTES_PER_S, rel=1e-6)
+    whole = grown_s(less, more, engine=copying, model=load_model("Llama-2-7B"))
+    assert whole == pytest.approx(16 * 2000 * 2 * 32 * 4096 * 2 * 3 / BYTES_PER_S, rel=1e-6)

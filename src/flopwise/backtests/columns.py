@@ -389,6 +389,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "requests": _requests, "output_tokens_per_s": _output_tokens_per_s,
         "ttft_s": _first_ms("ttft_ms_mean", "ttft_ms_p50"),
         "tpot_s": _first_ms("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean"),
+        "tpot_reading": _by_word({"median itl|per-token latency percentiles": "median interval"}, "notes"),
         "latency_s": _first_ms("e2e_latency_ms", "e2e_ms_p50"),
         "quality": "quality", "source": _either("source_ref", "source"),
     },

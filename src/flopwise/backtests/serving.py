@@ -19,10 +19,12 @@ from flopwise.facts.software import Engine
 from flopwise.serving.estimate import estimate, least_offload, outgrows_cache
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.sim.finite import crowded_estimate, finite_estimate
+from flopwise.serving.sim.finite import FiniteRun, crowded_estimate, finite_run
 from flopwise.serving.sim.source import Traffic
 
 Release = tuple[int, ...]
+MEDIAN_INTERVAL = "median interval"
+"""What `tpot_reading` says where `tpot_s` is not a mean over requests."""
 
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
 WHOLE = "latency_s"
@@ -35,7 +37,13 @@ MODES = (*OFFLINE, "fixed_batch", "serving_concurrency", "serving_qps", STREAM, 
 
 DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
 """Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
-OLLAMA_FORMAT = "Q4_K_M"
+OLLAMA, OLLAMA_FORMAT, MXFP4_FILE = "ollama", "Q4_K_M", "MXFP4_MOE"
+DAY = "YYYY-MM-DD"
+SIZE = re.compile(r"(?<![a-z])\d+(?:\.\d+)?[bm](?![a-z])", re.IGNORECASE)
+"""Parameters in a model's name."""
+BY_LAYERS = ("llama.cpp", "hf")
+"""Engines that give whole layers to each of several devices unless they are told otherwise: llama.cpp's split mode,
+transformers' device_map (accelerate, big model inference)."""
 UNIFORM = r"uniform ([\d.]+)-([\d.]+)"
 """Lengths between two shares of the nominal ones."""
 ROUNDS_IN_STEP = 4
@@ -62,6 +70,11 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
 """Older generations of an engine, oldest first: row, first release after it (of ollama for llama.cpp), and its year."""
 BUILDS = {"llama.cpp-2024": 4400, "llama.cpp-2025": 8300}
 """First build after a generation, where releases are counted: of January 2025, of March 2026."""
+ENDS = {"llama.cpp-2025": "2026-03-10"}
+"""Day from which a generation is over, where that is in the middle of a year: one operation for delta rules, on Vulkan,
+too (llama.cpp pull request 20334)."""
+SPLIT_BY_LAYERS = "2024-01-12"
+"""Day from which llama.cpp leaves whole layers to a device by default."""
 LEAST_YEAR = 2024
 """Year to which a row without a version tells its engine's generation: several ended in that year."""
 MODEL_YEARS = {
@@ -121,7 +134,12 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     dated = re.match(r"20\d\d\b", row.get("date", ""))
     family = next((year for start, year in MODEL_YEARS.items() if model_type.startswith(start)), 0)
     year = int(dated[0]) if dated else max(device_year or 0, family)
-    return next((facts.engine(name) for name, _, since in older if 0 < year < since and since > LEAST_YEAR), newest)
+    day = row.get("date", "")
+    for name, _, since in older:
+        ended = len(day) == len(DAY) and day < ENDS.get(name, "")
+        if ended or (0 < year < since and since > LEAST_YEAR):
+            return facts.engine(name)
+    return newest
 
 
 def _known_engine(name: str, facts: Facts) -> Engine | None:
@@ -146,11 +164,18 @@ def row_lengths(row: Row) -> tuple[int, int]:
 def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
     """The weight format: as stated, else what the engine loads by default.
 
+    Files of llama.cpp in mxfp4 have 8 bits where the checkpoint, and ollama's file, have 16.
+
+    Source: llama.cpp, file type 38 (MXFP4_MOE: 12.1 GB for gpt-oss-20b of 13.8 GB). Assumes: nothing else in between.
+
     Raises:
         UnknownNameError: no such format.
     """
-    usual = OLLAMA_FORMAT if software.name.startswith("llama.cpp") else "bf16"
-    return facts.weight_format(row.get("weights") or usual)
+    local = software.name.startswith("llama.cpp")
+    stated = row.get("weights") or (OLLAMA_FORMAT if local else "bf16")
+    if local and stated.lower() == "mxfp4" and OLLAMA not in row.get("engine", "").lower():
+        stated = MXFP4_FILE
+    return facts.weight_format(stated)
 
 
 def row_cache_format(
@@ -182,7 +207,7 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
     ranks = "tp" if number(row, "tp") is not None else "replica_tp"
     tp, pp, dp = whole(row, ranks, 0), whole(row, "pp", 1), whole(row, "dp", 1)
     if not tp:
-        by_layers = software.name.startswith("llama.cpp")
+        by_layers = software.name.startswith(BY_LAYERS) and not splits_products(row, software)
         tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
     ep = whole(row, "ep", 1) if model.has_experts else 1
     if model.has_experts and dp == 1 and flag(row, "attention_dp", default=False):
@@ -190,6 +215,33 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
     shared = dp if model.has_experts and dp > 1 else 1
     layout = ServingLayout(tp=tp, pp=pp, ep=min(ep, tp * shared), dp=shared)
     return layout, max(1, gpus // (tp * pp * shared))
+
+
+def check_one_size(row: Row, model: Model, facts: Facts) -> None:
+    """Refuse a model of several sizes whose row says none: a default is that of Ollama's tags alone.
+
+    Source: Ollama, library (the tag `latest`). Assumes: the catalog has a family's other sizes, too.
+
+    Raises: SpecError: the size is not stated.
+    """
+    size, stated = SIZE.search(model.name), row.get("model", "")
+    if size is None or SIZE.search(stated) or OLLAMA in row.get("engine", "").lower():
+        return
+    family = model.name[: size.start()]
+    sizes = [name for name in facts.models.names if name.startswith(family) and SIZE.match(name[len(family) :])]
+    if len(sizes) > 1:
+        raise SpecError(f"{stated[:60]!r} has no size: {family.rstrip('-')} is published in {len(sizes)} sizes")
+
+
+def splits_products(row: Row, software: Engine) -> bool:
+    """True of a run of llama.cpp before it split models by layers.
+
+    Source: llama.cpp pull request 4766, merged on 2024-01-12: split_mode layer is the default, rows it was before.
+    Assumes: a row without a month is younger.
+    """
+    day = row.get("date", "")
+    before = day[:4] == "2023" or (len(day) == len(DAY) and day < SPLIT_BY_LAYERS)
+    return before and software.name.startswith("llama.cpp")
 
 
 @lru_cache(maxsize=256)
@@ -220,6 +272,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         raise SpecError(f"speculation {drafts[:60]!r}: not predicted, as no column says how much of it was accepted")
     gpu = row_device(row, facts)
     model = stated_model(row, facts)
+    check_one_size(row, model, facts)
     software = row_engine(row, facts, device_year=gpu.accelerator.year, model_type=model.model_type)
     layout, replicas = row_layout(row, model, software)
     pool, replicas = _row_prefill_gpus(row, layout, replicas)
@@ -397,6 +450,23 @@ def _quantity(result: ServeEstimate, quantity: str, mode: str, replicas: int) ->
     return replace(rate, value=rate.value * replicas, low=rate.low * replicas, high=rate.high * replicas)
 
 
+def median_interval(tpot: Ranged, run: FiniteRun | None) -> Ranged:
+    """The median of the times between two tokens, for the mean over requests of their times a token.
+
+    Most steps only decode, so that the median says nothing of prompts that are read meanwhile.
+
+    Source: vLLM, `vllm bench serve` (median ITL: of all intervals); LMDeploy, docs/en/benchmark/profile_generation.md
+    (percentiles of each token's latency). Assumes: the interval of the errors is that of means.
+
+    Raises: SpecError: no run is simulated, so that no single interval is known.
+    """
+    if run is None:
+        raise SpecError(f"a {MEDIAN_INTERVAL} is predicted of simulated runs alone: state requests, or fixed lengths")
+    share = run.simulated.itl_s(50.0) / run.means.tpot_s
+    bound = None if tpot.bound is None else tpot.bound * share
+    return replace(tpot, value=tpot.value * share, low=tpot.low * share, high=tpot.high * share, bound=bound)
+
+
 def predict_row(row: Row, facts: Facts) -> list[Prediction]:
     """One prediction for each quantity that the row measured, or those of its mode if it measured none."""
     measured = measured_quantities(row)
@@ -406,13 +476,17 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
         job, replicas = row_job(row, facts)
         finite = job.requests is not None
         burst = burst_requests(row, job.engine)
+        run = None
         if finite:
-            result = finite_estimate(job, _run_traffic(row, job, replicas), replicas, facts)
+            run = finite_run(job, _run_traffic(row, job, replicas), replicas, facts)
+            result = estimate(job, run.means)
         elif outgrows_cache(job):
             result = crowded_estimate(job, facts, _lengths_text(row, job))
         else:
             result = estimate(job, burst=None if burst is None else math.ceil(burst / replicas))
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
+        if row.get("tpot_reading") == MEDIAN_INTERVAL and "tpot_s" in figures:
+            figures["tpot_s"] = median_interval(figures["tpot_s"], run)
     except FlopwiseError as error:
         return [
             Prediction(id=name, unit=UNITS[q], measured=measured.get(q), skipped=str(error), quantity=q)

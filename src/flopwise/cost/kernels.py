@@ -48,6 +48,11 @@ PACKED_16 = "packed_bytes_per_s.bf16"
 KEYS = "attention_keys"
 """Name of how many keys attention over prompts handles at once, where rates are those of an engine's own kernel."""
 
+DOT = "packed_dot_s"
+"""Seconds of the whole device for one packed weight of one row, of kernels that multiply bytes one by one."""
+DOT_ROWS = 8
+"""Most rows for which those kernels are taken (llama.cpp, ggml-cuda/mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
+
 STREAMS = "grouped_streams"
 PORTED = "ported_grouped."
 """Before a precision: rate of an engine's grouped products in it over that of the device's best; without one, 1."""
@@ -237,6 +242,8 @@ def _product(
     p = way.precision
     if not p.quantised:
         compute_s = np.minimum(compute_s, matrices * _vector_s(rates, each, n, k, unpacked=way.unpacked))
+    if way.unpacked and (dot_s := rates.value.get(DOT)):
+        compute_s = np.where(each <= DOT_ROWS, np.maximum(compute_s, m * n * k * dot_s), compute_s)
     act_in = m * k * (p.act_bits / 8 if p.quantised else way.act_bytes)
     weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * matrices, way.tail)
     return compute_s, weights, act_in + m * n * way.act_bytes

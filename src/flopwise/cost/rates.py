@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 NVIDIA_FAMILIES: dict[str, str] = {
-    "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada", "9.0": "hopper",
-    "10.0": "blackwell", "10.3": "blackwell-ultra", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
+    "6.0": "gp100", "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada",
+    "9.0": "hopper", "10.0": "blackwell", "10.3": "blackwell-ultra", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
 }  # fmt: skip
 VARIANTS: dict[str, str] = {"blackwell-ultra": "blackwell"}
 """Families that are another but for a part: Blackwell Ultra doubles the exponentials, which hold attention back."""
@@ -48,7 +48,7 @@ CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s"
 """Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
 FEW_CORES = ("tpu", "npu")
 """Devices of a few large cores, whose compiled programs load one tile while they compute another."""
-OF_ENGINES = frozenset({"served_dram_frac", "library_dram_frac", "chained_frac", "experts_s"})
+OF_ENGINES = frozenset({"served_dram_frac", "library_dram_frac", "chained_frac", "experts_s", "byte_dot_cycles"})
 """Parameters of what some engines do on some devices, by definition nothing elsewhere."""
 OF_ALL = frozenset({"softmax_cycles"})
 """Parameters that hold on all devices but those of a row: where there is none, nothing stands in."""

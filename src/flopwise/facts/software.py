@@ -376,11 +376,15 @@ class Engine(Software):
     intel_matmul_frac: float = 1.0  # share of their matrix rate that its products reach there
     intel_experts_s: float = 0.0  # time a layer of experts and step there, besides `experts_s`
     delta_s: float = 0.0  # time a layer and step of a delta rule that is many small operations, besides their bytes
+    recurrent_s: float = 0.0  # host time a step of models with recurrent states, for which it does not plan ahead
     local: bool  # for one user on one machine
     composed: bool = False  # experts and recurrences are several operations, which the host launches one by one
     triton_experts: bool = False  # its experts run in Triton kernels where the device's maker has none for it
     library_rows: bool = False  # products of few rows are the library's on AMD devices other than CDNA 2 and later
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
+    copies_cache: bool = False  # each step copies the cache to append to it, and for each query head that shares it
+    dots_bytes: bool = False  # few rows are multiplied with packed weights as integers, four bytes an instruction
+    split_s: float = 0.0  # host time a device and product where ranks share nothing but products, one after another
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""
     cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product

@@ -480,9 +480,9 @@ def _run_estimate(
 ) -> ServeEstimate:
     """The estimate of the run that is asked for: all at once where neither a rate nor users are given.
 
-    Raises: SpecError, InfeasibleError: as `finite_estimate`.
+    Raises: SpecError, InfeasibleError: as `finite_run`.
     """
-    from flopwise.serving.sim.finite import finite_estimate  # noqa: PLC0415 - the simulator starts where one runs
+    from flopwise.serving.sim.finite import finite_run  # noqa: PLC0415 - the simulator starts where one runs
     from flopwise.serving.sim.source import Traffic  # noqa: PLC0415 - same
 
     inputs, outputs, count = request.input_tokens, request.output_tokens, request.requests or 1
@@ -492,7 +492,7 @@ def _run_estimate(
         input_tokens=inputs if isinstance(inputs, str) else job.input_tokens,
         output_tokens=outputs if isinstance(outputs, str) else job.output_tokens,
     )  # fmt: skip
-    return finite_estimate(job, traffic, replicas, facts, on_compile)
+    return estimate(job, finite_run(job, traffic, replicas, facts, on_compile).means)
 
 
 OUTGROWN = (

@@ -20,7 +20,18 @@ from flopwise.cost.collectives import (
     chain_s,
     reduce_scatter_s,
 )
-from flopwise.cost.kernels import KEYS, PACKED_16, PACKING, PORTED, UNPACKED, VECTOR_FRAC, Timing, pointwise_s, work_s
+from flopwise.cost.kernels import (
+    DOT,
+    KEYS,
+    PACKED_16,
+    PACKING,
+    PORTED,
+    UNPACKED,
+    VECTOR_FRAC,
+    Timing,
+    pointwise_s,
+    work_s,
+)
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import is_zero, precision
 from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Recurrence, Stack
@@ -117,6 +128,11 @@ def expert_layers(stack: Stack) -> int:
 def delta_layers(stack: Stack) -> int:
     """Layers of a stack whose recurrence follows a delta rule (Gated DeltaNet, Kimi Delta Attention)."""
     return _layers_with(stack, lambda item: isinstance(item, Recurrence) and item.kind in DELTA_RULES)
+
+
+def recurrent_layers(stack: Stack) -> int:
+    """Layers of a stack that keep a state for each sequence (Mamba, Gated DeltaNet, short convolutions)."""
+    return _layers_with(stack, lambda item: isinstance(item, Recurrence))
 
 
 def _layers_with(stack: Stack, is_one: Callable[[Item], bool]) -> int:
@@ -224,6 +240,7 @@ class Runner:
         if np.any(launched):
             waits_s = np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
             layers_s = layers_s + waits_s * launched
+        layers_s = layers_s + self.engine.recurrent_s * (recurrent_layers(stack) > 0)
         overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
             seconds=total.seconds + hops + overhead,
@@ -380,11 +397,18 @@ class Runner:
     def _as_read(self, work: Work) -> Work:
         """Decoding by kernels that know no groups: each query head reads the keys and values it shares.
 
-        Source: `grouped_decode` of data/engines.json. Assumes: nothing of it is found in the L2 cache.
+        Where a token is appended by copying what is cached, this is read and written once more; and where heads share
+        it, read again and written for each of them.
+
+        Source: `grouped_decode` and `copies_cache` of data/engines.json; transformers, cache_utils.py (torch.cat) and
+        repeat_kv. Assumes: nothing of it is found in the L2 cache.
         """
         if self.engine.grouped_decode or work.kind != "attention" or np.any(np.asarray(work.query) > 1):
             return work
-        return replace(work, kv_heads=work.heads, kv_elems=work.kv_elems * work.heads / work.kv_heads)
+        passes = shared = work.heads / work.kv_heads
+        if self.engine.copies_cache:
+            passes = 3.0 + np.where(np.asarray(shared) > 1, 2.0 * shared, 0.0)
+        return replace(work, kv_heads=work.heads, kv_elems=work.kv_elems * passes)
 
     def _fusion(self, work: Work, timing: Timing) -> Timing:
         """Norms and elementwise operations that share passes with others; eager ones repeat them.
@@ -453,6 +477,8 @@ class Runner:
         """
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
         nbytes = tokens * width * self.plain_bytes
+        if self.engine.split_s:
+            return self._split_s(items, split)
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
         rows = _row_parallel(items) - len(experts)
         seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
@@ -471,6 +497,18 @@ class Runner:
         sends = self.overlaps | (ranks > self.fabric.domain) | (self.fabric.domain >= RACK)
         spread_here = (ep == ranks) & self.engine.dispatch_kernels & sends
         return seconds + np.where(np.asarray(split.dp) > 1, np.where(spread_here, spread, joined), summed)
+
+    def _split_s(self, items: Sequence[Item], split: ServingLayout) -> Floats:
+        """Host time of the products of a layer, each of which goes from device to device.
+
+        For each of them the host copies what comes in, starts two kernels and copies the result back, and it waits for
+        all before the next product.
+
+        Source: `split_s` of data/engines.json. Assumes: experts are split as other products are.
+        """
+        products = sum(1 for i in items if isinstance(i, Linear | Experts))
+        tp = np.asarray(split.tp)
+        return np.where(tp > 1, products * self.engine.split_s * tp, 0.0)
 
     def _spread_s(self, experts: Experts, nbytes: Floats, thin: float, load: StepLoad, ep: Ints) -> Floats:
         """Tokens of `nbytes` of one rank to their experts, `thin` of it each, and back."""
@@ -510,6 +548,8 @@ def _row_parallel(items: Sequence[Item]) -> int:
 
 STARTS = ("kernel_s", "grouped_s", "attention_s", "decode_s")
 """Fixed times of kernels."""
+NO_CYCLES = 1e-6
+"""What `byte_dot_cycles` is below on devices that multiply four bytes at once."""
 NATIVE = ("NVIDIA", "Apple")
 """Vendors for whose devices engines' kernels are written first; others' run them ported."""
 
@@ -560,6 +600,8 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) 
         value["dram_frac"] *= value["served_dram_frac"]
     if engine.library_rows:
         value["dram_frac"] *= value["library_dram_frac"]
+    if engine.dots_bytes and value["byte_dot_cycles"] > NO_CYCLES and rates.clock_hz:
+        value[DOT] = value["byte_dot_cycles"] / (rates.num_sms * rates.clock_hz)
     if rates.is_host and engine.cpu_packs_once:
         value |= dict.fromkeys((*PACKING.values(), PACKED_16), 0.0)
     if rates.is_host and engine.cpu_attention_keys:

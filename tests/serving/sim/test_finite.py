@@ -11,8 +11,9 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
+from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.engine import replica
-from flopwise.serving.sim.finite import finite_estimate
+from flopwise.serving.sim.finite import finite_run
 from flopwise.serving.sim.source import Traffic
 from named import serve_job_with
 
@@ -29,11 +30,16 @@ def burst(count: int, output_tokens: int | str = 16) -> Traffic:
     return Traffic(requests=count, users=count, together=True, input_tokens=512, output_tokens=output_tokens)
 
 
+def run_estimate(job: ServeJob, traffic: Traffic, replicas: int = 1) -> ServeEstimate:
+    """The estimate of one replica by the means of a run."""
+    return estimate(job, finite_run(job, traffic, replicas, FACTS).means)
+
+
 def test_a_burst_takes_its_prompts_and_then_its_answers() -> None:
     """Eight prompts of 512 in one step of 4,096 tokens, then 15 steps of eight sequences: 128 tokens over both."""
     cost = replica(JOB, max_tokens=528).cost
     steps_s = sum(cost.seconds(batch=8, cached=8 * (513 + n)) for n in range(15))
-    found = finite_estimate(JOB, burst(8), 1, FACTS)
+    found = run_estimate(JOB, burst(8))
     assert found.tpot_s is not None
     assert found.output_tokens_per_s is not None
     assert found.tpot_s.value == pytest.approx(steps_s / 15, rel=0.02)
@@ -47,7 +53,7 @@ def test_a_burst_takes_its_prompts_and_then_its_answers() -> None:
 def test_the_longest_answer_drains_alone() -> None:
     """A burst of answers of 1 to 1,023 tokens ends with few in a step: fewer tokens a second than of 512 each."""
     job = replace(JOB, output_tokens=512, concurrency=64, requests=64)
-    alike, drawn = (finite_estimate(job, burst(64, output_tokens=n), 1, FACTS) for n in (512, "1:1023"))
+    alike, drawn = (run_estimate(job, burst(64, output_tokens=n)) for n in (512, "1:1023"))
     assert alike.output_tokens_per_s is not None
     assert drawn.output_tokens_per_s is not None
     assert 0.45 < drawn.output_tokens_per_s.value / alike.output_tokens_per_s.value < 0.75
@@ -57,7 +63,7 @@ def test_a_long_run_of_users_is_the_steady_state() -> None:
     """32 users with 100 requests each: tokens a second of the closed loop, whose users are as many."""
     job = replace(JOB, output_tokens=128, concurrency=32, requests=3200)
     traffic = Traffic(requests=3200, users=32, together=True, input_tokens="256:768", output_tokens="64:192")
-    found, steady = finite_estimate(job, traffic, 1, FACTS), estimate(replace(job, requests=None))
+    found, steady = run_estimate(job, traffic), estimate(replace(job, requests=None))
     assert found.throughput.value == pytest.approx(steady.throughput.value, rel=0.1)
     assert found.throughput.band.name.startswith("serving.throughput")
 
@@ -65,13 +71,13 @@ def test_a_long_run_of_users_is_the_steady_state() -> None:
 def test_arrivals_at_a_rate_take_their_time() -> None:
     """100 requests at 2/s take 50 s, whatever the machine could do: 2/s less the wait for the last answer."""
     traffic = Traffic(requests=100, rate=2.0, input_tokens=512, output_tokens=16)
-    found = finite_estimate(replace(JOB, concurrency=None, arrivals_per_s=2.0, requests=100), traffic, 1, FACTS)
+    found = run_estimate(replace(JOB, concurrency=None, arrivals_per_s=2.0, requests=100), traffic)
     assert 1.5 < found.requests_per_s < 2.5
 
 
 def test_replicas_share_a_run() -> None:
     """Twice the requests on two replicas: each does what one alone did."""
-    one, two = (finite_estimate(JOB, burst(8 * n), n, FACTS) for n in (1, 2))
+    one, two = (run_estimate(JOB, burst(8 * n), n) for n in (1, 2))
     assert two.requests_per_s == pytest.approx(one.requests_per_s, rel=0.02)
     assert two.ttft_s.value == pytest.approx(one.ttft_s.value, rel=0.02)
 

@@ -57,21 +57,11 @@ class FiniteRun(NamedTuple):
     simulated: SimulatedRun
 
 
-def finite_estimate(
-    job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile = None
-) -> ServeEstimate:
-    """One of `replicas` that work off `traffic` to its end: means over its requests, and its tokens over its duration.
-
-    The duration holds the first prompts, before which nothing is answered, and the drain of the longest answers, when
-    few are left to share a step. What a step takes and what bounds it are those of the steady state under this load.
-
-    Source: `finite_run`. Raises: as `finite_run`.
-    """
-    return estimate(job, finite_run(job, traffic, replicas, facts, on_compile).means)
-
-
 def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile = None) -> FiniteRun:
     """Simulate `replicas` that work off `traffic` to its end; `on_compile` is called where code is compiled first.
+
+    The duration holds the first prompts, before which nothing is answered, and the drain of the longest answers, when
+    few are left to share a step; `estimate` of the means takes a step, and what bounds it, of the steady state.
 
     Source: `flopwise.serving.sim`, run to the end; vLLM's and SGLang's serving benchmarks divide by the same duration.
     Assumes: lengths and arrivals as drawn; of a short run the mean of several draws.
