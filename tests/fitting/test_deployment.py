@@ -190,6 +190,20 @@ def test_an_engines_counters_alone_say_what_it_is(job: ServeJob, tmp_path: Path)
         assert median_figures(measured_columns(again.requests), np.arange(80)) == pytest.approx(want, rel=0.2)
 
 
+def test_a_drawn_request_takes_its_first_token_and_an_interval_for_each_further_one() -> None:
+    """Ten answers of 21 tokens at the mean, 0.5 s to the first and 0.02 s between any two."""
+    seen = Watched("vllm", "http://engine")
+    for now, done in ((0.0, 0.0), (1.0, 10.0)):
+        sizes = {"ttft": (1, 0.5), "itl": (20, 0.4), "prompt_lengths": (1, 300.0), "output_lengths": (1, 21.0)}
+        held = {name: histogram([], done * total, done * count) for name, (count, total) in sizes.items()}
+        seen.add(Reading(now, {"running": 0.0, "requests": done}, held), frozenset({"requests"}))
+    _, trace = observation(seen, None)
+    assert trace is not None
+    assert (len(trace.ttft_s), trace.ttft_s) == (10, pytest.approx(0.5))
+    assert set(trace.output) > {int(trace.output[0])}, "lengths are drawn"
+    assert trace.e2e_s == pytest.approx(0.5 + (trace.output - 1) * 0.02)
+
+
 def test_errors_left_out_are_of_stretches_that_the_constants_have_not_seen(job: ServeJob) -> None:
     """One stretch of six is twice as slow: it is what no fit to the others can say, and most of the rest is."""
     load = answered_by(moved_job(job, truth(job)), asked(480))
