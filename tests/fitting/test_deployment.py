@@ -199,7 +199,8 @@ def test_a_drawn_request_takes_its_first_token_and_an_interval_for_each_further_
         seen.add(Reading(now, {"running": 0.0, "requests": done}, held), frozenset({"requests"}))
     _, trace = observation(seen, None)
     assert trace is not None
-    assert (len(trace.ttft_s), trace.ttft_s) == (10, pytest.approx(0.5))
+    assert len(trace.ttft_s) == 10
+    assert trace.ttft_s == pytest.approx(0.5)
     assert set(trace.output) > {int(trace.output[0])}, "lengths are drawn"
     assert trace.e2e_s == pytest.approx(0.5 + (trace.output - 1) * 0.02)
 

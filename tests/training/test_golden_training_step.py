@@ -223,8 +223,8 @@ def test_layers_for_multi_token_prediction_are_trained_where_a_stack_does() -> N
     made = replace(mixture_job(), model=LATENT_MIXTURE)
     stack = replace(made.recipe.stack, trains_predictors=True)
     with_them = replace(made, recipe=replace(made.recipe, stack=stack))
-    assert (made.model.stacks[0].num_layers, made.model.stacks[0].heads) == (8, 1)
-    assert (with_them.model.stacks[0].num_layers, with_them.model.stacks[0].heads) == (8 + 2 * 2, 3)
+    assert (made.model.stacks[0].num_layers, made.model.stacks[0].output_heads) == (8, 1)
+    assert (with_them.model.stacks[0].num_layers, with_them.model.stacks[0].output_heads) == (8 + 2 * 2, 3)
     found, more = lines(made)["forward"], lines(with_them)["forward"]
     pair = (found / BATCH - EMBEDDING - HEAD_FORWARD) / 4
     joined = 2 * LIGHT * (2 * SEQ * WIDTH + WIDTH) * BF16 + 2 * SEQ * 2 * WIDTH * WIDTH / PEAK

@@ -53,7 +53,7 @@ def test_llama_3_lies_as_published() -> None:
 ])  # fmt: skip
 def test_layers_for_multi_token_prediction_come_with_a_head_of_their_own(stages: int, expected: list[int]) -> None:
     """Megatron-Bridge, deepseek_v3.py: [E, 4 d] + 14 x [4 d] + [d, mtp, loss] and so on; too many stages: as others."""
-    assert even_layers(62, stages, heads=2).tolist() == expected
+    assert even_layers(62, stages, output_heads=2).tolist() == expected
     predicting, layout = load_model("DeepSeek-V3").with_predictors(), Layout(pp=stages, dp=1)
     memory = pipeline_stages(MemoryTable(predicting, job(predicting, layout).recipe), layout)
     assert [int(stage.stop - stage.start) for stage in (memory[0], memory[-1])] == [expected[0], expected[-1]]

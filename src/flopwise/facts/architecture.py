@@ -224,7 +224,7 @@ class Stack:
         return tuple(item for kind in self.kinds for item in kind.items)
 
     @property
-    def heads(self) -> int:
+    def output_heads(self) -> int:
         """Times that a head runs: once, and once more for each layer of multi-token prediction that has one."""
         predicted = {i for i, kind in enumerate(self.kinds) if any(item.name == PREDICTED_HEAD for item in kind.items)}
         return 1 + sum(index in predicted for index in self.order)

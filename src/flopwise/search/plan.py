@@ -113,14 +113,16 @@ def plan(
 
     if workload.task in TRAINING:
         from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half is enough
-        from flopwise.search.run_job import trained_model  # noqa: PLC0415 - half is enough
+        from flopwise.search.run_job import recipes  # noqa: PLC0415 - half is enough
+        from flopwise.training.job import as_trained  # noqa: PLC0415 - half is enough
 
         draft = plan_training(
             workload, model, facts, advance, alone=alone, dearest=dearest, by_region=by_region,
             on_first=reporting(on_first), on_ranked=reporting(on_ranked),
         )  # fmt: skip
         if draft.plans:
-            model = trained_model(workload, model, draft.plans[0], facts)
+            chosen = facts.stack(draft.plans[0].layout["stack"])
+            model = as_trained(model, recipes(workload, model, chosen, facts)[0][0])
     else:
         from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
         from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough

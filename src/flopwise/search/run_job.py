@@ -12,7 +12,7 @@ from flopwise.options import OptionError, changed_options
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.spec import ANY
 from flopwise.training.goodput import DEFAULT_RELIABILITY
-from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob, as_trained
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.on_device import recipe_on
 from flopwise.training.routing import check_skew
@@ -92,11 +92,6 @@ def conditions(
     record = facts.spot(provider, accelerator)
     interrupted = replace(stated.reliability, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
     return replace(stated, reliability=interrupted, origins=(("interruptions_per_s", record.text),))
-
-
-def trained_model(workload: Resolved, model: Model, chosen: Candidate, facts: Facts) -> Model:
-    """`model` as the stack of a candidate trains it."""
-    return as_trained(model, recipes(workload, model, facts.stack(chosen.layout["stack"]), facts)[0][0])
 
 
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:

@@ -112,7 +112,7 @@ def pipeline_stages(table: MemoryTable, layout: Layout) -> list[Stage]:
             Stage(*ends, float(i == 0), float(i == most), micro_batches(1.0 * (most - i)), losses if i == most else 1.0)
             for i, ends in enumerate(pairwise(edges))
         ]
-    spare = left_to_heads(layers, pp, table.model.stacks[0].heads)
+    spare = left_to_heads(layers, pp, table.model.stacks[0].output_heads)
     each, left = (layers + spare) // pp, (layers + spare) % pp
     uneven = bool(left.any())
     zero = np.zeros_like(pp)
@@ -358,7 +358,7 @@ class StageMemory:
             whole = self.row.chunks_keep_bytes
             per_entry = whole + max(per_entry - whole, 0.0) / chunks
         tokens = self.micro_batch * (self.recipe.seq_len * per_entry) * self.context_share
-        loss: Floats = tokens * (self.table.model.stacks[0].heads * self._at("vocabulary"))
+        loss: Floats = tokens * (self.table.model.stacks[0].output_heads * self._at("vocabulary"))
         if not self.row.sharded_loss_bytes:
             return loss
         parts = (np.asarray(self.layout.tp) > 1) * (self.row.sharded_loss_bytes / self.row.loss_bytes)

@@ -26,31 +26,32 @@ class Partial(NamedTuple):
     first: int = 0
 
 
-def left_to_heads(layers: int, stages: Ints, heads: int) -> Ints:
-    """Layers that the last stage leaves to its `heads`, where layers for multi-token prediction have heads, too.
+def left_to_heads(layers: int, stages: Ints, output_heads: int) -> Ints:
+    """Layers that the last stage leaves to its `output_heads`, where layers for multi-token prediction have heads, too.
 
     Source: Megatron-Bridge, recipes/deepseek/deepseek_v3.py: of 61 layers and one more for prediction the last of 16
     stages has two, those before it four; of 8 stages six and eight.
     Assumes: a head counts as a layer; none is left where stages are as short as that.
     """
-    if heads == 1:
+    if output_heads == 1:
         return 0
     stages = np.asarray(stages)
-    spare: NDArray[np.int64] = np.where((stages > 1) & ((layers + heads) // stages >= heads), heads, 0)
+    enough = (layers + output_heads) // stages >= output_heads
+    spare: NDArray[np.int64] = np.where((stages > 1) & enough, output_heads, 0)
     return spare
 
 
-def even_layers(layers: int, stages: int, heads: int = 1) -> NDArray[np.int64]:
+def even_layers(layers: int, stages: int, output_heads: int = 1) -> NDArray[np.int64]:
     """Layers of each of `stages`, as even as whole layers allow.
 
     What is left over goes to the stages in the middle, then to the first, never to the last, which has the head. Where
-    layers with embedding and head divide, each of these so counts as a layer. Of several `heads` all do.
+    layers with embedding and head divide, each of these so counts as a layer. Of several `output_heads` all do.
 
     Source: `left_to_heads`; Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-LM splits evenly, or counts
     the ends (account_for_embedding_in_pipeline_split); Llama 3 (arXiv:2407.21783) section 3.3.2.
     Assumes: whole layers.
     """
-    spare = int(left_to_heads(layers, stages, heads))
+    spare = int(left_to_heads(layers, stages, output_heads))
     each, left = divmod(layers + spare, stages)
     sizes = np.full(stages, each)
     sizes[[*range(1, stages - 1), 0][:left]] += 1
@@ -120,15 +121,15 @@ def stage_layer_counts(
     pp: int,
     sizes: tuple[int, ...] = (),
     some: Partial | None = None,
-    heads: int = 1,
+    output_heads: int = 1,
 ) -> NDArray[np.float64]:
     """Layers of each kind on each stage, (pp, kinds); with `some` first those kept, then those computed again.
 
-    `sizes`: layers of each stage; as `even_layers` has them beside `heads` where none are given.
+    `sizes`: layers of each stage; as `even_layers` has them beside `output_heads` where none are given.
 
     Source and assumptions: `even_layers`, `recomputed_layers`.
     """
-    edges = np.concatenate([[0], np.cumsum(sizes or even_layers(len(order), pp, heads))])
+    edges = np.concatenate([[0], np.cumsum(sizes or even_layers(len(order), pp, output_heads))])
     labels = np.asarray(order, dtype=np.intp)
     if some is not None:
         labels, num_kinds = labels + num_kinds * recomputed_layers(edges, some), 2 * num_kinds
@@ -147,7 +148,7 @@ def stage_weights(
     degrees: tuple[int, ...],
     sizes: tuple[int, ...] = (),
     some: Partial | None = None,
-    heads: int = 1,
+    output_heads: int = 1,
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """The counts of each block on each distinct stage, (stages, blocks), and the first stage of each pipeline degree.
 
@@ -157,7 +158,7 @@ def stage_weights(
     for pp in degrees:
         ends = np.zeros((pp, 2))
         ends[0, 0], ends[-1, 1] = 1.0, 1.0
-        counts = stage_layer_counts(order, num_kinds, pp, sizes, some, heads)
+        counts = stage_layer_counts(order, num_kinds, pp, sizes, some, output_heads)
         rows, _ = np.unique(np.hstack([counts, ends]), axis=0, return_index=True)  # without an index it loads numpy.ma
         stages.append(np.column_stack([rows[:, -2], rows[:, :-2], rows[:, -1]]))
     return np.concatenate(stages), np.cumsum([0, *map(len, stages[:-1])])

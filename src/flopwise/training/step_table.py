@@ -159,7 +159,8 @@ def step_table(
     kernels = kernels[: len(shared)] if kernels else [model_kernels(split, context) for context in shared]
     loaded = [_block_times(split, *each) for each in zip(shared, kernels, strict=True)]
     lines = _block_lines(loaded, recipe, rates.value["train_contention"])
-    weights, starts = stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes, None, stack.heads)
+    kinds, deep = len(stack.kinds), tuple(degrees.tolist())
+    weights, starts = stage_weights(stack.order, kinds, deep, sizes, output_heads=stack.output_heads)
     most = with_first(heaviest, starts, weights)
     if like is not None:
         dense, expert, still = like.dense_params, like.expert_params, like.frozen_bytes
@@ -365,9 +366,9 @@ def _mode_sums(
         blocks = lines
         if some is not None:
             blocks = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
-        weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some, stack.heads)
+        weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some, stack.output_heads)
         stages.append(_heaviest_parts(weights, starts, blocks[:, :, :-1], lines.shape[2] - BESIDE))
-        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some, stack.heads).sum(axis=0)
+        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some, stack.output_heads).sum(axis=0)
         whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
     heaviest_stage, model = np.concatenate(stages, axis=1), np.concatenate(whole)
     stage_s, model_s = heaviest_stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
