@@ -14,7 +14,8 @@ from flopwise.cost.collectives import all_to_all_s
 from flopwise.cost.rates import rates
 from flopwise.cost.spec import with_power_limit
 from flopwise.cost.sustained import (
-    MEMORY_POWER_FRAC,
+    MEMORY_POWER,
+    bandwidth_frac,
     clock_frac,
     full_rate_power,
     grouped_kernel,
@@ -101,10 +102,11 @@ def test_the_clock_follows_the_mean_power_of_all_kernels() -> None:
     1.2: power falls as the square of the clock, so 1.2 c^2 = 1. With 0.8 of the time in products, 0.96 + 0.1 = 1.06 at
     the boost clock; at a clock c they take 0.8 / c, so that 0.96 c + 0.1 = 0.2 + 0.8 / c.
     """
-    assert MEMORY_POWER_FRAC == 0.5
-    assert clock_frac(1.5, 0.5, 0.5 * 0.8, 0.5, 0.5) == 1.0
-    assert clock_frac(1.5, 0.5, 0.8, 1.0, 0.0) == pytest.approx((1 / 1.2) ** 0.5)
-    c = clock_frac(1.5, 0.5, 0.8 * 0.8, 0.8, 0.2)
+    memory = H100.value[MEMORY_POWER]
+    assert memory == 0.5
+    assert clock_frac(1.5, 0.5, 0.5 * 0.8, 0.5, 0.5, memory) == 1.0
+    assert clock_frac(1.5, 0.5, 0.8, 1.0, 0.0, memory) == pytest.approx((1 / 1.2) ** 0.5)
+    c = clock_frac(1.5, 0.5, 0.8 * 0.8, 0.8, 0.2, memory)
     assert 0.96 * c + 0.1 == pytest.approx(0.2 + 0.8 / c, rel=1e-4)
     assert c < 1
 
@@ -128,8 +130,40 @@ def test_kernels_under_a_power_limit_lose_the_clock_that_training_loses() -> Non
     assert frac < 0.95
     assert slower.matmul_flops_per_s("bf16") == pytest.approx(frac * H100.matmul_flops_per_s("bf16"))
     assert slower.value["attention_frac"] == pytest.approx(frac * H100.value["attention_frac"])
-    assert slower.read_bytes_per_s == H100.read_bytes_per_s
+    assert slower.read_bytes_per_s == H100.read_bytes_per_s  # decoding draws 385 W: 70 idle, half of the other 630
     assert limited_rates(H100) is H100
+
+
+@pytest.mark.parametrize(("watts", "share"), [(300, 0.868), (350, 0.951), (400, 0.989), (450, 0.999), (500, 1.0)])
+def test_one_stream_on_a_limited_card_keeps_the_rate_that_was_measured(watts: float, share: float) -> None:
+    """Light-Heart-Labs, MMBT hardware-tests (2026-04-29), phase 1b: 72.1 tokens/s at 600 W, 62.6 at 300 W."""
+    limited, _ = with_power_limit(FACTS.accelerator("RTX PRO 6000 Blackwell"), watts)
+    assert bandwidth_frac(rates(limited)) == pytest.approx(share, abs=0.02)
+
+
+def test_bandwidth_under_a_limit_is_over_that_of_a_card_that_its_own_limit_slows() -> None:
+    """By hand: an RTX 3090 is made for 350 W, 35 of them idle; reads would draw 1.48 x 315 = 466 W more.
+
+    As made 315 / 466 = 0.676: 1 - 1.3 x 0.324^3 = 0.956. At 220 W 185 / 466 = 0.397, below half: 0.397 / 0.6 = 0.661.
+    Measured at 230 W of 350: 0.66 to 0.69 (club-3090, docs/HARDWARE.md).
+    """
+    chip = FACTS.accelerator("RTX 3090")
+    limited = rates(with_power_limit(chip, 220)[0])
+    share = 0.3968 / 0.6 / (1 - 1.3 * (1 - 1 / 1.48) ** 3)
+    assert bandwidth_frac(limited) == pytest.approx(share, rel=1e-3)
+    assert limited_rates(limited).read_bytes_per_s == pytest.approx(share * rates(chip).read_bytes_per_s, rel=1e-3)
+    trained = training_rates(limited, FACTS.stack("megatron-te"))
+    assert trained.read_bytes_per_s == pytest.approx(share * rates(chip).read_bytes_per_s, rel=1e-3)
+    assert bandwidth_frac(rates(chip)) == 1.0
+
+
+@pytest.mark.parametrize(("name", "watts", "share"), [("RTX 3090", 250, 0.863), ("RTX 5090", 400, 0.839)])
+def test_prompts_on_a_limited_card_keep_the_rate_that_was_measured(name: str, watts: float, share: float) -> None:
+    """club-3090, docs/HARDWARE.md, prefill-heavy: 907 of 1,051 tokens/s, 247 of 295."""
+    chip = FACTS.accelerator(name)
+    clock = products_clock_frac(rates(with_power_limit(chip, watts)[0]))
+    assert clock == pytest.approx(share, abs=0.05)
+    assert products_clock_frac(rates(chip)) == 1.0
 
 
 def test_scans_run_at_half_the_rate_of_flash_attention_2() -> None:

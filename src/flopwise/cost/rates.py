@@ -50,8 +50,9 @@ FEW_CORES = ("tpu", "npu")
 """Devices of a few large cores, whose compiled programs load one tile while they compute another."""
 OF_ENGINES = frozenset({"served_dram_frac", "library_dram_frac", "chained_frac", "experts_s", "byte_dot_cycles"})
 """Parameters of what some engines do on some devices, by definition nothing elsewhere."""
-OF_ALL = frozenset({"softmax_cycles"})
-"""Parameters that hold on all devices but those of a row: where there is none, nothing stands in."""
+OF_ALL = frozenset({"softmax_cycles", "memory_power_frac"})
+"""Parameters that hold on all devices but those of a row, and those that count under a power limit alone: where there
+is none, nothing is said of what stands in."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
 
@@ -225,7 +226,7 @@ def resolve_parameters(
         values[name] = parameter.value
         if parameter.profile:
             measured.setdefault(parameter.profile, []).append(name)
-        nothing = parameter.scope == "any" and name in OF_ENGINES | OF_ALL
+        nothing = name in OF_ALL or (parameter.scope == "any" and name in OF_ENGINES)
         differs = calibration.scopes[name] != ("any",) and not nothing  # else one value for all
         if differs and lent(parameter.scope, scopes) and not name.startswith(OF_TRAINING):
             borrowed.setdefault(parameter.scope, []).append(name)

@@ -213,7 +213,8 @@ def with_power_limit(chip: Accelerator, watts: float) -> tuple[Accelerator, tupl
             f"power limit {watts:g} W is out of range for {chip.name}; allowed: {made_for / 4:g} to {made_for:g} W"
         )
     note = (
-        f"power limit of {watts:g} W ({chip.name} is made for {made_for:g} W): products run at the clocks that fit it"
+        f"power limit of {watts:g} W ({chip.name} is made for {made_for:g} W): products run at the clocks that fit it, "
+        "and memory is read as fast as these allow"
     )
     return replace(chip, tdp_w=watts, made_for_w=made_for), (note,)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RATES_OF_PRODUCTS = "matmul_frac."
 FULL_RATE = "matmul_frac.bf16"
+BANDWIDTH = "dram_frac"
 POWER = "full_rate_power"
 """What `training_rates` adds to a device's figures: `full_rate_power`."""
 ATTENTION = {
@@ -52,9 +53,12 @@ BACKWARD_RATE = 0.8
 FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
 
 
-MEMORY_POWER_FRAC = 0.5
-"""Power of kernels that wait for memory over what the limit leaves beside the idle draw: LLM inference draws up to the
-limit in its prompt phase and about half to two thirds of it in its token phase (POLCA, arXiv 2308.12908, section 4)."""
+MEMORY_POWER = "memory_power_frac"
+"""Parameter: power of kernels that wait for memory, at the boost clock, over what a device's own limit leaves beside
+its idle draw."""
+PRODUCTS_POWER_FRAC = 0.9
+"""Least power of matrix products over the limit that a device is made for: of 0.8 to 1 it keeps the prompt rates of an
+RTX 5090 at 400 of 575 W (0.84) and of an RTX 3090 at 250 of 350 W (0.86), club-3090's docs/HARDWARE.md (2026)."""
 CLOCK_ROUNDS = 5
 """Steps of `clock_frac` to its fixed point, which each brings closer by the share of kernels that wait for memory."""
 
@@ -62,7 +66,8 @@ CLOCK_ROUNDS = 5
 def full_rate_power(rates: Rates) -> float:
     """Power of the matrix units at their peak rate over the limit less the idle draw; 0 if unknown.
 
-    Lower precisions do as many more operations as each of them takes less, so one figure serves all.
+    Lower precisions do as many more operations as each of them takes less, so one figure serves all. Under a limit
+    below the one that the device is made for, at least `PRODUCTS_POWER_FRAC` of that one.
 
     Source: datasheets; energies and idle draw calibrated. Assumes: energy goes with operations, zeros or not.
     """
@@ -70,22 +75,25 @@ def full_rate_power(rates: Rates) -> float:
     if not rates.tdp_w or peak is None:
         return 0.0
     left = rates.tdp_w * (1.0 - rates.value["train_idle_frac"])
-    return peak * rates.value["train_joules_per_flop"] / left
+    least = PRODUCTS_POWER_FRAC * rates.made_for_w / rates.tdp_w if rates.made_for_w else 0.0
+    return max(least, peak * rates.value["train_joules_per_flop"] / left)
 
 
-def clock_frac(power: Floats, exponent: Floats, peak_s: Floats, clocked_s: Floats, other_s: Floats) -> Floats:
+def clock_frac(
+    power: Floats, exponent: Floats, peak_s: Floats, clocked_s: Floats, other_s: Floats, memory_power: Floats
+) -> Floats:
     """Share of the boost clock at which the mean power of some kernels fits the limit; broadcasts.
 
     `power`: as `full_rate_power`. `peak_s`: seconds of all operations at the peak rate; `clocked_s`: what the kernels
-    that compute take at the boost clock; `other_s`: what those take that wait for memory. Where the limit is exceeded,
-    clock and voltage fall together: power of the matrix units falls as the clock to the power of 1 / `exponent`, and
-    they take longer, which spreads it over more time.
+    that compute take at the boost clock; `other_s`: what those take that wait for memory, which draw `memory_power` of
+    what the limit leaves. Where the limit is exceeded, clock and voltage fall together: power of the matrix units falls
+    as the clock to the power of 1 / `exponent`, and they take longer, which spreads it over more time.
 
     Source: dynamic power is C V^2 f (Weste and Harris, CMOS VLSI Design, chapter 5); NVIDIA's software power cap
     lowers clocks to keep the mean power below the limit (nvidia-smi manual, clocks_event_reasons.sw_power_cap).
     Assumes: the mean is over many layers; memory keeps its clock.
     """
-    spread_s = (1.0 - MEMORY_POWER_FRAC) * other_s
+    spread_s = np.maximum(0.0, 1.0 - memory_power) * other_s
     drawn_s = np.maximum(power * peak_s, 1e-300)
     clock: Floats = 1.0
     for _ in range(CLOCK_ROUNDS):
@@ -96,7 +104,29 @@ def clock_frac(power: Floats, exponent: Floats, peak_s: Floats, clocked_s: Float
 def products_clock_frac(rates: Rates) -> float:
     """`clock_frac` of matrix products alone, one after the other. Source and assumptions: as there."""
     power, exponent = full_rate_power(rates), rates.value["train_clock_exponent"]
-    return float(clock_frac(power, exponent, rates.value[FULL_RATE], 1.0, 0.0))
+    return float(clock_frac(power, exponent, rates.value[FULL_RATE], 1.0, 0.0, 0.0))
+
+
+def bandwidth_frac(rates: Rates) -> float:
+    """Bandwidth of kernels that wait for memory under a power limit, over that of the device as made; 1 without one.
+
+    Cores issue the loads, so the clock that fits the limit is felt before memory waits for power. Down to half of the
+    power that such kernels draw at the boost clock (`MEMORY_POWER`) the rate is 1 - 1.3 (1 - power)^3; below that it
+    follows the power.
+
+    Source: an RTX PRO 6000 at 300 to 600 W under one stream of vLLM draws 511 W and keeps 0.87, 0.95 and 0.99 at 300,
+    350 and 400 W (Light-Heart-Labs, MMBT hardware-tests, 2026-04-29). Assumes: the limit holds all the time.
+    """
+    if rates.made_for_w is None or not rates.tdp_w:
+        return 1.0
+    idle_w = rates.made_for_w * rates.value["train_idle_frac"]
+    drawn_w = (rates.made_for_w - idle_w) * rates.value[MEMORY_POWER]
+
+    def reached_frac(watts: float) -> float:
+        power = min(1.0, (watts - idle_w) / drawn_w)
+        return min(1.0 - 1.3 * (1.0 - power) ** 3, 5.0 / 3.0 * power)
+
+    return reached_frac(rates.tdp_w) / reached_frac(rates.made_for_w)
 
 
 LIMITED = (RATES_OF_PRODUCTS, "attention_frac", "latent_prefill_frac")
@@ -106,13 +136,14 @@ LIMITED = (RATES_OF_PRODUCTS, "attention_frac", "latent_prefill_frac")
 def limited_rates(rates: Rates) -> Rates:
     """`rates` of kernels alone, as they are under a power limit; unchanged where there is none.
 
-    Source: `products_clock_frac` under the limit, over that of the device as made, with which kernels were measured.
-    Assumes: memory keeps its clock; kernels that wait for memory stay within the limit.
+    Source: `products_clock_frac` under the limit, over that of the device as made, with which kernels were measured;
+    `bandwidth_frac`. Assumes: memory keeps its clock.
     """
     if rates.made_for_w is None:
         return rates
-    frac = products_clock_frac(rates) / products_clock_frac(replace(rates, tdp_w=rates.made_for_w))
+    frac = products_clock_frac(rates) / products_clock_frac(replace(rates, tdp_w=rates.made_for_w, made_for_w=None))
     slower = {name: value * frac for name, value in rates.value.items() if name.startswith(LIMITED)}
+    slower[BANDWIDTH] = rates.value[BANDWIDTH] * bandwidth_frac(rates)
     return replace(rates, value={**rates.value, **slower})
 
 
@@ -147,6 +178,7 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
     latent = value["latent_prefill_frac"] / value["attention_frac"]
     changed |= {
         POWER: full_rate_power(rates),
+        BANDWIDTH: value[BANDWIDTH] * bandwidth_frac(rates),
         "attention_frac": flash,
         "latent_prefill_frac": flash * min(1.0, latent),
         "grouped_frac": value[f"train_grouped_frac.{grouped}"],

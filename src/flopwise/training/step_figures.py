@@ -10,7 +10,7 @@ import numpy as np
 from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import precision
-from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, MEMORY_POWER_FRAC
+from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, MEMORY_POWER
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
 from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
@@ -78,8 +78,7 @@ class TrainingDevice(Device):
             if self.chip.host_w is not None:
                 what = "of the module's limit, for a CPU that waits"
                 inputs.append(assumption(f"{self.chip.name} power of its CPU", self.chip.host_w, "W", what))
-            source = "POLCA (arXiv 2308.12908) section 4"
-            inputs.append(fact("power of memory-bound kernels", MEMORY_POWER_FRAC, "frac", source=source))
+            inputs.append(self.parameter(MEMORY_POWER))
             text = f"{KERNEL}: mean power of a micro-batch's kernels, idle draw and operations, within the power limit"
             self._known["clock"] = term("sustained clock", self.clock_frac, "frac", text, *inputs)
         return self._known["clock"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import POWER, clock_frac, grouped_kernel, training_rates
+from flopwise.cost.sustained import MEMORY_POWER, POWER, clock_frac, grouped_kernel, training_rates
 from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
 from flopwise.ops.flops import runs, stack_shape
@@ -271,7 +271,7 @@ def at_sustained_clock(stack: Stack, blocks: Sequence[BoostedKernels], rates: Ra
     forward_s: Floats = sum(count * block.whole.forward_s for count, block in each)
     clocked_s: Floats = sum(count * block.clocked.forward_s for count, block in each)
     power, exponent = rates.value[POWER], rates.value["train_clock_exponent"]
-    clock = clock_frac(power, exponent, peak_s, clocked_s, forward_s - clocked_s)
+    clock = clock_frac(power, exponent, peak_s, clocked_s, forward_s - clocked_s, rates.value[MEMORY_POWER])
     return [block.at(clock) for block in blocks]
 
 
