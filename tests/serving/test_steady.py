@@ -163,6 +163,25 @@ def test_formats_and_the_units_they_run_on() -> None:
     assert 4 < layer_weight_bits(LLAMA, "awq") < 4.6
 
 
+def test_formats_of_experts_leave_attention_in_16_bits() -> None:
+    """By hand: MXFP4 is 4 bits and an 8-bit scale for 32 weights, 4.25; gpt-oss keeps the rest in bf16."""
+    model, b200 = load_model("gpt-oss-120b"), cluster(FACTS.accelerator("B200"))
+    job = serve_job_with(model=model, cluster=b200, weights="mxfp4", input_tokens=512, output_tokens=64, concurrency=4)
+    load = StepLoad(decode_batch=4.0, decode_context=512.0)
+    kernels = {k.work.name: k for k in runner(job).kernels_of(model.stacks[0].kinds[0].items, load, ONE, inside=True)}
+    assert kernels["attention/o_proj"].weight_bits == kernels["router"].weight_bits == 16
+    assert kernels["attention/o_proj"].dtype == "bf16"
+    experts = kernels["experts/down_proj"]
+    assert experts.weight_bits == pytest.approx(4.25, rel=0.01)
+    assert experts.dtype == "w4a8_mxfp4_mxfp8"  # Blackwell multiplies 8-bit activations by them
+    path = product_path(model, "mxfp4", H100.rates)
+    assert path.dtype == "int4_wo"
+    assert path.note is not None
+    assert "no fp4 units" in path.note  # though it has those for 8 bits
+    assert path.wide >= {"attention", "router"}
+    assert not product_path(LLAMA, "awq", H100.rates).wide & {"attention", "mlp"}
+
+
 def test_encoders_answer_in_one_pass() -> None:
     bert = load_model("bert-base-uncased")
     result = estimate(serve_job_with(model=bert, cluster=H100, input_tokens=128, output_tokens=1, concurrency=8))

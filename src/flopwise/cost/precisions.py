@@ -16,6 +16,7 @@ class Precision(NamedTuple):
     unpacked: bool  # weights are unpacked to 16 bits before they are multiplied
     trains: bool = False  # training stacks have it
     grouped: str = ""  # the first kind of grouped kernel (fused, fused-fp8) that multiplies it in one piece
+    narrow: str = ""  # datasheet rate that a device must have to take the narrower operand, where the two differ
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -33,7 +34,7 @@ PRECISIONS: dict[str, Precision] = {
         "fp8", "fp8_block", 8.25, 8.002, quantised=True, unpacked=False, trains=True, grouped="fused-fp8"
     ),
     "mxfp8": Precision("fp8", "fp8", 8.25, 8.25, quantised=True, unpacked=False, trains=True, grouped="fused"),
-    "w4a8_mxfp4_mxfp8": Precision("fp8", "fp8", 8.25, 4.25, quantised=True, unpacked=False),
+    "w4a8_mxfp4_mxfp8": Precision("fp8", "fp8", 8.25, 4.25, quantised=True, unpacked=False, narrow="fp4"),
     "nvfp4": Precision("fp4", "nvfp4", 4.5, 4.5, quantised=True, unpacked=False, trains=True, grouped="fused"),
     "mxfp4": Precision("fp4", "nvfp4", 4.25, 4.25, quantised=True, unpacked=False),
 }

@@ -189,6 +189,7 @@ class Runner:
     engine: Engine
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.precisions.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
+    wide: frozenset[str] = frozenset()  # parts of the layers (attention, router ...) whose weights stay in 16 bits
     kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
@@ -448,9 +449,9 @@ class Runner:
         return timing._replace(seconds=np.maximum(np.minimum(least, timing.seconds), timing.seconds - hidden_s))
 
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
-        if inside and work.kind in {"matmul", "grouped"}:
+        if inside and work.kind in {"matmul", "grouped"} and work.name.split("/")[0] not in self.wide:
             return self.dtype, self.weight_bits
-        if work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
+        if not inside and work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
         return self.other_dtype, 8.0 * self.plain_bytes
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
 
 
+WIDE = 0.99
+"""Share of their bytes in 16 bits from which the weights of a part are as they were."""
+
+
 class ComputePath(NamedTuple):
     """The execution of a format: precision of the products, bits of a weight in the layers, and assumptions."""
 
@@ -23,6 +27,7 @@ class ComputePath(NamedTuple):
     weight_bits: float
     note: str | None
     head_bits: float = 16.0  # of a weight of the head
+    wide: frozenset[str] = frozenset()  # parts of the layers whose weights stay in 16 bits
 
 
 @lru_cache(maxsize=512)
@@ -34,14 +39,35 @@ def layer_weight_bits(model: Model, form: WeightFormat) -> float:
     """
     if _plain(form):
         return precision(form.computes).weight_bits
-    stack = model.stacks[0].name
-    whole = weight_groups(model, BF16)
-    mine = weight_groups(model, form)
-    inside = [path for path in whole if path.startswith(f"{stack}/") and path.count("/") > 1 and path in mine]
-    plain = sum(whole[path] for path in inside)
+    parts = _bytes_by_part(model, form).values()
+    plain = sum(whole for whole, _ in parts)
     if not plain:
         return 8.0 * weight_bytes(model, form) / max(1, parameters(model))
-    return 16.0 * sum(mine[path] for path in inside) / plain
+    return 16.0 * sum(mine for _, mine in parts) / plain
+
+
+def _bytes_by_part(model: Model, form: WeightFormat) -> dict[str, tuple[float, float]]:
+    """Bytes of the parts of the first stack's layers (attention, experts ...): in 16 bits, and in the format."""
+    stack, parts = model.stacks[0].name if model.stacks else "", dict[str, tuple[float, float]]()
+    mine = weight_groups(model, form)
+    for path, size in weight_groups(model, BF16).items():
+        if path.startswith(f"{stack}/") and path.count("/") > 1 and path in mine:
+            whole, narrow = parts.get(part := path.split("/")[2], (0.0, 0.0))
+            parts[part] = (whole + size, narrow + mine[path])
+    return parts
+
+
+@lru_cache(maxsize=512)
+def product_weights(model: Model, form: WeightFormat) -> tuple[float, frozenset[str]]:
+    """Mean bits of a weight of the layers that the format shortens, and the parts of the layers that it leaves alone.
+
+    Source: tensor by tensor, `flopwise.ops.weights`: formats of experts alone leave attention in 16 bits.
+    Assumes: products of a part read their weights at one width.
+    """
+    parts = {} if _plain(form) else _bytes_by_part(model, form)
+    wide = frozenset(part for part, (whole, mine) in parts.items() if mine > WIDE * whole)
+    whole, mine = (sum(sizes[n] for part, sizes in parts.items() if part not in wide) for n in (0, 1))
+    return (16.0 * mine / whole, wide) if whole else (layer_weight_bits(model, form), frozenset())
 
 
 @lru_cache(maxsize=512)
@@ -62,11 +88,12 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
 
     Formats that quantise activations use the low-precision units where there are any; others are unpacked to 16 bits.
 
-    Source: engines' kernels (vLLM and TensorRT-LLM quantisation tables).
+    Source: engines' kernels (vLLM and TensorRT-LLM quantisation tables; TensorRT-LLM's W4A8_MXFP4_MXFP8 and SGLang's
+    flashinfer_mxfp4 quantise activations to 8 bits where there are units for 8 by 4).
     Assumes: a device without the units runs the format weight-only, as Marlin kernels do for fp8.
     Raises: MissingFactError: no kernels for it run on so old a device.
     """
-    wanted, bits = form.computes, layer_weight_bits(model, form)
+    wanted, (bits, wide) = form.computes, product_weights(model, form)
     stand_in = substitute("bf16", rates)
     if _plain(form):
         return ComputePath(wanted, bits, rates.substitution_note(wanted))
@@ -75,17 +102,19 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
             f"{rates.name}: no kernels for {form.name} weights run on devices without bf16 units (before compute "
             f"capability 8.0); use fp16, int8, gptq or awq"
         )
-    if wanted and precision(wanted).peak in rates.peak:
-        return ComputePath(wanted, bits, None)
+    needed = [unit for unit in (precision(wanted).peak, precision(wanted).narrow) if unit] if wanted else []
+    missing = next((unit for unit in needed if unit not in rates.peak), None)
+    if wanted and missing is None:
+        return ComputePath(wanted, bits, None, wide=wide)
     note = None
     if wanted:
         note = (
-            f"{rates.name} has no {precision(wanted).peak} units: {form.name} weights are only stored in that "
+            f"{rates.name} has no {missing} units: {form.name} weights are only stored in that "
             "format, and products run in 16 bits"
         )
     elif stand_in is not None:
         note = f"{rates.name} has no bf16 units: {form.name} weights are unpacked and multiplied in {stand_in}"
-    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, form))
+    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, form), wide)
 
 
 def substitute(dtype: str, rates: Rates) -> str | None:

@@ -60,7 +60,7 @@ class EngineClock:
         path = product_path(self.model, self.weights, self.cluster.rates)
         return Runner(
             model=model or self.model, rates=self.cluster.rates, fabric=self.cluster.fabric, engine=self.engine,
-            dtype=path.dtype, weight_bits=path.weight_bits, kv_dtype=self.kv_dtype,
+            dtype=path.dtype, weight_bits=path.weight_bits, wide=path.wide, kv_dtype=self.kv_dtype,
         )  # fmt: skip
 
     def pass_s(
