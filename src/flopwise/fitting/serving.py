@@ -42,6 +42,10 @@ LABELS = {"output_tokens_per_s": "throughput", "tpot_s": "TPOT", "ttft_s": "TTFT
 
 GRAPHS = ("vllm", "vllm-2025", "sglang", "sglang-2025", "lmdeploy", "tgi", "tensorrt-llm")
 """Servers of today: steps captured in graphs, the host at work on the next step while the device is on this one."""
+AHEAD = ("vllm", "sglang", "sglang-2025", "tensorrt-llm")
+"""Those of them that plan a step while the one ahead runs (`plans_ahead` of data/engines.json): the device waits for
+less of what each sequence takes."""
+WAITING = tuple(name for name in GRAPHS if name not in AHEAD)
 OLD_VLLM = ("vllm-v0", "vllm-2024", "vllm-2023")
 BATCH = (*OLD_VLLM, "deepspeed-mii")
 """Python between steps, which the device waits for."""
@@ -59,8 +63,8 @@ CONSTANTS = (
     _engine("experts_s", ("vllm-2025", *OLD_VLLM), 50e-6, 1e-6, 4e-4, 1.0),
     _engine("step_s", (*GRAPHS, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
-    _engine("sequence_s", GRAPHS, 5e-6, 0.1e-6, 2e-4, 1.0),
-    _engine("sequence_s", BATCH, 30e-6, 1e-6, 4e-4, 1.0),
+    _engine("sequence_s", AHEAD, 5e-6, 0.1e-6, 2e-4, 1.0),
+    _engine("sequence_s", (*BATCH, *WAITING), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("request_s", (*GRAPHS, *OLD_VLLM), 10e-3, 1e-3, 0.3),
     _engine("request_s", TRT, 15e-3, 2e-3, 0.3),
     _engine("launch_s", (*GRAPHS, *BATCH), 5e-5, 5e-6, 3e-4),
