@@ -16,6 +16,7 @@ import numpy as np
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import families, lent, precision
+from flopwise.cost.sustained import MEMORY_POWER, limited_rates
 from flopwise.provenance import Figure, assumption, calibration, fact, setting, term
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ class Device:
     def __init__(self, cluster: Cluster, reached: Rates | None = None, reached_source: str = "") -> None:
         """Look nothing up yet; `reached`: the rates of a program that reaches less than the device, and who says so."""
         self.cluster, self.chip, self.rates = cluster, cluster.accelerator, cluster.rates
-        self._reached, self._reached_source = reached or cluster.rates, reached_source
+        self._limited = limited_rates(cluster.rates)
+        self._reached, self._reached_source = reached or self._limited, reached_source
         self._known: dict[str, Figure] = {}
 
     def datasheet(self, field: str, unit: str) -> Figure:
@@ -128,25 +130,28 @@ class Device:
         key = f"rate {dtype}"
         if key not in self._known:
             peak, fraction = self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(f"matmul_frac.{_rate_of(dtype)}")
-            value, program = self.rates.matmul_flops_per_s(dtype), self._reached.matmul_flops_per_s(dtype)
-            self._known[key] = self._rate_figure(f"{dtype} rate", "FLOP/s", value, program, peak, fraction)
+            values = [each.matmul_flops_per_s(dtype) for each in (self.rates, self._limited, self._reached)]
+            self._known[key] = self._rate_figure(f"{dtype} rate", "FLOP/s", values, [peak, fraction])
         return self._known[key]
 
-    def _rate_figure(
-        self, name: str, unit: str, value: Floats, program: Floats, peak: Figure, fraction: Figure
-    ) -> Figure:
-        """A sustained rate, and what of it the program reaches."""
-        inputs, share = [peak, fraction], number(program) / number(value)
-        if abs(share - 1.0) > _SAME_RATE:
-            inputs.append(fact(f"the program's share of the {name}", share, "", source=self._reached_source))
-        return term(f"achieved {name}", number(program), unit, " x ".join(one.name for one in inputs), *inputs)
+    def _rate_figure(self, name: str, unit: str, values: Sequence[Floats], inputs: list[Figure]) -> Figure:
+        """A sustained rate: the device's as made, what its power limit leaves of it, and what the program reaches."""
+        made, limited, program = map(number, values)
+        if abs(limited / made - 1.0) > _SAME_RATE:
+            draws = [self.parameter(MEMORY_POWER), self.datasheet("tdp_w", "W")]
+            formula = "power model: clock at which the kernels fit the limit, over that of the device as made"
+            inputs = [*inputs, term(f"share of the {name} under the power limit", limited / made, "", formula, *draws)]
+        if abs(program / limited - 1.0) > _SAME_RATE:
+            source = self._reached_source
+            inputs = [*inputs, fact(f"the program's share of the {name}", program / limited, "", source=source)]
+        return term(f"achieved {name}", program, unit, " x ".join(one.name for one in inputs), *inputs)
 
     def memory_rate(self) -> Figure:
         """Sustained bytes/s of streaming reads."""
         if "memory rate" not in self._known:
             peak, fraction = self.datasheet("hbm_bytes_per_s", "B/s"), self.parameter("dram_frac")
-            value, program = self.rates.read_bytes_per_s, self._reached.read_bytes_per_s
-            self._known["memory rate"] = self._rate_figure("bandwidth", "B/s", value, program, peak, fraction)
+            values = [each.read_bytes_per_s for each in (self.rates, self._limited, self._reached)]
+            self._known["memory rate"] = self._rate_figure("bandwidth", "B/s", values, [peak, fraction])
         return self._known["memory rate"]
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:

@@ -25,6 +25,7 @@ TRAINING: list[dict[str, Any]] = [
      "recompute": "selective"},
     {"model": "Llama-3.1-8B", "gpu": "rtx 4090", "gpus": 1, "qlora": True, "seq": 1024, "tokens": 1e7, "micro_batch": 1,
      "recompute": "full", "tp": 1},
+    {"model": "Qwen3-0.6B", "gpu": "rtx 3090", "gpus": 1, "power_limit": 220, "seq": 1024, "micro_batch": 1},
     {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 8, "price": 2.0, "tokens": 1e9, "zero": 2},
     {"model": "bert-base-uncased", "gpu": "t4", "gpus": 1, "seq": 128, "precision": "fp16", "tp": 1, "tokens": 1e6},
     {"model": "Llama-3.1-8B", "gpu": "h100", "gpus": 64, "fsdp": True, "seq": 2048, "tokens": 1e10, "jitter": 0.02,
@@ -179,6 +180,7 @@ def test_kernels_take_no_less_than_their_work_at_datasheet_rates() -> None:
 
 PASSES: list[dict[str, Any]] = [
     {"model": "gpt2", "gpu": "l4", "batch": 2, "seq": 512},
+    {"model": "gpt2", "gpu": "rtx 3090", "power_limit": 220, "task": "serve", "batch": 2, "seq": 512},
     {"model": "Mixtral-8x7B", "gpu": "h100", "task": "serve", "batch": 16, "seq": 2048, "tp": 2},
     {"model": "DeepSeek-V2-Lite", "gpu": "h100", "seq": 1024},
 ]
@@ -586,3 +588,13 @@ def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked
         ends = {f"{name}{word}": named[f"{name}{word}"] for word in ("", ", low", ", high")}
         assert list(ends.values()) == pytest.approx([run[f"{key}{word}"] for word in ("", "_low", "_high")])
         assert named[f"{name}, low"] < named[name] < named[f"{name}, high"]  # type: ignore[operator]  # numbers
+
+
+def test_a_power_limit_stands_beside_what_a_device_reaches_without_it() -> None:
+    """By hand, as in tests/cost/test_sustained.py: an RTX 3090 at 220 of 350 W reads at 0.692 of its rate."""
+    asked = {"model": "gpt2", "gpu": "rtx 3090", "task": "serve", "batch": 2, "seq": 512}
+    named = {one.name: one for one in walk(figure_of(flopwise.advise(**asked, power_limit=220)))}
+    share = named["share of the bandwidth under the power limit"]
+    assert share.value == pytest.approx(0.692, abs=1e-3)
+    assert named["dram_frac"].value == 0.96
+    assert not any("under the power limit" in one.name for one in walk(figure_of(flopwise.advise(**asked))))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import device_watts
-from flopwise.cost.sustained import limited_rates
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
@@ -193,10 +191,9 @@ class _Tree:
 
     def __init__(self, estimate: ServeEstimate) -> None:
         self.estimate, self.job = estimate, estimate.job
-        limited = replace(self.job.cluster, rates=limited_rates(self.job.cluster.rates))
         self.row, self.machine = self.job.engine, runner(self.job)
         source = f"data/engines.json, {self.row.name}: {self.row.source}; data/calibration/serving.json"
-        self.device = Device(limited, self.machine.own_rates, source)
+        self.device = Device(self.job.cluster, self.machine.own_rates, source)
         self.output = setting("output tokens", self.job.output_tokens, "tokens")
         self.prompt = prompt(self.job.model, self.job.input_tokens)
         read = self.job.input_tokens if self.job.decodes else int(self.prompt.tokens)

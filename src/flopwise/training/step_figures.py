@@ -66,7 +66,7 @@ class TrainingDevice(Device):
 
     def __init__(self, cluster: Cluster, software: TrainingStack, boosted: Rates, clock_frac: float) -> None:
         """Keep what the step was timed with."""
-        super().__init__(cluster)
+        super().__init__(cluster, boosted)
         self.software, self.boosted, self.clock_frac = software, boosted, clock_frac
 
     def clock(self) -> Figure:
