@@ -592,7 +592,7 @@ def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked
 
 def test_a_power_limit_stands_beside_what_a_device_reaches_without_it() -> None:
     """By hand, as in tests/cost/test_sustained.py: an RTX 3090 at 220 of 350 W reads at 0.692 of its rate."""
-    asked = {"model": "gpt2", "gpu": "rtx 3090", "task": "serve", "batch": 2, "seq": 512}
+    asked: dict[str, Any] = {"model": "gpt2", "gpu": "rtx 3090", "task": "serve", "batch": 2, "seq": 512}
     named = {one.name: one for one in walk(figure_of(flopwise.advise(**asked, power_limit=220)))}
     share = named["share of the bandwidth under the power limit"]
     assert share.value == pytest.approx(0.692, abs=1e-3)
