@@ -10,13 +10,17 @@ import pytest
 from plain_machine import ENGINE, LLAMA, plain_job, plain_runner
 
 from flopwise.cost.cluster import cluster
+from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Recurrence
 from flopwise.facts.models.catalog import load_model
+from flopwise.serving.deployment import on_its_engine
 from flopwise.serving.iteration import StepLoad, layer_kinds
 from flopwise.serving.job import PLAIN, Techniques
 from flopwise.serving.memory import ServingLayout, default_batch
+from flopwise.serving.precision import product_path
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.trace import PS
+from flopwise.serving.spec import ServingSpec
 from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import runner
 from named import FACTS, serve_job_with, serving_memory, weight_bytes
@@ -273,6 +277,33 @@ def test_engines_that_users_name_run_where_their_pages_say(name: str, engine: st
     assert row.runs_on(chip)
     assert row.runs(FACTS.weight_format(form), chip)
     assert row.answers
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "form"),
+    [
+        ("mlx", "Apple M4 Max", "mxfp4"),
+        ("llama.cpp", "V100-SXM2-32", "MXFP4_MOE"),
+        ("llama.cpp-2025", "T4", "MXFP4_MOE"),
+        ("vllm", "RTX 3090", "mxfp4"),
+        ("vllm", "V100-SXM2-32", ""),
+    ],
+)
+def test_experts_in_4_bits_run_where_the_engine_has_kernels_for_them(engine: str, device: str, form: str) -> None:
+    """MLX and llama.cpp have their own on every device, the latter in files; vLLM's need NVIDIA's units for bf16."""
+    spec = ServingSpec(engine=engine)
+    model, chip = load_model("gpt-oss-20b"), FACTS.accelerator(device)
+    settled, _ = on_its_engine(spec, model, chip, FACTS)
+    assert settled.weights == (form or "mxfp4")
+    weights = FACTS.weight_format(str(settled.weights))
+    if not form:
+        with pytest.raises(MissingFactError, match="no kernels for mxfp4 weights"):
+            product_path(model, weights, cluster(chip).rates)
+        return
+    assert product_path(model, weights, cluster(chip).rates).weight_bits < 5
+    given, notes = on_its_engine(replace(spec, weights="mxfp4"), model, chip, FACTS)
+    assert given.weights == form
+    assert bool(notes) == engine.startswith("llama.cpp")
 
 
 def test_exl2_is_as_many_bits_as_its_name_says() -> None:

@@ -14,7 +14,7 @@ from flopwise.cost.spec import with_power_limit
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts, Resolution
-from flopwise.facts.formats import CacheFormat, WeightFormat
+from flopwise.facts.formats import MXFP4, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.estimate import estimate, least_offload, outgrows_cache
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
@@ -37,7 +37,7 @@ MODES = (*OFFLINE, "fixed_batch", "serving_concurrency", "serving_qps", STREAM, 
 
 DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
 """Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
-OLLAMA, OLLAMA_FORMAT, MXFP4_FILE = "ollama", "Q4_K_M", "MXFP4_MOE"
+OLLAMA, OLLAMA_FORMAT = "ollama", "Q4_K_M"
 DAY = "YYYY-MM-DD"
 SIZE = re.compile(r"(?<![a-z])\d+(?:\.\d+)?[bm](?![a-z])", re.IGNORECASE)
 """Parameters in a model's name."""
@@ -166,15 +166,15 @@ def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
 
     Files of llama.cpp in mxfp4 have 8 bits where the checkpoint, and ollama's file, have 16.
 
-    Source: llama.cpp, file type 38 (MXFP4_MOE: 12.1 GB for gpt-oss-20b of 13.8 GB). Assumes: nothing else in between.
+    Source: `mxfp4_file` of data/engines.json. Assumes: nothing else in between.
 
     Raises:
         UnknownNameError: no such format.
     """
     local = software.name.startswith("llama.cpp")
     stated = row.get("weights") or (OLLAMA_FORMAT if local else "bf16")
-    if local and stated.lower() == "mxfp4" and OLLAMA not in row.get("engine", "").lower():
-        stated = MXFP4_FILE
+    if software.mxfp4_file and stated.lower() == MXFP4 and OLLAMA not in row.get("engine", "").lower():
+        stated = software.mxfp4_file
     return facts.weight_format(stated)
 
 

@@ -372,6 +372,8 @@ BF16 = CheckpointFormat(
     date="2026-11-21", computes="bf16",
 )  # fmt: skip
 """What towers beside a quantised model, and frozen weights, are stored in where nothing else is said."""
+MXFP4 = "mxfp4"
+"""Name of the format of checkpoints whose experts are MXFP4."""
 BF16_CACHE = CacheFormat(name="bf16", elem_bytes=2, source="bfloat16", date="2026-11-21")
 _bits = number(units.parse_count, "bits above 0, up to 64", high=64)
 CHECKPOINT_FORMATS = FactTable(

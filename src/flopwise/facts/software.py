@@ -284,6 +284,7 @@ class Engine(Software):
 
     support_source: str  # of formats, all-reduce, offloading and the start
     formats: frozenset[str]  # weight formats, or the words before the first dash of theirs; gguf: all of llama.cpp's
+    mxfp4_file: str = ""  # format of the files that it runs checkpoints in mxfp4 from, where it needs such
     ports_source: str = ""  # of the formats of single platforms, with the version of the engine
     ports_date: str = ""
     volta_formats: frozenset[str] | None = None  # those of a platform alone, None: not known to differ

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from flopwise.facts.architecture import Attend, Convolution, Embedding, Experts, Item, Linear, Model, Stack
-from flopwise.facts.formats import BF16, LayerPlace, WeightFormat, tensor_role
+from flopwise.facts.formats import BF16, MXFP4, LayerPlace, WeightFormat, tensor_role
 from flopwise.ops.tensors import item_parameters, parameters, sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 
@@ -53,7 +53,7 @@ def _place(model: Model, stack: Stack) -> LayerPlace:
     attend = next((i for i in items if isinstance(i, Attend)), None)
     experts = next((i.experts for i in items if isinstance(i, Experts)), 0)
     gqa = attend.heads // attend.kv_heads if attend is not None and attend.kv_heads else 1
-    falcon, mxfp4 = model.model_type == "falcon", model.checkpoint_format == "mxfp4"
+    falcon, mxfp4 = model.model_type == "falcon", model.checkpoint_format == MXFP4
     return LayerPlace(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=falcon, mxfp4=mxfp4)
 
 

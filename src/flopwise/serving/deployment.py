@@ -12,6 +12,7 @@ from flopwise.facts import defaults
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import MXFP4
 from flopwise.facts.software import Engine
 from flopwise.facts.spec import SourceSpec
 from flopwise.serving.estimate import check_layout
@@ -74,7 +75,7 @@ def on_its_engine(
     """The spec with engine and format where none are given, and what to say of them.
 
     The engine is the one that people run there (`usual_engine`); the format the checkpoint's own, of 16 bits the one
-    that the engine runs on the device.
+    that the engine runs on the device, of MXFP4 that of the engine's files.
 
     Raises: UnknownNameError: there is no such engine.
     """
@@ -82,6 +83,12 @@ def on_its_engine(
     spec = replace(spec, engine=engine.name)
     own = None if spec.weights is not None else model.checkpoint_format
     published = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
+    if engine.mxfp4_file and (spec.weights or own) == MXFP4:
+        own, published = (
+            engine.mxfp4_file,
+            (f"weights in {engine.mxfp4_file}: {engine.name} runs {MXFP4} from its files",),
+        )
+        spec = replace(spec, weights=own)
     spec = replace(spec, weights=spec.weights or own or engine.plain_format(accelerator))
     assumed = facts.weight_format(spec.weights or "").assumption
     return spec, (*published, *((assumed,) if assumed else ()))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
 
 
+CUDA_VENDOR = "NVIDIA"
+"""Vendor of devices whose kernels for newer formats need units for bf16."""
 WIDE = 0.99
 """Share of their bytes in 16 bits from which the weights of a part are as they were."""
 
@@ -97,7 +99,7 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
     stand_in = substitute("bf16", rates)
     if _plain(form):
         return ComputePath(wanted, bits, rates.substitution_note(wanted))
-    if form.newer and stand_in is not None:
+    if form.newer and stand_in is not None and rates.vendor == CUDA_VENDOR:
         raise MissingFactError(
             f"{rates.name}: no kernels for {form.name} weights run on devices without bf16 units (before compute "
             f"capability 8.0); use fp16, int8, gptq or awq"
