@@ -10,6 +10,7 @@ import pytest
 from plain_machine import ENGINE, LLAMA, plain_job, plain_runner
 
 from flopwise.cost.cluster import cluster
+from flopwise.cost.rates import rates
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Recurrence
 from flopwise.facts.models.catalog import load_model
@@ -298,9 +299,9 @@ def test_experts_in_4_bits_run_where_the_engine_has_kernels_for_them(engine: str
     weights = FACTS.weight_format(str(settled.weights))
     if not form:
         with pytest.raises(MissingFactError, match="no kernels for mxfp4 weights"):
-            product_path(model, weights, cluster(chip).rates)
+            product_path(model, weights, rates(chip))
         return
-    assert product_path(model, weights, cluster(chip).rates).weight_bits < 5
+    assert product_path(model, weights, rates(chip)).weight_bits < 5
     given, notes = on_its_engine(replace(spec, weights="mxfp4"), model, chip, FACTS)
     assert given.weights == form
     assert bool(notes) == engine.startswith("llama.cpp")
