@@ -314,6 +314,20 @@ def test_tensor_parallel_layers_sum_twice(tp: int) -> None:
     assert found.seconds == pytest.approx(step_s(64, 2000, tp=tp), rel=1e-9)
 
 
+@pytest.mark.parametrize(("name", "norms"), [("OLMo-2-7B", 2), ("Qwen3-8B", 0)])
+def test_norms_over_all_heads_sum_their_squares_over_the_ranks(name: str, norms: int) -> None:
+    """By hand: four bytes for each norm and token in one ring all-reduce, and one more kernel; Qwen3's are of one head.
+
+    OLMo 2 7B has 32 layers of width 4,096, Qwen3-8B 36 of the same.
+    """
+    load, layers = StepLoad(decode_batch=64, decode_context=500), 36 if norms == 0 else 32
+    found = step(load, ServingLayout(tp=4), model=load_model(name), cluster=plain_cluster(kernel_s=1e-6))
+    rows_s, squares_s = (LAUNCH_S + 2 * 3 / 4 * 64 * nbytes / LINK_BYTES_PER_S for nbytes in (WIDTH * 2, norms * 4))
+    more_s = (squares_s + 1e-6) if norms else 0.0
+    assert found.communication_s == pytest.approx(layers * (2 * rows_s + more_s), rel=1e-9)
+    assert step(load, model=load_model(name)).communication_s == 0
+
+
 def test_pipeline_stages_hand_on_their_rows() -> None:
     load = StepLoad(decode_batch=16, decode_context=500, prefill_tokens=1024, prefill_context=1024)
     found = step(load, ServingLayout(tp=2, pp=4))

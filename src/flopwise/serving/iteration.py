@@ -34,7 +34,7 @@ from flopwise.cost.kernels import (
 )
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import is_zero, precision
-from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Recurrence, Stack
+from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Norm, Recurrence, Stack
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
@@ -469,8 +469,11 @@ class Runner:
         kernels, or all ranks are in one node, where engines do not use them by default, all ranks gather the tokens and
         sum what comes out.
 
+        Norms over all heads (MiniMax-M2, OLMo 2) sum their squares over the ranks that hold them, in one message of
+        four bytes for each norm and token, which parts a kernel in two.
+
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4;
-        DeepEP, docs/legacy.md (normal and low-latency kernels); TensorRT-LLM, fused_moe_cutlass.py (all-to-all only
+        vLLM pull request 31493 (one all-reduce for the norms of queries and keys); DeepEP, docs/legacy.md (normal and low-latency kernels); TensorRT-LLM, fused_moe_cutlass.py (all-to-all only
         where NVLink joins nodes), vLLM, envs.py (VLLM_ALL2ALL_BACKEND), SGLang, server_args.py (moe_a2a_backend);
         NVIDIA, LatentMoE (research.nvidia.com, 2026): tokens are sent in the experts' width.
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
@@ -483,6 +486,9 @@ class Runner:
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
         rows = _row_parallel(items) - len(experts)
         seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
+        if norms := _norms_over_ranks(items):
+            squares_s = all_reduce_s(self.fabric, 4.0 * norms * tokens, split.tp, direct=self.direct)
+            seconds = seconds + squares_s + self.own_rates.value["kernel_s"] * (np.asarray(split.tp) > 1)
         if not experts:
             return seconds
         summed = all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
@@ -545,6 +551,13 @@ class Runner:
 def _row_parallel(items: Sequence[Item]) -> int:
     """Products of a layer whose results ranks add up."""
     return sum(1 for i in items if isinstance(i, Linear | Experts) and i.shard == "row")
+
+
+def _norms_over_ranks(items: Sequence[Item]) -> int:
+    """Norms of a layer over all heads that column-parallel products give, of which each rank has some."""
+    cut = {i.name for i in items if isinstance(i, Linear) and i.shard == "column"}
+    head = max((max(i.qk_dim, i.v_dim) for i in items if isinstance(i, Attend)), default=0)
+    return sum(1 for i in items if isinstance(i, Norm) and i.reads in cut and i.groups == 1 and i.dim > head)
 
 
 STARTS = ("kernel_s", "grouped_s", "attention_s", "decode_s")

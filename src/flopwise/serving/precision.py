@@ -102,7 +102,7 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
     if form.newer and stand_in is not None and rates.vendor == CUDA_VENDOR:
         raise MissingFactError(
             f"{rates.name}: no kernels for {form.name} weights run on devices without bf16 units (before compute "
-            f"capability 8.0); use fp16, int8, gptq or awq"
+            f"capability 8.0); use fp16, int8, gptq or awq, or llama.cpp with a GGUF format"
         )
     needed = [unit for unit in (precision(wanted).peak, precision(wanted).narrow) if unit] if wanted else []
     missing = next((unit for unit in needed if unit not in rates.peak), None)
