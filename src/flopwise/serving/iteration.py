@@ -473,9 +473,10 @@ class Runner:
         four bytes for each norm and token, which parts a kernel in two.
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4;
-        vLLM pull request 31493 (one all-reduce for the norms of queries and keys); DeepEP, docs/legacy.md (normal and low-latency kernels); TensorRT-LLM, fused_moe_cutlass.py (all-to-all only
-        where NVLink joins nodes), vLLM, envs.py (VLLM_ALL2ALL_BACKEND), SGLang, server_args.py (moe_a2a_backend);
-        NVIDIA, LatentMoE (research.nvidia.com, 2026): tokens are sent in the experts' width.
+        vLLM pull request 31493 (one all-reduce for the norms of queries and keys); DeepEP, docs/legacy.md (normal and
+        low-latency kernels); TensorRT-LLM, fused_moe_cutlass.py (all-to-all only where NVLink joins nodes), vLLM,
+        envs.py (VLLM_ALL2ALL_BACKEND), SGLang, server_args.py (moe_a2a_backend); NVIDIA, LatentMoE
+        (research.nvidia.com, 2026): tokens are sent in the experts' width.
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
         experts are chosen independently.
         """
