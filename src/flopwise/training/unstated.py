@@ -63,7 +63,8 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
     """The inputs of `open_settings` that are assumed in an estimate.
 
     On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
-    same number of the best measured GPUs, in the same layout and in stages as people have them there.
+    same number of the best measured GPUs, in the same layout, with as small micro-batches as a smaller memory leads to,
+    and in stages as people have them there.
 
     Source and assumptions: as `unstated_inputs`.
     """
@@ -74,7 +75,7 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
     if measured is None:
         return inputs
     nodes = cluster(facts.accelerator(BEST_MEASURED[0]), gpus_per_node=job.cluster.gpus_per_node)
-    for layout in (job.layout, _in_stages(job.layout)):
+    for layout in (job.layout, replace(job.layout, micro_batch=1), _in_stages(job.layout)):
         alike = replace(job, recipe=measured, cluster=nodes, layout=layout)
         if (rate := _rate(alike)) is None:
             continue
