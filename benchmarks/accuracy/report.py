@@ -365,12 +365,12 @@ and makers out of the calibration costs (`fit_coverage.py`). Judged on sources l
 FITTED = """\
 Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py --leave-out all` reports
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
-are those of rows that they have seen. Training has 39 constants fitted to its file (`benchmarks/fit_training.py`),
+are those of rows that they have seen. Training has 40 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
-Serving has 27 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
+Serving has 26 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to, and a few shares that are medians of publications (bandwidth on
 TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.cpp on Intel's GPUs and its first delta
-rules). Constants of training and of serving were fitted on all rows of their files on 2026-11-27; those of memory and
+rules). Constants of training and of serving were fitted on all rows of their files on 2026-11-28; those of memory and
 kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20 of kernels) and on 2026-11-26 (72 of
 memory)."""
 UNMET = {

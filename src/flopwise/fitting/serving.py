@@ -82,7 +82,6 @@ CONSTANTS = (
     Constant("chained_frac", ("blackwell",), 0.2, 0.01, 0.7),
     Constant("chained_frac", ("hopper",), 0.2, 0.01, 0.7),
     Constant("dram_frac", ("ponte-vecchio",), 0.8, 0.05, 0.95),
-    Constant("served_dram_frac", ("tpu", "aws"), 0.8, 0.2, 1.0),
 )
 
 
