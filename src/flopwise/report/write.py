@@ -136,7 +136,7 @@ def check_document(answer: Check) -> Document:
     ]
     return Document(
         title=f"What runs today: {answer.name}",
-        subtitle=f"{answer.date}: {holding} of {len(answer.workloads):,} set-ups meet their targets".removeprefix(": "),
+        subtitle=f"{answer.date}: {holding} of {len(answer.workloads):,} set-ups meet their targets and policies".removeprefix(": "),
         sections=[section for section in sections if section.blocks],
     )
 
