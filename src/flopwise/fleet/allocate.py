@@ -142,6 +142,11 @@ def allocate(
     machines only); services share a machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
+    budget = next((policy for policy in problem.policies if isinstance(policy, Budget)), None)
+    if budget is not None and budget not in without:
+        free = _allocation_without(budget, problem, without, gap=gap, effort=effort, start=start, bound=bound)
+        if free is not None:
+            return free
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
@@ -170,6 +175,26 @@ def allocate(
     if bound and len(made.options) < len(problem.options):
         return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
     return found
+
+
+def _allocation_without(
+    budget: Budget, problem: AllocationProblem, without: frozenset[Policy], *, gap: float, effort: float,
+    start: Allocation | None, bound: bool,
+) -> Allocation | None:  # fmt: skip
+    """The allocation without a budget that it meets, which then changes nothing; None where there is none.
+
+    Raises: BudgetError: no allocation can meet the budget; says what the least bill is.
+    """
+    try:
+        free = allocate(problem, without | {budget}, gap=gap, effort=effort, start=start, bound=bound)
+    except InfeasibleError:  # the budget may be among what contradicts
+        return None
+    if free.usd <= budget.usd:
+        return free
+    floor = free.usd * (1.0 - free.gap)
+    if not problem.rules.carbon_usd_per_kg and free.whole_traits and floor > budget.usd:
+        raise _budget_error(floor, budget)
+    return None
 
 
 def _with_traits_left_out(
@@ -529,10 +554,14 @@ def _check_budget(made: ThriftyProgram, effort: float) -> None:
     free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, effort)
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns) * (1.0 - solution.gap)
     if floor > budget.usd:
-        raise BudgetError(
-            f"a month costs at least {format_usd(floor, 0)} under these policies; "
-            f"the budget is {format_usd(budget.usd, 0)}"
-        )
+        raise _budget_error(floor, budget)
+
+
+def _budget_error(floor: float, budget: Budget) -> BudgetError:
+    """The error that no bill is within the budget, with the least."""
+    return BudgetError(
+        f"a month costs at least {format_usd(floor, 0)} under these policies; the budget is {format_usd(budget.usd, 0)}"
+    )
 
 
 def _limit_text(*, late: bool) -> str:
