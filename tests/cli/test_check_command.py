@@ -37,7 +37,7 @@ def test_the_exit_code_says_whether_all_holds(
     assert cli.main(["check", str(file)]) == code
     text = capsys.readouterr().out
     bill = f"{format_usd(found['usd_per_month'])} a month"
-    assert text.startswith(f"Ours: {1 - code} of 1 set-ups meet their targets, {bill}")
+    assert text.startswith(f"Ours: {1 - code} of 1 set-ups meet their targets and policies, {bill}")
     assert found["verdict"] in " ".join(text.split())
     for change in found["workloads"][0]["changes"]:
         assert change["how"] in text
@@ -68,7 +68,7 @@ def test_a_judgement_is_written_as_a_report(tmp_path: Path, capsys: pytest.Captu
     (workload,) = found["workloads"]
     for written in (text.replace("\\", ""), page):
         assert usd(found["usd_per_month"]) in written
-        assert "0 of 1 set-ups meet their targets" in written
+        assert "0 of 1 set-ups meet their targets and policies" in written
         for change in workload["changes"]:
             assert usd(change["usd_per_month"]) in written
     assert "1 x aws g4dn.xlarge" in text

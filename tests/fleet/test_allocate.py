@@ -7,13 +7,15 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
-from flopwise.fleet.model import Allocation, ProviderShare
+from flopwise.fleet.model import Allocation, Budget, ProviderShare
+from flopwise.fleet.program import Program, Solution, solve
 from flopwise.fleet.spec import Backup, Quota
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -150,6 +152,29 @@ def test_backup_stands_with_another_provider() -> None:
 def test_a_budget_below_the_floor_says_the_floor() -> None:
     with pytest.raises(InfeasibleError, match=r"at least \$800.*budget is \$500"):
         allocate([option(0, "aws", 100, 8)], [demand("s")], replace(RULES, budget_per_month=500))
+
+
+@pytest.mark.parametrize("kg_usd", [0.0, 1.0])
+def test_a_budget_that_the_best_allocation_meets_is_no_constraint(
+    monkeypatch: pytest.MonkeyPatch, kg_usd: float
+) -> None:
+    """Else the solver, with so much effort, might not find what it found without the budget."""
+    policies = list[object]()
+
+    def seen(program: Program, *args: Any, **how: Any) -> Solution:
+        policies.extend(row.policy for row in program.rows)
+        return solve(program, *args, **how)
+
+    monkeypatch.setattr("flopwise.fleet.allocate.solve", seen)
+    options = [option(0, "aws", 100, kg=50), option(0, "gcp", 110, kg=5)]
+    rules = replace(RULES, carbon_usd_per_kg=kg_usd)
+    free = allocate(options, [demand("s")], rules)
+    held = allocate(options, [demand("s")], replace(rules, budget_per_month=free.usd))
+    assert (held.usd, held.taken) == (free.usd, free.taken)
+    assert Budget(free.usd) not in policies
+    if kg_usd:  # a budget between the two leaves the cheaper one
+        bound = allocate(options, [demand("s")], replace(rules, budget_per_month=105))
+        assert bound.usd == pytest.approx(100)
 
 
 def test_carbon_weighs_in() -> None:

@@ -273,6 +273,18 @@ def test_a_table_that_is_wrong_is_refused_with_its_line(tmp_path: Path, text: st
     assert complaint in str(caught.value)
 
 
+def test_machines_that_policies_forbid_are_idle_beyond_those_that_targets_need() -> None:
+    """That a region is not among the policies' does not make four machines needed where one is enough."""
+    job = CHAT | {"existing": [{"instance": "g6e.xlarge", "count": 4, "weights": "bf16", "region": "us-east-1"}]}
+    forbidden, allowed = (
+        check(fleet_from(fleet(job, regions=[region])), catalog()) for region in ("eu-central-1", "us-east-1")
+    )
+    assert (forbidden.workloads[0].holds, allowed.workloads[0].holds) == (False, True)
+    assert forbidden.idle_usd_per_month == allowed.idle_usd_per_month > 0
+    assert forbidden.workloads[0].idle == allowed.workloads[0].idle
+    assert "0 of 1 set-ups meet their targets and policies" in forbidden.verdict
+
+
 def test_machines_to_work_on_beyond_those_requested_are_idle_whatever_their_kinds() -> None:
     """Two are requested, four of two kinds there are: the two dearest are not needed."""
     have = [{"instance": "g4dn.xlarge", "count": 3}, {"instance": "g5.xlarge", "count": 1}]

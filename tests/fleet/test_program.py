@@ -40,6 +40,33 @@ def test_columns_to_begin_from_are_left_where_presolve_alone_does_better() -> No
         assert float(np.dot(program.costs, found.columns)) == pytest.approx(found.objective) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_columns_below_a_bound_are_the_best_or_none(seed: int) -> None:
+    program, draw = Program(), np.random.default_rng(seed)
+    columns = [program.column(float(draw.uniform(1, 9)), 5) for _ in range(40)]
+    for _ in range(15):
+        some = draw.choice(columns, 8, replace=False)
+        program.row({int(c): float(draw.uniform(0.2, 3)) for c in some}, float(draw.uniform(3, 9)), np.inf)
+    least = solve(program, 0.0, EFFORT).objective
+    for factor in (1.05, 1.0001):
+        found = solve(program, 0.0, EFFORT, below=factor * least)
+        assert found.columns is not None
+        assert (found.objective, found.gap) == (pytest.approx(least), pytest.approx(0.0, abs=1e-6))
+    for factor in (0.9999, 0.9):
+        found = solve(program, 0.0, EFFORT, below=factor * least)
+        assert found.columns is None
+        assert found.finished
+
+
+def test_columns_below_a_bound_are_searched_for_with_all_of_the_effort() -> None:
+    """Nothing that costs so little is found: not even by the end of the effort, at which the search is given up."""
+    program, effort = market_split(), 1e5
+    found = solve(program, 0.0, effort, below=1e-3)
+    assert found.columns is None
+    assert not found.finished
+    assert effort <= found.effort < 1.2 * effort
+
+
 def test_the_limit_on_spot_costs_what_the_bill_falls_by_without_it() -> None:
     policies = {"purchase": ["on_demand", "spot"]}
     free, held = (

@@ -16,7 +16,7 @@ from flopwise.fleet.allocate import allocate as allocate_problem
 from flopwise.fleet.assess import _optimality, assess
 from flopwise.fleet.model import Allocation, MonthlyOption
 from flopwise.fleet.outlook import bindings
-from flopwise.fleet.program import AllocationProblem
+from flopwise.fleet.program import EFFORT, AllocationProblem, Program, Solution, solve
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.spec import Backup, Quota
 from flopwise.fleet.waste import Waste, saving_traits
@@ -157,6 +157,21 @@ def test_a_region_more_costs_no_more_where_the_effort_to_compare_ends_first(
     assert not loose.whole_traits
     assert loose.usd <= strict.usd == 200 * pairs
     assert loose.by_provider["a"] == pytest.approx(loose.usd / 2, rel=0.2 + 1e-6)
+
+
+def test_what_costs_no_less_if_machines_could_be_divided_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one region, or more of them: none saves anything; with a further one the first that helps ends it."""
+    searched: list[float] = []
+
+    def counted(program: Program, gap: float, effort: float, *args: Any, **how: Any) -> Solution:
+        searched.extend([gap] * (effort < EFFORT and gap > 0 and not how.get("relaxed")))
+        return solve(program, gap, effort, *args, **how)
+
+    monkeypatch.setattr("flopwise.fleet.allocate.COMPARED_FRAC", 0.0)
+    monkeypatch.setattr("flopwise.fleet.allocate.solve", counted)
+    for more, times in ((False, 0), (True, 2)):
+        found = allocate(wide_fleet(2, 3, more=more), [demand(f"w{n}") for n in range(4)], HALVES)
+        assert (found.usd, len(searched)) == (400, times)
 
 
 def test_two_regions_more_cost_no_more_where_the_effort_to_compare_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,11 @@ def allocate(
     machines only); services share a machine by their hours, never at the same time.
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
+    budget = next((policy for policy in problem.policies if isinstance(policy, Budget)), None)
+    if budget is not None and budget not in without:
+        free = _allocation_without(budget, problem, without, gap=gap, effort=effort, start=start, bound=bound)
+        if free is not None:
+            return free
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
     if missing:
@@ -170,6 +175,26 @@ def allocate(
     if bound and len(made.options) < len(problem.options):
         return replace(found, gap=_proven_gap(problem, found.objective, found.gap))
     return found
+
+
+def _allocation_without(
+    budget: Budget, problem: AllocationProblem, without: frozenset[Policy], *, gap: float, effort: float,
+    start: Allocation | None, bound: bool,
+) -> Allocation | None:  # fmt: skip
+    """The allocation without a budget that it meets, which then changes nothing; None where there is none.
+
+    Raises: BudgetError: no allocation can meet the budget; says what the least bill is.
+    """
+    try:
+        free = allocate(problem, without | {budget}, gap=gap, effort=effort, start=start, bound=bound)
+    except InfeasibleError:  # the budget may be among what contradicts
+        return None
+    if free.usd <= budget.usd:
+        return free
+    floor = free.usd * (1.0 - free.gap)
+    if not problem.rules.carbon_usd_per_kg and free.whole_traits and floor > budget.usd:
+        raise _budget_error(floor, budget)
+    return None
 
 
 def _with_traits_left_out(
@@ -212,8 +237,15 @@ def _with_traits_left_out(
 
 def _least_with_waste(problem: AllocationProblem, without: frozenset[Policy], effort: float) -> float:
     """A bound of the bill: of divisible machines if waste could hold shares; minus infinity where it is unknown."""
-    wasteful = solve(AllocationProgram(problem, without).program, 0.0, effort, relaxed=True)
-    return wasteful.objective if wasteful.finished else -np.inf
+    return _least_divided(AllocationProgram(problem, without), effort)
+
+
+def _least_divided(made: AllocationProgram, effort: float) -> float:
+    """A bound of the bill: of divisible machines; infinite where they hold no policies, minus that where unknown."""
+    divided = solve(made.program, 0.0, effort, relaxed=True)
+    if not divided.finished:
+        return -np.inf
+    return np.inf if divided.columns is None else divided.objective
 
 
 def _with_each_trait_left_out(
@@ -235,9 +267,12 @@ def _with_each_trait_left_out(
         if not left_out:
             continue
         stricter = replace(wider, options=kept, closing=False, minimal=frozenset(), measures=frozenset())
-        trial, other = _lean_solution(ThriftyProgram(_without_waste(stricter), made.without), gap, effort)
-        dearer = solution.columns is not None and other.objective >= solution.objective * (1.0 - CENT_FRAC)
-        if other.columns is not None and not dearer:
+        trial = ThriftyProgram(_without_waste(stricter), made.without)
+        most = np.inf if solution.columns is None else solution.objective * (1.0 - CENT_FRAC)
+        if _least_divided(trial, effort) >= most:
+            continue
+        trial, other = _lean_solution(trial, gap, effort, below=most)
+        if other.columns is not None and other.objective < most:
             found = _among_all(wider, trial, other.columns, effort)
             if found is not None:
                 made, solution = found[0], replace(found[1], gap=max(found[1].gap, other.gap))
@@ -268,18 +303,19 @@ def _among_all(
 
 
 def _lean_solution(
-    made: ThriftyProgram, gap: float, effort: float, start: Array | None = None
+    made: ThriftyProgram, gap: float, effort: float, start: Array | None = None, below: float = np.inf
 ) -> tuple[ThriftyProgram, Solution]:
     """A solution in which no machine is redundant, and the program that forbids those that would be.
 
     Few workloads ever have one, so each is forbidden them only where a solution has one; after `ROUNDS` all are.
+    `below`: only bills below that are looked for.
     """
-    solution, rounds = solve(made.program, gap, effort, start), 0
+    solution, rounds = solve(made.program, gap, effort, start, below=below), 0
     late = solution.out_of_time
     while solution.columns is not None and (more := made.tightening(solution.columns).minimal):
         rounds += 1
         made = made.without_redundant(made.alike(more) if rounds < ROUNDS else frozenset(range(len(made.options))))
-        solution = solve(made.program, gap, effort)
+        solution = solve(made.program, gap, effort, below=below)
         late |= solution.out_of_time
     return made, replace(solution, out_of_time=late)
 
@@ -518,10 +554,14 @@ def _check_budget(made: ThriftyProgram, effort: float) -> None:
     free, solution = _lean_solution(made.relaxed_by(frozenset({budget})), FLOOR_GAP, effort)
     floor = 0.0 if solution.columns is None else _sum(free.usd_terms(), solution.columns) * (1.0 - solution.gap)
     if floor > budget.usd:
-        raise BudgetError(
-            f"a month costs at least {format_usd(floor, 0)} under these policies; "
-            f"the budget is {format_usd(budget.usd, 0)}"
-        )
+        raise _budget_error(floor, budget)
+
+
+def _budget_error(floor: float, budget: Budget) -> BudgetError:
+    """The error that no bill is within the budget, with the least."""
+    return BudgetError(
+        f"a month costs at least {format_usd(floor, 0)} under these policies; the budget is {format_usd(budget.usd, 0)}"
+    )
 
 
 def _limit_text(*, late: bool) -> str:

@@ -101,14 +101,15 @@ class Check(Result, _Plain, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Set-ups that meet their targets, the cost, its idle share, and the bill of an assessment, in a sentence."""
+        """Set-ups that meet targets and policies, the cost, its idle share, and the bill of an assessment."""
         holding = sum(w.holds for w in self.workloads)
         bill = f"{format_usd(self.usd_per_month)} a month"
         idle = self.idle_usd_per_month / self.usd_per_month if self.usd_per_month else 0.0
         rest = f", {format_percent(idle, 0)} of it for idle machines" if idle >= LEAST_IDLE else ""
         if self.proposed_usd_per_month is not None:
             rest += f"; an assessment proposes {format_usd(self.proposed_usd_per_month)}"
-        return f"{self.name}: {holding} of {len(self.workloads):,} set-ups meet their targets, {bill}{rest}."
+        all_of = f"{holding} of {len(self.workloads):,} set-ups meet their targets and policies"
+        return f"{self.name}: {all_of}, {bill}{rest}."
 
     def document(self) -> dict[str, Any]:
         """The check by key."""
@@ -150,7 +151,7 @@ def _checked_workload(setup: ExistingSetup, fleet: SolvedFleet | None, facts: Fa
     """One workload's answer."""
     chosen = None if fleet is None else fleet.by_name.get(setup.job.name)
     changes = [] if chosen is None or fleet is None else setup_changes(setup, chosen, fleet)
-    wasted = [c for c in changes if c.saved_usd > 0 and c.what in ("schedule", "count")] if not setup.reasons else []
+    wasted = [c for c in changes if c.saved_usd > 0 and c.what in ("schedule", "count")] if setup.suffices else []
     confidence = 0.0 if setup.job.workload is None else setup.job.workload.confidence
     machines = "" if fleet is None else " and ".join(
         f"{row.count:,} x {row.provider} {row.instance}" for row, _, owner in fleet.primary if owner is chosen

@@ -48,13 +48,22 @@ class ExistingPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingSetup:
-    """All current machines of a workload. `reasons`: requirements that they do not meet, empty if they meet all."""
+    """All current machines of a workload. `reasons`: requirements that they do not meet, empty if they meet all.
+
+    `prohibitions`: those that policies state, and not what the workload needs to run and meet its targets.
+    """
 
     job: ResolvedJob
     parts: tuple[ExistingPart, ...]
     volumes_usd: float  # a month of what it stores and sends, with the provider that carries most of it
     meets: Mapping[str, float]  # the probability of each target, of the part least likely to hold it
     reasons: tuple[str, ...]
+    prohibitions: tuple[str, ...] = ()
+
+    @property
+    def suffices(self) -> bool:
+        """True if the machines run the workload and meet its targets, whether or not policies allow them."""
+        return set(self.reasons) <= set(self.prohibitions)
 
     @property
     def usd(self) -> float:
@@ -111,12 +120,15 @@ def _existing_setup(index: int, job: ResolvedJob, platform: Platform, facts: Fac
         for name, odds in {} if part.candidate is None else part.candidate.meets.items():
             meets[name] = min(odds, meets.get(name, 1.0))
     reasons = [text for part in parts for text in _shortcomings(part, job)]
-    reasons += [text for part in parts for text in _prohibitions(part, job, platform, facts)]
+    prohibitions = [text for part in parts for text in _prohibitions(part, job, platform, facts)]
     if job.spec.backup and len({part.offer.provider for part in parts}) == 1:
-        reasons.append("no capacity is on standby in a second provider")
+        prohibitions.append("no capacity is on standby in a second provider")
     if job.spec.machines is not None and (have := sum(p.count for p in parts)) < job.spec.machines.count:
         reasons.append(f"{have} of the {job.spec.machines.count} machines requested")
-    return ExistingSetup(job=job, parts=parts, volumes_usd=0.0, meets=meets, reasons=tuple(dict.fromkeys(reasons)))
+    return ExistingSetup(
+        job=job, parts=parts, volumes_usd=0.0, meets=meets, reasons=tuple(dict.fromkeys([*reasons, *prohibitions])),
+        prohibitions=tuple(dict.fromkeys(prohibitions)),
+    )  # fmt: skip
 
 
 def existing_offer(machines: ExistingMachines, job: ResolvedJob, platform: Platform, facts: Facts) -> Offer:

@@ -123,8 +123,9 @@ class EffortLimit:
     HiGHS asks after each relaxation that it solves, whose time goes with the nonzeros of the program.
     """
 
-    def __init__(self, effort: float, nonzeros: int) -> None:
+    def __init__(self, effort: float, nonzeros: int, patience: float = PATIENCE) -> None:
         self.most, self.each, self.spent = effort, max(1, nonzeros), 0.0
+        self.without_columns = patience * effort
 
     @property
     def least_spent(self) -> float:
@@ -135,35 +136,37 @@ class EffortLimit:
         """Count one check, and interrupt where the limit is reached."""
         progress = event.data_out
         self.spent += self.each * (1 if progress.mip_node_count > 0 else AT_ROOT)
-        most = self.most if np.isfinite(progress.mip_primal_bound) else PATIENCE * self.most
+        most = self.most if np.isfinite(progress.mip_primal_bound) else self.without_columns
         if self.spent > most:
             event.interrupt()
 
 
 def solve(
-    program: Program, gap: float, effort: float, start: Array | None = None, *, relaxed: bool = False
-) -> Solution:
+    program: Program, gap: float, effort: float, start: Array | None = None, *, relaxed: bool = False,
+    below: float = np.inf,
+) -> Solution:  # fmt: skip
     """The columns that cost least, to a relative `gap` or after an `effort`; `start`: columns to begin from.
 
     Where nothing is feasible by `PATIENCE` of that effort, it is given up. `relaxed`: as if nothing had to be whole.
+    `below`: only columns that cost less are looked for, with all of the effort (what HiGHS ends with may cost more).
     """
     import highspy  # noqa: PLC0415 - 130 ms, and only a fleet needs it
 
     solver = _silent_solver(highspy)
-    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": GUARD_S}).items():
+    for name, value in (OPTIONS | {"mip_rel_gap": gap, "time_limit": GUARD_S, "objective_bound": below}).items():
         solver.setOptionValue(name, value)
     solver.passModel(_highs_model(program, highspy, relaxed=relaxed))
     if start is not None:
         solution = highspy.HighsSolution()
         solution.col_value = [float(v) for v in start]
         solver.setSolution(solution)
-    limit = EffortLimit(effort, sum(len(row.terms) for row in program.rows))
+    limit = EffortLimit(effort, sum(len(row.terms) for row in program.rows), 1.0 if np.isfinite(below) else PATIENCE)
     if not relaxed:
         solver.cbMipInterrupt.subscribe(limit.check)
     solver.run()
     info, status, ends = solver.getInfo(), solver.getModelStatus(), highspy.HighsModelStatus
     late, finished = status == ends.kTimeLimit, status in {ends.kOptimal, ends.kInfeasible}
-    if info.primal_solution_status != FEASIBLE:
+    if info.primal_solution_status != FEASIBLE or info.objective_function_value >= below:
         return Solution(columns=None, out_of_time=late, finished=finished, effort=limit.least_spent)
     solution = solver.getSolution()
     columns, objective = np.array(solution.col_value), float(info.objective_function_value)

@@ -125,6 +125,7 @@ def write_check(answer: Check, folder: Path | str) -> list[Path]:
 def check_document(answer: Check) -> Document:
     """The check as a document: current machines, misses, and the command of an assessment."""
     holding = sum(w.holds for w in answer.workloads)
+    summary = f"{holding} of {len(answer.workloads):,} set-ups meet their targets and policies"
     wrong = [*answer.reasons, *(f"{w.name}: {text}" for w in answer.workloads for text in w.reasons)]
     retired = [f"{w.name}: {text}" for w in answer.workloads for text in w.notes]
     sections = [
@@ -136,7 +137,7 @@ def check_document(answer: Check) -> Document:
     ]
     return Document(
         title=f"What runs today: {answer.name}",
-        subtitle=f"{answer.date}: {holding} of {len(answer.workloads):,} set-ups meet their targets".removeprefix(": "),
+        subtitle=f"{answer.date}: {summary}".removeprefix(": "),
         sections=[section for section in sections if section.blocks],
     )
 

@@ -61,7 +61,8 @@ def blocks(answer: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterat
     """The check as people read it."""
     yield pairs(list(_totals(answer)), paper)
     headers = [
-        "workload", "runs on", "bought", ">hours", ">a month", "fits", "meets targets", ">chance", ">busy", ">idle",
+        "workload", "runs on", "bought", ">hours", ">a month", "fits", "targets and policies", ">chance", ">busy",
+        ">idle",
     ]  # fmt: skip
     yield table(headers, [row for w in answer.workloads for row in _rows(w)], paper)
     if wrong := [*answer.reasons, *(f"{w.name}: {text}" for w in answer.workloads for text in w.reasons)]:
