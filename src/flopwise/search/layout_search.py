@@ -73,6 +73,8 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 BLOCK_CELLS = 2**14
 """Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
+FEW = 1024
+"""Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
 """What a step table of a search has beside recompute of all blocks."""
 TIE = 1.03
@@ -157,12 +159,25 @@ class LayoutSearch:
         return self._partial_bytes["bytes"][:, np.searchsorted(known, rows)]
 
     def with_memory(self) -> LayoutSearch:
-        """The same with the memory of its space evaluated, chunk by chunk; the host's where something lives there."""
-        allocated = tuple(np.empty(family.shape) for family in self.space.families)
-        host = tuple(map(np.empty_like, allocated)) if self.space.offload else ()
-        for number, family in enumerate(self.space.families):
-            for part in family.chunks(CHUNK):
-                here, away = allocated_and_host(self.memory, self.space.columns(family.take(part)))
+        """The same with the memory of its space evaluated, chunk by chunk; the host's where something lives there.
+
+        Families of `FEW` candidates are evaluated together: what formulas of short columns cost is their calls.
+        """
+        space, families = self.space, self.space.families
+        allocated = tuple(np.empty(family.shape) for family in families)
+        host = tuple(map(np.empty_like, allocated)) if space.offload else ()
+        few = [number for number, family in enumerate(families) if family.meshes * family.choices <= FEW]
+        if few:
+            rows = [np.arange(allocated[number].size) + space.starts[number] for number in few]
+            here, away = allocated_and_host(self.memory, space.at_rows(np.concatenate(rows))[2])
+            ends = np.cumsum([part.size for part in rows])[:-1]
+            for number, on_device, on_host in zip(few, np.split(here, ends), np.split(away, ends), strict=True):
+                allocated[number].flat = on_device
+                if host:
+                    host[number].flat = on_host
+        for number, family in enumerate(families):
+            for part in () if number in few else family.chunks(CHUNK):
+                here, away = allocated_and_host(self.memory, space.columns(family.take(part)))
                 allocated[number][..., part] = here
                 if host:
                     host[number][..., part] = away
