@@ -221,9 +221,10 @@ def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1, n: Ints = 1) -> Floa
     is no pipeline to fill.
     """
     seconds: Floats = np.inf
-    for level in fabric.levels:
-        holds = (np.asarray(stride) < level.size) & (np.multiply(stride, n) <= level.size)
-        seconds = np.where(holds & ~np.isfinite(seconds), _hop_s(level, nbytes), seconds)
+    ranks = np.multiply(stride, n)
+    for level in reversed(fabric.levels):
+        holds = (np.asarray(stride) < level.size) & (ranks <= level.size)
+        seconds = np.where(holds, _hop_s(level, nbytes), seconds)
     return seconds
 
 

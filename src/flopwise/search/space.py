@@ -142,9 +142,10 @@ class Family:
 
     def take(self, meshes: Index | slice) -> Family:
         """The same choices on only these meshes."""
-        names = ("inner_index", "degree_index", "dp", "num_gpus", "shard")
-        columns = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: column[meshes] for name, column in columns.items() if column is not None})
+        return replace(
+            self, inner_index=self.inner_index[meshes], degree_index=self.degree_index[meshes], dp=self.dp[meshes],
+            num_gpus=self.num_gpus[meshes], shard=None if self.shard is None else self.shard[meshes],
+        )  # fmt: skip
 
     def chunks(self, rows: int) -> Iterator[slice]:
         """Slices of the meshes with about `rows` candidates each."""
