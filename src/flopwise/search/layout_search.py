@@ -124,7 +124,9 @@ class LayoutSearch:
     def kinds(self, number: int) -> Index:
         """Kinds of parallelism besides that of data of a family's meshes."""
         if number not in self._kinds:
-            self._kinds[number] = kinds_in(self.space.columns(self.space.families[number]))
+            family, inner = self.space.families[number], self.space.inner
+            kinds = kinds_in(Layout(tp=inner.tp, cp=inner.cp, ep=inner.ep))
+            self._kinds[number] = kinds[family.inner_index] + (self.space.degrees > 1)[family.degree_index]
         return self._kinds[number]
 
     def possible_meshes(self, number: int, node: NodeKind | AnyNodes) -> PossibleMeshes:

@@ -314,6 +314,8 @@ class Inner:
 
 def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
     """Ranks over which ZeRO shards: all `ranks` with the same weights, or the smaller groups of HSDP."""
+    if isinstance(shard, int) and not shard:
+        return ranks
     return np.where(np.asarray(shard) > 0, np.minimum(shard, ranks), ranks)
 
 
