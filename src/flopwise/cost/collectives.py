@@ -10,7 +10,6 @@ sends in all (all-to-all, p2p).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.ops.types import Floats, Ints
+from flopwise.values import replace
 
 TINY = 1e-30  # keeps 0 / 0 out
 PAIR = 2.0

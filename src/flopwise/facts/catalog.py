@@ -13,7 +13,6 @@ import copy
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
@@ -45,7 +44,7 @@ from flopwise.facts.offers import (
 )
 from flopwise.facts.tables import ANY, FactTable, Key, Lazy, N, Row, spellings
 from flopwise.options import PROVIDER_ALIASES, provider_name
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

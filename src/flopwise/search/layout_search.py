@@ -12,7 +12,7 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
 from flopwise.units import format_chance, format_percent
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind
@@ -174,9 +174,9 @@ class LayoutSearch:
             here, away = allocated_and_host(self.memory, space.at_rows(np.concatenate(rows))[2])
             ends = np.cumsum([part.size for part in rows])[:-1]
             for number, on_device, on_host in zip(few, np.split(here, ends), np.split(away, ends), strict=True):
-                allocated[number].flat = on_device
+                allocated[number][:] = on_device.reshape(families[number].shape)
                 if host:
-                    host[number].flat = on_host
+                    host[number][:] = on_host.reshape(families[number].shape)
         for number, family in enumerate(families):
             for part in () if number in few else family.chunks(CHUNK):
                 here, away = allocated_and_host(self.memory, space.columns(family.take(part)))

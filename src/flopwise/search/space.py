@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from flopwise.ops.types import Ints
 from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
 from flopwise.training.stages import FULL, cuts_alike
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Column = NDArray[np.int64]
 Index = NDArray[np.intp]

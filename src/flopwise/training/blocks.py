@@ -8,7 +8,7 @@ gathers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -36,7 +36,7 @@ from flopwise.ops.work import expert_token_share, inner_tp, is_activation, item_
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -322,10 +322,11 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
         attends, modules = isinstance(group[0], Attend), recomputed_modules(group)
         for part in parts:
             work, dtype, forward, passes = part.work, part.dtype, part.forward, part.passes
-            seconds, memory_s, *figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)
-            if part.unpack_s is not None:
-                seconds, memory_s = seconds + part.unpack_s, memory_s + part.unpack_s
-            yield BlockKernel(work, dtype, forward, attends, seconds, memory_s, *figures, modules)
+            figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)
+            kernel = BlockKernel(work, dtype, forward, attends, *figures, modules)
+            if (unpack_s := part.unpack_s) is not None:
+                kernel = kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
+            yield kernel
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
 

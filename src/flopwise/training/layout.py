@@ -6,7 +6,6 @@ A `Layout` may hold one candidate (plain numbers) or many (arrays that broadcast
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from flopwise.ops.degrees import check_expert_ranks
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.types import Floats, Ints
 from flopwise.training.schedules import NAMES
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model

@@ -7,7 +7,6 @@ combinations; `flopwise.training.step` composes layouts out of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,7 +36,7 @@ from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, heaviest, stage_layer_counts, stage_weights
 from flopwise.training.stragglers import JITTER_FRAC
 from flopwise.training.widths import ACT_BYTES
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
