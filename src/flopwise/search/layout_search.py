@@ -298,7 +298,7 @@ class Piece(NamedTuple):
 
     def take(self, kept: Index) -> Piece:
         """Only these meshes."""
-        return self if kept.size == self.meshes.size else Piece._make(column[..., kept] for column in self)
+        return self if kept.size == self.meshes.size else Piece._make(column.take(kept, axis=-1) for column in self)
 
 
 class Rows(NamedTuple):
@@ -423,16 +423,17 @@ class _NodeSearch:
                 self.smallest = min(self.smallest, possible.least_bytes)
                 continue
             roomy = least <= self.capacity
-            self.smallest = min(self.smallest, float(least.min(where=possible.mask & ~roomy, initial=np.inf)))
+            full = np.where(possible.mask & ~roomy, least, np.inf)
+            self.smallest = min(self.smallest, float(full.min(initial=np.inf)))
             meshes, step = np.flatnonzero(possible.mask & roomy), max(1, CHUNK // family.choices)
             for start in range(0, meshes.size, step):
                 chosen = meshes[start : start + step]
-                nbytes = search.allocated_bytes[number][..., chosen]
+                nbytes = search.allocated_bytes[number].take(chosen, axis=-1)  # row by row, which an index is not
                 fits = nbytes <= self.capacity
                 if unless is not None:
-                    fits &= unless.allocated_bytes[number][..., chosen] > self.capacity
+                    fits &= unless.allocated_bytes[number].take(chosen, axis=-1) > self.capacity
                 if search.host_bytes:
-                    fits &= search.host_bytes[number][..., chosen] <= self.node.host_bytes
+                    fits &= search.host_bytes[number].take(chosen, axis=-1) <= self.node.host_bytes
                 fitting = int(np.count_nonzero(fits))
                 self.fitting += fitting
                 if fitting < fits.size:
