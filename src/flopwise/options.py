@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, field, fields, replace
+from dataclasses import MISSING, field, fields
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from flopwise import units
 from flopwise.errors import SpecError, fold, nearest_hint
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 JsonSchema = dict[str, Any]
 NEEDED: Any = object()

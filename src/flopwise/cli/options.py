@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +21,7 @@ from flopwise.cli.settings import GENERAL, read_settings
 from flopwise.errors import SpecError
 from flopwise.options import FLAG, Option, OptionError, ValueKind, name
 from flopwise.results import Result
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

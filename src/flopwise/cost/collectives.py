@@ -10,7 +10,6 @@ sends in all (all-to-all, p2p).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.ops.types import Floats, Ints
+from flopwise.values import replace
 
 TINY = 1e-30  # keeps 0 / 0 out
 PAIR = 2.0
@@ -221,9 +221,10 @@ def p2p_s(fabric: Fabric, nbytes: Floats, stride: Ints = 1, n: Ints = 1) -> Floa
     is no pipeline to fill.
     """
     seconds: Floats = np.inf
-    for level in fabric.levels:
-        holds = (np.asarray(stride) < level.size) & (np.multiply(stride, n) <= level.size)
-        seconds = np.where(holds & ~np.isfinite(seconds), _hop_s(level, nbytes), seconds)
+    ranks = np.multiply(stride, n)
+    for level in reversed(fabric.levels):
+        holds = (np.asarray(stride) < level.size) & (ranks <= level.size)
+        seconds = np.where(holds, _hop_s(level, nbytes), seconds)
     return seconds
 
 

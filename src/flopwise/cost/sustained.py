@@ -7,7 +7,6 @@ that `rates` is fitted to.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ import numpy as np
 from flopwise.cost.kernels import STREAMS
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.facts.software import TrainingStack

@@ -227,7 +227,7 @@ class Stack:
     def output_heads(self) -> int:
         """Times that a head runs: once, and once more for each layer of multi-token prediction that has one."""
         predicted = {i for i, kind in enumerate(self.kinds) if any(item.name == PREDICTED_HEAD for item in kind.items)}
-        return 1 + sum(index in predicted for index in self.order)
+        return 1 + sum(index in predicted for index in self.order) if predicted else 1
 
     @property
     def fewest_heads(self) -> int | None:

@@ -13,7 +13,6 @@ import copy
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
@@ -45,7 +44,7 @@ from flopwise.facts.offers import (
 )
 from flopwise.facts.tables import ANY, FactTable, Key, Lazy, N, Row, spellings
 from flopwise.options import PROVIDER_ALIASES, provider_name
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -276,9 +275,14 @@ class Facts:
         mine: dict[Key, Alias] = {}
         for own in self._own_files(ALIASES):
             mine = ALIASES.overlay(mine, own, agreeing)
-        aliases = {spelling_key(alias.alias): alias for alias in _shipped_rows(ALIASES).values()}
-        aliases |= {key: Alias(alias=name, name=name) for key, name in names.items()}
-        return aliases | {spelling_key(alias.alias): alias for alias in mine.values()}
+        rows, own_aliases = _shipped_rows(ALIASES), {spelling_key(alias.alias): alias for alias in mine.values()}
+        shipped = {spelling_key(alias): alias for (alias,) in rows}
+
+        def alias_of(key: str) -> Alias:
+            named = Alias(alias=names[key], name=names[key]) if key in names else None
+            return own_aliases.get(key) or named or rows[shipped[key],]
+
+        return Lazy([*shipped, *names, *own_aliases], alias_of)
 
     def resolve(self, name: str) -> Resolution:
         """Return what `name` stands for, in any common spelling (`h100`, `H100-SXM-80GB`, `NVIDIA GeForce RTX 3090`).

@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, field, fields, replace
+from dataclasses import MISSING, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from flopwise import units
 from flopwise.errors import SpecError, fold, nearest_names
 from flopwise.files import read_at_most
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 MAX_FILE_BYTES = 20_000_000
 UNKNOWN = "unknown"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flopwise.facts.architecture import Linear
 from flopwise.ops.shapes import Trainable, Work
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from flopwise.facts.architecture import Item, Linear, Norm, Pointwise
 from flopwise.ops.shapes import Work
+from flopwise.values import replace
 
 Group = tuple[Item, ...]
 

@@ -12,7 +12,7 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ from flopwise.training.stages import FULL, Partial
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
 from flopwise.units import format_chance, format_percent
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind
@@ -73,6 +73,8 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 BLOCK_CELLS = 2**14
 """Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
+FEW = 1024
+"""Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
 """What a step table of a search has beside recompute of all blocks."""
 TIE = 1.03
@@ -122,7 +124,9 @@ class LayoutSearch:
     def kinds(self, number: int) -> Index:
         """Kinds of parallelism besides that of data of a family's meshes."""
         if number not in self._kinds:
-            self._kinds[number] = kinds_in(self.space.columns(self.space.families[number]))
+            family, inner = self.space.families[number], self.space.inner
+            kinds = kinds_in(Layout(tp=inner.tp, cp=inner.cp, ep=inner.ep))
+            self._kinds[number] = kinds[family.inner_index] + (self.space.degrees > 1)[family.degree_index]
         return self._kinds[number]
 
     def possible_meshes(self, number: int, node: NodeKind | AnyNodes) -> PossibleMeshes:
@@ -157,12 +161,25 @@ class LayoutSearch:
         return self._partial_bytes["bytes"][:, np.searchsorted(known, rows)]
 
     def with_memory(self) -> LayoutSearch:
-        """The same with the memory of its space evaluated, chunk by chunk; the host's where something lives there."""
-        allocated = tuple(np.empty(family.shape) for family in self.space.families)
-        host = tuple(map(np.empty_like, allocated)) if self.space.offload else ()
-        for number, family in enumerate(self.space.families):
-            for part in family.chunks(CHUNK):
-                here, away = allocated_and_host(self.memory, self.space.columns(family.take(part)))
+        """The same with the memory of its space evaluated, chunk by chunk; the host's where something lives there.
+
+        Families of `FEW` candidates are evaluated together: what formulas of short columns cost is their calls.
+        """
+        space, families = self.space, self.space.families
+        allocated = tuple(np.empty(family.shape) for family in families)
+        host = tuple(map(np.empty_like, allocated)) if space.offload else ()
+        few = [number for number, family in enumerate(families) if family.meshes * family.choices <= FEW]
+        if few:
+            rows = [np.arange(allocated[number].size) + space.starts[number] for number in few]
+            here, away = allocated_and_host(self.memory, space.at_rows(np.concatenate(rows))[2])
+            ends = np.cumsum([part.size for part in rows])[:-1]
+            for number, on_device, on_host in zip(few, np.split(here, ends), np.split(away, ends), strict=True):
+                allocated[number][:] = on_device.reshape(families[number].shape)
+                if host:
+                    host[number][:] = on_host.reshape(families[number].shape)
+        for number, family in enumerate(families):
+            for part in () if number in few else family.chunks(CHUNK):
+                here, away = allocated_and_host(self.memory, space.columns(family.take(part)))
                 allocated[number][..., part] = here
                 if host:
                     host[number][..., part] = away
@@ -281,7 +298,7 @@ class Piece(NamedTuple):
 
     def take(self, kept: Index) -> Piece:
         """Only these meshes."""
-        return self if kept.size == self.meshes.size else Piece._make(column[..., kept] for column in self)
+        return self if kept.size == self.meshes.size else Piece._make(column.take(kept, axis=-1) for column in self)
 
 
 class Rows(NamedTuple):
@@ -406,16 +423,17 @@ class _NodeSearch:
                 self.smallest = min(self.smallest, possible.least_bytes)
                 continue
             roomy = least <= self.capacity
-            self.smallest = min(self.smallest, float(least.min(where=possible.mask & ~roomy, initial=np.inf)))
+            full = np.where(possible.mask & ~roomy, least, np.inf)
+            self.smallest = min(self.smallest, float(full.min(initial=np.inf)))
             meshes, step = np.flatnonzero(possible.mask & roomy), max(1, CHUNK // family.choices)
             for start in range(0, meshes.size, step):
                 chosen = meshes[start : start + step]
-                nbytes = search.allocated_bytes[number][..., chosen]
+                nbytes = search.allocated_bytes[number].take(chosen, axis=-1)  # row by row, which an index is not
                 fits = nbytes <= self.capacity
                 if unless is not None:
-                    fits &= unless.allocated_bytes[number][..., chosen] > self.capacity
+                    fits &= unless.allocated_bytes[number].take(chosen, axis=-1) > self.capacity
                 if search.host_bytes:
-                    fits &= search.host_bytes[number][..., chosen] <= self.node.host_bytes
+                    fits &= search.host_bytes[number].take(chosen, axis=-1) <= self.node.host_bytes
                 fitting = int(np.count_nonzero(fits))
                 self.fitting += fitting
                 if fitting < fits.size:

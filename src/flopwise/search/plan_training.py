@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -54,7 +54,7 @@ from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
 from flopwise.units import format_bytes, format_chance, format_percent, format_seconds, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Advance = Callable[[int, int], None]
 HOPELESS, HOPELESS_BY_COST = 20.0, 5.0

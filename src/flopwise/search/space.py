@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from flopwise.ops.types import Ints
 from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
 from flopwise.training.stages import FULL, cuts_alike
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Column = NDArray[np.int64]
 Index = NDArray[np.intp]
@@ -142,9 +142,10 @@ class Family:
 
     def take(self, meshes: Index | slice) -> Family:
         """The same choices on only these meshes."""
-        names = ("inner_index", "degree_index", "dp", "num_gpus", "shard")
-        columns = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: column[meshes] for name, column in columns.items() if column is not None})
+        return replace(
+            self, inner_index=self.inner_index[meshes], degree_index=self.degree_index[meshes], dp=self.dp[meshes],
+            num_gpus=self.num_gpus[meshes], shard=None if self.shard is None else self.shard[meshes],
+        )  # fmt: skip
 
     def chunks(self, rows: int) -> Iterator[slice]:
         """Slices of the meshes with about `rows` candidates each."""

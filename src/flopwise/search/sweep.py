@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +240,9 @@ def plan_sweep(
 
 
 def _in_processes(sent: Sequence[Any], task: Callable[[Any], Planned], workers: int) -> Iterator[tuple[int, Planned]]:
+    from concurrent.futures import ProcessPoolExecutor, as_completed  # noqa: PLC0415 - 15 ms of every plan
+    from multiprocessing import get_context  # noqa: PLC0415 - same
+
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(task, one): number for number, one in enumerate(sent)}
         try:
@@ -285,6 +285,8 @@ def _on_ray(sent: Sequence[Any], task: partial[Planned], address: str | None) ->
 
 def _check_reachable(where: str) -> None:
     """Raise OSError where no one listens: Ray itself tries for minutes."""
+    import socket  # noqa: PLC0415 - only Ray asks
+
     host, colon, port = where.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_WITHIN_S).close()

@@ -8,7 +8,7 @@ gathers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -36,7 +36,7 @@ from flopwise.ops.work import expert_token_share, inner_tp, is_activation, item_
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -319,12 +319,14 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
     groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in own]
     timings = iter(_timings([part for _, parts in groups for part in parts], context))
     for group, parts in groups:
+        attends, modules = isinstance(group[0], Attend), recomputed_modules(group)
         for part in parts:
-            work, dtype, forward, passes, unpack_s = part.work, part.dtype, part.forward, part.passes, part.unpack_s
+            work, dtype, forward, passes = part.work, part.dtype, part.forward, part.passes
             figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)
-            attends, modules = isinstance(group[0], Attend), recomputed_modules(group)
             kernel = BlockKernel(work, dtype, forward, attends, *figures, modules)
-            yield kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
+            if (unpack_s := part.unpack_s) is not None:
+                kernel = kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
+            yield kernel
         yield from expert_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
 
@@ -353,7 +355,7 @@ class _Part(NamedTuple):
     forward: bool
     eager: bool  # attention that writes its scores
     passes: float  # bytes that a light operation moves over those of one kernel
-    unpack_s: Floats  # to turn a weight into 16 bits before
+    unpack_s: Floats | None  # to turn a weight into 16 bits before; None where it has them
 
 
 def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_Part]:
@@ -364,7 +366,7 @@ def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) 
     work, first, recipe = merge_works(works), group[0], context.recipe
     adapter = trained and recipe.lora is not None  # adapters stay in 16 bits
     precision = "bf16" if adapter and recipe.precision in LOW_PRECISIONS else recipe.precision
-    unpack_s = 0.0 if trained or not in_layers else _unpack_s(work, context)
+    unpack_s = None if trained or not in_layers else _unpack_s(work, context)
     undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
     sinks = isinstance(first, Attend) and first.sinks and not context.software.fused_sinks
     eager = recipe.attention == "eager" or sinks

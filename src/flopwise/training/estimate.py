@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ from flopwise.training.stages import mode_index, partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts, host_s
 from flopwise.training.step_table import EXPERT_IMBALANCE, DeviceKernels, StepTable, step_table
 from flopwise.training.storage import LINE
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_p2p", "data_parallel")
 KEPT_KERNELS = 128

@@ -6,7 +6,6 @@ A `Layout` may hold one candidate (plain numbers) or many (arrays that broadcast
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from flopwise.ops.degrees import check_expert_ranks
 from flopwise.ops.flops import stack_shape
 from flopwise.ops.types import Floats, Ints
 from flopwise.training.schedules import NAMES
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -222,27 +221,26 @@ class Recipe:
         single, piped = (self.grad_sync or each for each in of)
         return "last" if single == "round" else single, piped
 
-    def reductions(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
+    def reductions(self, zero: int, pp: Ints, num_micro: Floats) -> Floats:
         """Gradient reductions of a step of `num_micro` micro-batches: one where gradients are not sharded; broadcasts.
 
         Source: Narayanan et al. 2021 (arXiv:2104.04473) section 2.2: a stage runs as many micro-batches of a chunk, one
         after the other, as there are stages. Assumes: no further ones.
         """
-        if not np.any(np.asarray(zero) > 1):
+        if zero < 2:
             return 1.0
         rounds = np.maximum(num_micro / np.asarray(pp), 1.0)
         of_time: dict[str, Floats] = {"last": 1.0, "round": rounds, "each": num_micro}
         single, piped = (of_time[when] for when in self.grad_syncs)
-        return np.where(np.asarray(zero) > 1, np.where(np.asarray(pp) > 1, piped, single), 1.0)
+        return np.where(np.asarray(pp) > 1, piped, single)
 
-    def gathers(self, zero: Ints, pp: Ints, num_micro: Floats) -> Floats:
+    def gathers(self, zero: int, pp: Ints, num_micro: Floats) -> Floats:
         """Weight gathers for forward passes of a step of `num_micro` micro-batches; broadcasts.
 
         Source: Rajbhandari et al. 2019 (arXiv:1910.02054) section 7: once after the update where whole ones are kept.
         Assumes: nothing further.
         """
-        each = (np.asarray(zero) >= self.shards_weights_from) & ~self.gathers_once(pp)
-        return np.where(each, num_micro, 1.0)
+        return 1.0 if zero < self.shards_weights_from else np.where(self.gathers_once(pp), 1.0, num_micro)
 
     def gathers_once(self, pp: Ints) -> NDArray[np.bool_]:
         """True where sharded weights, once gathered, stay so through all micro-batches of a step; shape of `pp`."""
@@ -315,6 +313,8 @@ class Inner:
 
 def shard_ranks(shard: Ints, ranks: Ints) -> Ints:
     """Ranks over which ZeRO shards: all `ranks` with the same weights, or the smaller groups of HSDP."""
+    if isinstance(shard, int) and not shard:
+        return ranks
     return np.where(np.asarray(shard) > 0, np.minimum(shard, ranks), ranks)
 
 

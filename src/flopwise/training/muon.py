@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -15,7 +14,7 @@ from flopwise.facts.architecture import Experts, Item, Linear
 from flopwise.ops.tensors import item_parameters, sharded_parameters
 from flopwise.training.stages import heaviest
 from flopwise.training.widths import ACT_BYTES
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flopwise.cost.collectives import Groups, all_gather_s, all_reduce_s, level_groups, p2p_s
 from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
 from flopwise.cost.sustained import products_clock_frac
-from flopwise.ops.columns import ascending, runs
+from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ
@@ -157,6 +157,8 @@ def counts_s(table: StepTable, mode: Array | int, degree: Index | int, inner: In
 
 def _counts_s(table: StepTable, degree: Index | int, inner: Index | int, stage: Array) -> Floats:
     """`counts_s` of a stage whose parts are known."""
+    if not table.counts_s.any():
+        return 0.0
     seconds: Floats = table.counts_s[degree, inner] * (1.0 + stage[_RECOMPUTE] / stage[_FORWARD])
     return seconds
 
@@ -317,9 +319,10 @@ def messages_s(
         of_every = groups if every is members else None
         whole = message_s(all_reduce_s, params * grad_bytes, every, stride, of_every).sum(axis=0)
     if wanted[1]:  # what is scattered and what is gathered, over the same groups: one formula
-        widths = ascending(np.array([grad_bytes, ACT_BYTES], dtype=float))
-        sent_s = message_s(all_gather_s, params * widths[:, None, None], members, stride, groups).sum(axis=1)
-        reduce_, gather = (sent_s[np.searchsorted(widths, width)] for width in (grad_bytes, ACT_BYTES))
+        widths = sorted({grad_bytes, ACT_BYTES})
+        sent = params * np.array(widths)[:, None, None]
+        sent_s = message_s(all_gather_s, sent, members, stride, groups).sum(axis=1)
+        reduce_, gather = (sent_s[widths.index(width)] for width in (grad_bytes, ACT_BYTES))
     if wanted[2]:
         across = message_s(all_reduce_s, params * grad_bytes / members, every // members, stride * members).sum(axis=0)
     together = gather
@@ -430,7 +433,7 @@ def owned_others(table: StepTable, inner: Index, degree: Index, layout: Layout) 
 def _copies(table: StepTable, degree: Index, layout: Layout) -> Floats:
     """Number of stages whose parameters a rank updates: those that it holds, unless copies share their states."""
     twice = copies(layout.schedule, table.degrees[degree])
-    return np.where(np.asarray(layout.zero) > 0, 1.0, twice) if np.any(np.asarray(twice) > 1) else 1.0
+    return 1.0 if isinstance(twice, float) else np.where(np.asarray(layout.zero) > 0, 1.0, twice)
 
 
 def _optimizer_s(table: StepTable, owned: Floats, others: Floats, layout: Layout) -> Floats:

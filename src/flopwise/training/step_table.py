@@ -7,8 +7,6 @@ combinations; `flopwise.training.step` composes layouts out of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial as with_first
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,7 +36,7 @@ from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, heaviest, stage_layer_counts, stage_weights
 from flopwise.training.stragglers import JITTER_FRAC
 from flopwise.training.widths import ACT_BYTES
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -93,7 +91,8 @@ class StepTable:
     expert_params: NDArray[np.float64]
     frozen_bytes: NDArray[np.float64]  # of what is not trained, as it is gathered
     forward_flops: NDArray[np.float64]  # (n,): one micro-batch, all stages, one rank
-    floor_s: NDArray[np.float64]  # (3, d, n): peak compute, datasheet memory and wire seconds of the heaviest stage
+    wire_s: NDArray[np.float64]  # (blocks, n): messages of every block at datasheet rates
+    stages: tuple[NDArray[np.float64], NDArray[np.intp]]  # as `stage_weights`
     partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: DeviceKernels  # of every block; for a table of other links
     lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
@@ -107,6 +106,13 @@ class StepTable:
     def lines(self) -> tuple[str, ...]:
         """Names of the rows of `stage_parts`."""
         return (*STAGE_PARTS, EXPERT_IMBALANCE)[: len(self.stage_parts)]
+
+    @property
+    def floor_s(self) -> NDArray[np.float64]:
+        """Seconds of the heaviest stage at peak compute, datasheet memory and wire rates, (3, d, n)."""
+        kernels, (weights, starts) = self.kernels[-1], self.stages
+        floors = _rows(kernels, "peak_s"), _rows(kernels, "traffic_s"), self.wire_s
+        return np.stack([heaviest(starts, weights, floor) for floor in floors])
 
     @property
     def software(self) -> TrainingStack:
@@ -161,7 +167,6 @@ def step_table(
     lines = _block_lines(loaded, recipe, rates.value["train_contention"])
     kinds, deep = len(stack.kinds), tuple(degrees.tolist())
     weights, starts = stage_weights(stack.order, kinds, deep, sizes, output_heads=stack.output_heads)
-    most = with_first(heaviest, starts, weights)
     if like is not None:
         dense, expert, still = like.dense_params, like.expert_params, like.frozen_bytes
         host, counts = like.host_s, like.counts_s
@@ -170,14 +175,13 @@ def step_table(
         waits = not rates.is_host
         linkless = _link_independent(split, inner, recipe, weights, starts, waits=waits)
         dense, expert, still, host, counts, matrices = linkless
-    floors = [_rows(kernels[-1], "peak_s"), _rows(kernels[-1], "traffic_s"), _rows(loaded[-1], "wire_s")]
     return StepTable(
         recipe=recipe, rates=rates, fabric=fabric, width=stack.width, num_layers=stack.num_layers,
         degrees=degrees, inner=inner,
         seq_tokens=np.broadcast_to(recipe.computed_tokens(inner.micro_batch)[0], inner.micro_batch.shape),
-        memory_s=most(_rows(kernels[-1], "memory_s")), host_s=host, counts_s=counts, dense_params=dense,
-        expert_params=expert, frozen_bytes=still,
-        floor_s=np.stack([most(floor) for floor in floors]), kernels=kernels, partials=partials,
+        memory_s=heaviest(starts, weights, _rows(kernels[-1], "memory_s")), host_s=host, counts_s=counts,
+        dense_params=dense, expert_params=expert, frozen_bytes=still,
+        wire_s=_rows(loaded[-1], "wire_s"), stages=(weights, starts), kernels=kernels, partials=partials,
         fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
         lines_by_block=lines, matrices=matrices,
         pairs_passes=any(has_fused_experts(items, recipe) for items, _, _ in block_list(model)),

@@ -23,6 +23,7 @@ MEASURED_RANKS = 16
 benchmarks/truth/training.csv, two nodes."""
 _REACH, _POINTS = 9.0, 601  # the tails beyond nine standard deviations hold 1e-19; finer steps change less than 1e-9
 _COUNTS = np.concatenate([np.arange(1.0, 17.0), np.geomspace(16.0, 2.0**24, 121)[1:]])
+_LOG_COUNTS = np.log(_COUNTS)
 
 
 @cache
@@ -65,4 +66,4 @@ def waiting_frac(num_ranks: Floats, jitter_frac: Floats) -> Floats:
     """
     if np.max(num_ranks) <= MEASURED_RANKS:  # which spares a small job the table
         return jitter_frac * np.zeros(np.shape(num_ranks))
-    return jitter_frac * np.interp(np.log(num_ranks), np.log(_COUNTS), _waits())
+    return jitter_frac * np.interp(np.log(num_ranks), _LOG_COUNTS, _waits())
