@@ -28,6 +28,8 @@ from flopwise.serving.sim.trace import Column
 NEVER = 2**62
 PART = 2**13
 """Requests that are laid out at a time."""
+CACHE_LINE_BYTES = 64
+"""What a processor brings from memory at a time."""
 COMPILED = ("core", "cost", "layout", "policies", "result", "setup")
 """Modules whose text decides what is compiled."""
 
@@ -288,9 +290,20 @@ def _rank_words(count: int) -> tuple[int, int]:
     return leaves, leaves + -(-count // 64)
 
 
+def _at_cache_lines(count: int, record: np.dtype[np.void]) -> NDArray[np.void]:
+    """A table of `count` empty records that begins where a cache line does: numpy begins 16 bytes behind one.
+
+    A request fills one line. Across two, requests in another order than that of arrival took half as long again.
+    """
+    size = count * record.itemsize
+    memory = np.zeros(size + CACHE_LINE_BYTES, dtype=np.uint8)
+    skip = -memory.ctypes.data % CACHE_LINE_BYTES
+    return memory[skip : skip + size].view(record)
+
+
 def _requests(setup: Setup) -> NDArray[np.void]:
     """The requests as replicas see them; filled part by part, each of which the processor's cache holds."""
-    table, come_ps = np.zeros(len(setup.trace), dtype=layout.REQUEST), setup.trace.arrival_ps
+    table, come_ps = _at_cache_lines(len(setup.trace), layout.REQUEST), setup.trace.arrival_ps
     columns = {"prompt": setup.trace.prompt, "output": setup.trace.output, "rank": setup.rank}
     if np.any(setup.hits):
         columns["have"] = setup.hits
