@@ -37,6 +37,8 @@ BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
 """Steps that are looked ahead."""
+NEAR = 16
+"""Places by which a queue in order lets others move up for one that comes before them."""
 AHEAD = 8
 """Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
 HOW = {"error_model": "numpy", "_nrt": False}
@@ -116,12 +118,16 @@ def fetch_early(_typing, table, _place):
 def wait(w, p, rows, ranks, row):
     """A request joins those that wait at a replica.
 
-    They are a set of ranks: a tree of words whose leaves have a bit for each rank, and whose other words have a bit for
-    each word below that is not empty. Bits are numbered through: bit b lies in word b // 64, and stands for word b + 1.
+    The first of them is known; the others are a set of ranks: a tree of words whose leaves have a bit for each rank,
+    and whose other words have a bit for each word below that is not empty. Bits are numbered through: bit b lies in
+    word b // 64, and stands for word b + 1.
     """
     rank = rows[uint64(row)].rank
-    if p.root < 0 or rank < p.rank:
+    if p.root < 0:
         p.root, p.rank = row, rank
+        return
+    if rank < p.rank:
+        p.root, p.rank, rank = row, rank, p.rank
     bit = 64 * w.leaves + rank
     while bit >= 0:
         word = p.ranks + (bit >> 6)
@@ -134,48 +140,52 @@ def wait(w, p, rows, ranks, row):
 
 @inner
 def take_root(w, p, q, rows, ranks):
-    """The first of those that wait leaves them, and the next is the first."""
-    bit = 64 * w.leaves + p.rank
-    while bit >= 0:
-        word = bit >> 6
-        left = ranks[uint64(p.ranks + word)] & ~(1 << (bit & 63))
-        ranks[uint64(p.ranks + word)] = left
-        if left:
-            bit = 64 * word + lowest_bit(left)
-            while word < w.leaves:
-                word = bit + 1
-                bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
-            p.rank = bit - 64 * w.leaves
-            p.root = q[BY_RANK, uint64(p.rank)]
-            far = min(p.rank + AHEAD, q.shape[1] - 1)
-            later = q[BY_RANK, uint64(far)]  # requests are in the order of arrival
+    """The first of those that wait leaves them, and the first of the others leaves their set to take its place."""
+    p.root, bit = -1, NONE - 1
+    if ranks[uint64(p.ranks)]:
+        word = w.leaves + (p.rank >> 6)  # the others have higher ranks, many of them the next ones
+        while ranks[uint64(p.ranks + word)] == 0:
+            word = (word - 1) >> 6
+        bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
+        while word < w.leaves:
+            word = bit + 1
+            bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
+        p.rank = bit - 64 * w.leaves
+        p.root = q[BY_RANK, uint64(p.rank)]
+        far = min(p.rank + AHEAD, q.shape[1] - 1)
+        if ranks[uint64(p.ranks + w.leaves + (far >> 6))] >> (far & 63) & 1:
+            later = q[BY_RANK, uint64(far)]  # requests lie in the order of arrival
             fetch_early(rows, later)
             fetch_early(q[START], later)
             fetch_early(q[FIRST], later)
-            return
-        bit = word - 1
-    p.root = -1
+    while bit >= 0:
+        word = p.ranks + (bit >> 6)
+        left = ranks[uint64(word)] & ~(1 << (bit & 63))
+        ranks[uint64(word)] = left
+        if left:
+            break
+        bit = (bit >> 6) - 1
 
 
 @inner
 def enqueue(line, entries, time, row):
     """Into a heap by time, and among equal times by row; its root is at `line.first`.
 
-    What comes in order lies in order, which is a heap, too: then the first leaves by moving the root on.
+    What comes nearly in order is put in order, which is a heap, too: then the first leaves by moving the root on.
     """
     if line.size == 0:
         line.first, line.ordered = 0, 1
     at = line.size
     line.size += 1
     while at > 0:
-        above = entries[uint64(line.first + (at - 1 if line.ordered else (at - 1) >> 1))]
+        if line.size - at > NEAR:
+            line.ordered = 0
+        up = at - 1 if line.ordered else (at - 1) >> 1
+        above = entries[uint64(line.first + up)]
         if above.time < time or (above.time == time and above.row < row):
             break
-        if line.ordered:
-            line.ordered = 0
-            continue
         entries[uint64(line.first + at)].time, entries[uint64(line.first + at)].row = above.time, above.row
-        at = (at - 1) >> 1
+        at = up
     entries[uint64(line.first + at)].time, entries[uint64(line.first + at)].row = time, row
 
 
@@ -561,7 +571,7 @@ def finish(w, p, a, place, own):
     p.tokens -= s.tokens
     if p.role == PREFILL and a.rows[uint64(row)].output > 1:
         r = a.rows[uint64(row)]
-        r.have, r.come, a.q[OWED, uint64(row)] = r.prompt, p.now + a.q[MOVE, uint64(row)], 0
+        r.have, r.come = r.prompt, p.now + a.q[MOVE, uint64(row)]
         enqueue(a.lines[MOVING], a.queues[MOVING], r.come, row)
         return
     a.q[FINISH, uint64(row)] = p.stream - w.stream_ps
