@@ -220,6 +220,21 @@ def test_a_crowd_is_admitted_in_the_order_of_the_policy(policy: str) -> None:
         np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
+@pytest.mark.parametrize("overtaken", [1, 16, 17, 50])
+def test_short_prompts_overtake_long_ones_between_pools(overtaken: int) -> None:
+    """Caches of short prompts, sent last, arrive before those of long ones: few are put in order, many are a heap."""
+    prompts = [*range(200, 200 - overtaken, -1), *range(1, 20)]
+    asked = trace(np.arange(len(prompts)) * 1e-9, prompts, [3] * len(prompts))
+    cost, limits = some_cost(np.random.default_rng(3), 1), ReplicaLimits(max_batch=2, step_tokens=300, num_blocks=60)
+    plan = setup(asked, cost, limits, prefill_replicas=1, transfer=Transfer(latency_s=1e-3, s_per_token=1e-3))
+    slow, fast = ReferenceFleet(plan), FastFleet(plan)
+    for machines in (slow, fast):
+        machines.advance(2**61)
+        assert machines.answered_count == len(prompts)
+    for name, expected, got in zip(slow.outcome()._fields, slow.outcome(), fast.outcome(), strict=True):
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+
+
 def test_both_engines_give_one_result() -> None:
     rng = np.random.default_rng(0)
     asked = trace(np.sort(rng.random(300)), rng.integers(1, 500, 300), rng.integers(1, 60, 300))

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.layout import (
-    BY_RANK, CACHED, CAME, END, FETCHING, FINISH, FIRST, FRESH, HEAP, JOIN, KEEP, LINE, LINK, MOVE, MOVING, NEXT, OWED,
+    BY_RANK, CACHED, CAME, END, FETCHING, FINISH, FIRST, KEEP, LINE, LINK, MOVE, MOVING, NEXT, OWED,
     PARENT, PAUSE, PREEMPTED, PREFIX, QUEUED, REPLICA, REQUEST, SLOT, STAGED, STAGED_ON, START, TURNS, WHERE, WORLD,
 )  # fmt: skip
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
@@ -37,6 +37,8 @@ BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
 """Steps that are looked ahead."""
+NEAR = 16
+"""Places by which a queue in order lets others move up for one that comes before them."""
 AHEAD = 8
 """Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
 HOW = {"error_model": "numpy", "_nrt": False}
@@ -65,7 +67,6 @@ class Arrays(NamedTuple):
     low: Any
     links: Any
     tables: Any
-    prefill: Any
     k: Any
 
 
@@ -116,12 +117,16 @@ def fetch_early(_typing, table, _place):
 def wait(w, p, rows, ranks, row):
     """A request joins those that wait at a replica.
 
-    They are a set of ranks: a tree of words whose leaves have a bit for each rank, and whose other words have a bit for
-    each word below that is not empty. Bits are numbered through: bit b lies in word b // 64, and stands for word b + 1.
+    The first of them is known; the others are a set of ranks: a tree of words whose leaves have a bit for each rank,
+    and whose other words have a bit for each word below that is not empty. Bits are numbered through: bit b lies in
+    word b // 64, and stands for word b + 1.
     """
     rank = rows[uint64(row)].rank
-    if p.root < 0 or rank < p.rank:
+    if p.root < 0:
         p.root, p.rank = row, rank
+        return
+    if rank < p.rank:
+        p.root, p.rank, rank = row, rank, p.rank
     bit = 64 * w.leaves + rank
     while bit >= 0:
         word = p.ranks + (bit >> 6)
@@ -134,49 +139,55 @@ def wait(w, p, rows, ranks, row):
 
 @inner
 def take_root(w, p, q, rows, ranks):
-    """The first of those that wait leaves them, and the next is the first."""
-    bit = 64 * w.leaves + p.rank
-    while bit >= 0:
-        word = bit >> 6
-        left = ranks[uint64(p.ranks + word)] & ~(1 << (bit & 63))
-        ranks[uint64(p.ranks + word)] = left
-        if left:
-            bit = 64 * word + lowest_bit(left)
-            while word < w.leaves:
-                word = bit + 1
-                bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
-            p.rank = bit - 64 * w.leaves
-            p.root = q[BY_RANK, uint64(p.rank)]
-            far = min(p.rank + AHEAD, q.shape[1] - 1)
-            later = q[BY_RANK, uint64(far)]  # requests are in the order of arrival
+    """The first of those that wait leaves them, and the first of the others leaves their set to take its place."""
+    p.root, bit = -1, NONE - 1
+    if ranks[uint64(p.ranks)]:
+        word = w.leaves + (p.rank >> 6)  # the others have higher ranks, many of them the next ones
+        while ranks[uint64(p.ranks + word)] == 0:
+            word = (word - 1) >> 6
+        bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
+        while word < w.leaves:
+            word = bit + 1
+            bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
+        p.rank = bit - 64 * w.leaves
+        p.root = q[BY_RANK, uint64(p.rank)]
+        far = min(p.rank + AHEAD, q.shape[1] - 1)
+        if ranks[uint64(p.ranks + w.leaves + (far >> 6))] >> (far & 63) & 1:
+            later = q[BY_RANK, uint64(far)]  # requests lie in the order of arrival
             fetch_early(rows, later)
             fetch_early(q[START], later)
             fetch_early(q[FIRST], later)
-            return
-        bit = word - 1
-    p.root = -1
+    while bit >= 0:
+        word = p.ranks + (bit >> 6)
+        left = ranks[uint64(word)] & ~(1 << (bit & 63))
+        ranks[uint64(word)] = left
+        if left:
+            break
+        bit = (bit >> 6) - 1
 
 
 @inner
 def enqueue(line, entries, time, row):
     """Into a heap by time, and among equal times by row; its root is at `line.first`.
 
-    What comes in order lies in order, which is a heap, too: then the first leaves by moving the root on.
+    What comes nearly in order is put in order, which is a heap, too: then the first leaves by moving the root on.
     """
     if line.size == 0:
         line.first, line.ordered = 0, 1
     at = line.size
     line.size += 1
     while at > 0:
-        above = entries[uint64(line.first + (at - 1 if line.ordered else (at - 1) >> 1))]
+        if line.size - at > NEAR:
+            line.ordered = 0
+        up = at - 1 if line.ordered else (at - 1) >> 1
+        above = entries[uint64(line.first + up)]
         if above.time < time or (above.time == time and above.row < row):
             break
-        if line.ordered:
-            line.ordered = 0
-            continue
-        entries[uint64(line.first + at)].time, entries[uint64(line.first + at)].row = above.time, above.row
-        at = (at - 1) >> 1
-    entries[uint64(line.first + at)].time, entries[uint64(line.first + at)].row = time, row
+        entry = entries[uint64(line.first + at)]
+        entry.time, entry.row = above.time, above.row
+        at = up
+    entry = entries[uint64(line.first + at)]
+    entry.time, entry.row = time, row
 
 
 @inner
@@ -187,7 +198,8 @@ def dequeue(line, entries):
         line.first += 1
         return
     size, first = line.size, line.first
-    time, row = entries[uint64(first + size)].time, entries[uint64(first + size)].row
+    last = entries[uint64(first + size)]
+    time, row = last.time, last.row
     at = 0
     while 2 * at + 1 < size:  # the last one's place is read as if it were still there: it is no sooner than itself
         child = 2 * at + 1
@@ -196,36 +208,45 @@ def dequeue(line, entries):
         least = entries[uint64(first + child)]
         if least.time > time or (least.time == time and least.row >= row):
             break
-        entries[uint64(first + at)].time, entries[uint64(first + at)].row = least.time, least.row
+        entry = entries[uint64(first + at)]
+        entry.time, entry.row = least.time, least.row
         at = child
-    entries[uint64(first + at)].time, entries[uint64(first + at)].row = time, row
+    entry = entries[uint64(first + at)]
+    entry.time, entry.row = time, row
 
 
 @inner
 def push(lists, first, size, key):
     """Into the heap of a replica's next events, of which there are `size`."""
     at = size
-    while at > 0 and lists[HEAP, uint64(first + ((at - 1) >> 1))] > key:
-        lists[HEAP, uint64(first + at)] = lists[HEAP, uint64(first + ((at - 1) >> 1))]
+    while at > 0:
+        above = lists[uint64(first + ((at - 1) >> 1))]
+        if above <= key:
+            break
+        lists[uint64(first + at)] = above
         at = (at - 1) >> 1
-    lists[HEAP, uint64(first + at)] = key
+    lists[uint64(first + at)] = key
 
 
 @inner
 def pull(lists, first, size, at):
     """Out of it, from place `at`; `size` counts what is left."""
-    key = lists[HEAP, uint64(first + size)]
-    while at > 0 and lists[HEAP, uint64(first + ((at - 1) >> 1))] > key:
-        lists[HEAP, uint64(first + at)] = lists[HEAP, uint64(first + ((at - 1) >> 1))]
+    key = lists[uint64(first + size)]
+    while at > 0:
+        above = lists[uint64(first + ((at - 1) >> 1))]
+        if above <= key:
+            break
+        lists[uint64(first + at)] = above
         at = (at - 1) >> 1
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        child += lists[HEAP, uint64(first + child + 1)] < lists[HEAP, uint64(first + child)]
-        if lists[HEAP, uint64(first + child)] >= key:
+        child += lists[uint64(first + child + 1)] < lists[uint64(first + child)]
+        least = lists[uint64(first + child)]
+        if least >= key:
             break
-        lists[HEAP, uint64(first + at)] = lists[HEAP, uint64(first + child)]
+        lists[uint64(first + at)] = least
         at = child
-    lists[HEAP, uint64(first + at)] = key
+    lists[uint64(first + at)] = key
 
 
 @inner
@@ -440,10 +461,10 @@ def todo_of(r):
 
 
 @inner
-def waits(p, a):
+def waits(p, rows):
     """The request to be admitted next, or -1."""
     if p.plain and p.head >= 0:
-        first = a.rows[uint64(p.head)]
+        first = rows[uint64(p.head)]
         if first.come <= p.seen and (p.root < 0 or first.rank < p.rank):
             return p.head
     return p.root
@@ -561,7 +582,7 @@ def finish(w, p, a, place, own):
     p.tokens -= s.tokens
     if p.role == PREFILL and a.rows[uint64(row)].output > 1:
         r = a.rows[uint64(row)]
-        r.have, r.come, a.q[OWED, uint64(row)] = r.prompt, p.now + a.q[MOVE, uint64(row)], 0
+        r.have, r.come = r.prompt, p.now + a.q[MOVE, uint64(row)]
         enqueue(a.lines[MOVING], a.queues[MOVING], r.come, row)
         return
     a.q[FINISH, uint64(row)] = p.stream - w.stream_ps
@@ -572,15 +593,15 @@ def finish(w, p, a, place, own):
         a.rows[uint64(turn)].come = a.q[CAME, uint64(turn)] + w.request_ps
         enqueue(a.lines[TURNS], a.queues[TURNS], a.rows[uint64(turn)].come, turn)
     if w.closed and w.issued < a.rows.size:
-        a.q[CAME, uint64(w.issued)] = max(p.stream - w.stream_ps + w.think, a.q[CAME, uint64(w.issued - 1)])
-        a.rows[uint64(w.issued)].come = a.q[CAME, uint64(w.issued)] + w.request_ps
+        row = w.issued
+        came, r = max(p.stream - w.stream_ps + w.think, a.q[CAME, uint64(row - 1)]), a.rows[uint64(row)]
+        a.q[CAME, uint64(row)], r.come = came, came + w.request_ps
         w.issued += 1
-        if w.direct and p.accepts and w.next == w.issued - 1 and a.rows[uint64(w.next)].come <= w.until:
-            row = w.next
+        if w.direct and p.accepts and w.next == row and r.come <= w.until:
             w.next += 1
             a.q[WHERE, uint64(row)] = 0
-            add_load(p, a.rows[uint64(row)])
-            post(w, p, a, row, a.rows[uint64(row)].come)
+            add_load(p, r)
+            post(w, p, a, row, r.come)
 
 
 @inner
@@ -607,11 +628,11 @@ def join(w, p, a, place):
     if p.batch == p.fresh:
         p.decoded = r.last
     elif r.last != p.decoded:
-        a.lists[FRESH, uint64(p.first + p.fresh)] = place
+        a.lists[uint64(p.late + p.fresh)] = place
         p.fresh += 1
     s.base = tokens - p.step
     s.end = p.step + most - r.made
-    push(a.lists, p.first, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
+    push(a.lists, p.heap, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
     p.batch += 1
     p.cached += tokens
     p.windowed += min(tokens, w.window)
@@ -626,20 +647,20 @@ def join(w, p, a, place):
 def end_step(w, p, a):
     p.stepping, p.ended = 0, p.now
     p.stream = max(p.stream, p.now) + p.out * w.stream_ps
-    while p.batch > 0 and a.lists[HEAP, uint64(p.first)] >> BITS <= p.step:
-        place = a.lists[HEAP, uint64(p.first)] & LOW
+    while p.batch > 0 and a.lists[uint64(p.heap)] >> BITS <= p.step:
+        place = a.lists[uint64(p.heap)] & LOW
         s = a.slots[uint64(p.first + place)]
-        pull(a.lists, p.first, p.batch - 1, NONE)
+        pull(a.lists, p.heap, p.batch - 1, NONE)
         if s.end > p.step:  # its window is full
             p.growing -= 1
-            push(a.lists, p.first, p.batch - 1, (s.end << BITS) | place)
+            push(a.lists, p.heap, p.batch - 1, (s.end << BITS) | place)
         else:
             p.batch -= 1
             p.growing -= s.base + p.step == w.window
             own = stop(w, p, a, place)
             finish(w, p, a, place, own)
     for place in range(p.joins):
-        join(w, p, a, a.lists[JOIN, uint64(p.first + place)])
+        join(w, p, a, a.lists[uint64(p.joining + place)])
     p.joins = 0
 
 
@@ -655,17 +676,17 @@ def give_way(w, p, a):
     else:
         have += p.step
         at = 0
-        while a.lists[HEAP, uint64(p.first + at)] & LOW != place:
+        while a.lists[uint64(p.heap + at)] & LOW != place:
             at += 1
         p.batch -= 1
-        pull(a.lists, p.first, p.batch, at)
+        pull(a.lists, p.heap, p.batch, at)
         r.made = target(p, r) - s.end + p.step
         late = 0
-        while late < p.fresh and a.lists[FRESH, uint64(p.first + late)] != place:
+        while late < p.fresh and a.lists[uint64(p.late + late)] != place:
             late += 1
         if late < p.fresh:
             p.fresh -= 1
-            a.lists[FRESH, uint64(p.first + late)] = a.lists[FRESH, uint64(p.first + p.fresh)]
+            a.lists[uint64(p.late + late)] = a.lists[uint64(p.late + p.fresh)]
         else:
             r.last = p.decoded
         own = stop(w, p, a, place)
@@ -681,16 +702,21 @@ def give_way(w, p, a):
 
 
 @inner
-def load_ps(p, a, batch, worked, pairs, window_pairs):
+def load_ps(p, t, batch, worked, pairs, window_pairs):
     """The time of a step with `batch` sequences that decode and prompts of `worked` tokens, in ps."""
-    t = a.tables
-    return step_ps(t[0], t[1], t[2], t[3], a.prefill, batch, p.cached, p.windowed, worked, pairs, window_pairs)
+    return step_ps(t[0], t[1], t[2], t[3], t[4], batch, p.cached, p.windowed, worked, pairs, window_pairs)
+
+
+@inner
+def steps_ps(count, first, more):
+    """The time of steps of which the first takes `first` and each further one `more` more."""
+    return count * first + more * (count * (count - 1) >> 1)
 
 
 @inner
 def stretch(w, p, a, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
-    steps = (a.lists[HEAP, uint64(p.first)] >> BITS) - p.step
+    steps = (a.lists[uint64(p.heap)] >> BITS) - p.step
     room = w.num_blocks - p.used
     if (room - p.batch) * w.block_tokens < p.batch * (steps - 1):  # blocks may run short
         cycles = min((steps - 1) // w.block_tokens, room // p.batch)
@@ -703,20 +729,22 @@ def stretch(w, p, a, until, budget, fixed, more):
             granted += 1
         steps = granted
     end, later = until, False
-    if p.head >= 0 and p.running < w.max_batch and (budget > 0 or not w.mix) and not (p.plain and waits(p, a) >= 0):
-        if a.rows[uint64(p.head)].come <= p.now:
+    takes = p.running < w.max_batch and (budget > 0 or not w.mix)
+    if takes and p.head >= 0 and not (p.plain and waits(p, a.rows) >= 0):
+        come = a.rows[uint64(p.head)].come
+        if come <= p.now:
             return 1
-        later = w.ahead and a.rows[uint64(p.head)].come < until
-        until = min(until, a.rows[uint64(p.head)].come)
+        later = w.ahead and come < until
+        until = min(until, come)
     left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
         slope = fixed - 0.5 * more
         steps = min(max(int(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
-        while steps > 1 and (steps - 1) * fixed + more * ((steps - 1) * (steps - 2) // 2) >= left:
+        while steps > 1 and steps_ps(steps - 1, fixed, more) >= left:
             steps -= 1
-        while steps < most and steps * fixed + more * (steps * (steps - 1) // 2) < left:
+        while steps < most and steps_ps(steps, fixed, more) < left:
             steps += 1
-    if later and steps < most and p.now + steps * fixed + more * (steps * (steps - 1) // 2) < end:
+    if later and steps < most and p.now + steps_ps(steps, fixed, more) < end:
         steps += 1
     return steps
 
@@ -731,7 +759,7 @@ def decode(w, p, a, steps, duration, more):
     else:
         note(a.k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
         for place in range(p.fresh):
-            row = a.slots[uint64(p.first + a.lists[FRESH, uint64(p.first + place)])].row
+            row = a.slots[uint64(p.first + a.lists[uint64(p.late + place)])].row
             note(a.k, p.now + duration - a.rows[uint64(row)].last, NONE, SINGLE, SINGLE)
         p.fresh = 0
         note(a.k, duration + more, more, steps - 1, p.batch)
@@ -747,7 +775,7 @@ def decode(w, p, a, steps, duration, more):
     p.cached += steps * p.batch
     p.windowed += steps * p.growing
     p.made += steps * p.batch
-    p.decoded = p.now + steps * duration + more * (steps * (steps - 1) // 2)
+    p.decoded = p.now + steps_ps(steps, duration, more)
     if (
         steps > 1
     ):  # the last one's tokens go out when it ends; steps grow longer, so that the queue is longest at an end
@@ -758,7 +786,7 @@ def decode(w, p, a, steps, duration, more):
 @inner
 def begin_step(w, p, a, until):
     """Decide what the next step does, or the next steps where they only decode."""
-    row = waits(p, a)
+    row = waits(p, a.rows)
     only = not w.mix and p.part >= 0
     if not w.mix and row >= 0 and todo_of(a.rows[uint64(row)]) > 0 and own_blocks(w, p, a, row) >= 0:
         only = True
@@ -781,7 +809,7 @@ def begin_step(w, p, a, until):
     worked, pairs, window_pairs, place = 0, 0, 0, p.part
     while budget > 0:
         if place < 0:
-            row = waits(p, a)
+            row = waits(p, a.rows)
             open_to = not preempted and row >= 0 and (w.mix or only or todo_of(a.rows[uint64(row)]) == 0)
             own = own_blocks(w, p, a, row) if open_to else NONE - 1
             if own < 0:
@@ -800,14 +828,14 @@ def begin_step(w, p, a, until):
         s.base, s.worked = s.base + chunk, chunk
         budget, worked = budget - chunk, worked + chunk
         if chunk == todo:
-            a.lists[JOIN, uint64(p.first + p.joins)] = place
+            a.lists[uint64(p.joining + p.joins)] = place
             p.joins += 1
             p.out += chunk > 0
             p.part = -1
         else:
             p.part = place
         place = -1
-    duration = moved * w.swap_ps + load_ps(p, a, batch, worked, pairs, window_pairs)
+    duration = moved * w.swap_ps + load_ps(p, a.tables, batch, worked, pairs, window_pairs)
     steps, more = 1, 0
     if batch > 0:
         more = a.tables[2, uint64(batch)] * batch + a.tables[3, uint64(batch)] * p.growing
@@ -815,7 +843,7 @@ def begin_step(w, p, a, until):
             steps = stretch(w, p, a, until, budget, duration, more)
         p.used -= grown
         decode(w, p, a, steps, duration, more)
-    whole = steps * duration + more * (steps * (steps - 1) // 2)
+    whole = steps_ps(steps, duration, more)
     p.stepping, p.now = 1, p.now + whole
     p.began = p.now - duration - more * (steps - 1)
     p.busy += whole
@@ -831,15 +859,15 @@ def next_leave(w, p, a):
         if p.running > 0 or p.root >= 0:
             return p.now + 1
         return max(p.now, a.rows[uint64(p.head)].come) + 1 if p.head >= 0 else NEVER
-    steps = (a.lists[HEAP, uint64(p.first)] >> BITS) - p.step
+    steps = (a.lists[uint64(p.heap)] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
     if (w.num_blocks - p.used - p.batch) * w.block_tokens < p.batch * steps:
         return p.now
-    fixed = load_ps(p, a, p.batch, NONE, NONE, NONE)
+    fixed = load_ps(p, a.tables, p.batch, NONE, NONE, NONE)
     steps = min(steps, SOON)
     more = a.tables[2, uint64(p.batch)] * p.batch + a.tables[3, uint64(p.batch)] * p.growing
-    return p.now + steps * fixed + more * (steps * (steps - 1) // 2)
+    return p.now + steps_ps(steps, fixed, more)
 
 
 @inner
@@ -847,8 +875,9 @@ def chosen(w, ps, a, sent, row, back, when):
     """The balancer's choice among replicas that take requests at `when`."""
     takers, least, best, top = 0, 0, -1, NEVER
     for r in range(len(ps)):
-        if ps[r].accepts and (ps[r].role == DECODE) == (back > 0) and ps[r].on <= when:
-            load = ps[r].tokens if w.balancer == LEAST_TOKENS else ps[r].requests
+        p = ps[r]
+        if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
+            load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
             takers += 1
             if load < top:
                 best, top = r, load
@@ -856,7 +885,8 @@ def chosen(w, ps, a, sent, row, back, when):
     if w.balancer == ROUND_ROBIN:
         turn = (w.back_turn if back else w.turn) % takers
         for r in range(len(ps)):
-            if ps[r].accepts and (ps[r].role == DECODE) == (back > 0) and ps[r].on <= when:
+            p = ps[r]
+            if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
                 if turn == 0:
                     least = r
                 turn -= 1
@@ -910,7 +940,7 @@ SIGNATURE = void(
     WORLD_TYPE[::1],
     REPLICAS,
     SLOTS,
-    TWO,
+    ONE,
     QUEUE_LINES,
     QUEUES,
     ROWS,
@@ -923,27 +953,27 @@ SIGNATURE = void(
     TWO,
     ONE,
     ONE,
-    ONE,
     int64,
 )
 
 
 @njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, prefill, k, sent, end):
+def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, k, sent, end):
     """All replicas up to a time."""
     w = world[0]
     if SHARED:
-        a = Arrays(slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, prefill, k)
+        a = Arrays(slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, k)
     else:  # each array takes time to hand over
-        a = Arrays(slots, lists, lines, queues, rows, q, ranks, None, None, None, None, tables, prefill, k)
+        a = Arrays(slots, lists, lines, queues, rows, q, ranks, None, None, None, None, tables, k)
     front_on, back_on, w.until = NEVER, NEVER, end
     staged: Any = NONE
     ended: Any = NONE
     for r in range(len(ps)):
-        if ps[r].accepts and ps[r].role == DECODE:
-            back_on = min(back_on, ps[r].on)
-        elif ps[r].accepts:
-            front_on = min(front_on, ps[r].on)
+        p = ps[r]
+        if p.accepts and p.role == DECODE:
+            back_on = min(back_on, p.on)
+        elif p.accepts:
+            front_on = min(front_on, p.on)
     while ended < len(ps):
         r, reached, brought = len(ps), end, NONE - 1
         if ended == 0:
@@ -971,11 +1001,12 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
             if w.loads:
                 due = when + 1
                 for other in range(len(ps)):
-                    sooner = ps[other].due < due
-                    if not w.feedback and r < len(ps) and (ps[other].role == PREFILL) != (ps[r].role == PREFILL):
-                        sooner = ps[other].role == PREFILL and ps[other].due <= when  # nothing comes back to it
+                    p = ps[other]
+                    sooner = p.due < due
+                    if not w.feedback and r < len(ps) and (p.role == PREFILL) != (ps[r].role == PREFILL):
+                        sooner = p.role == PREFILL and p.due <= when  # nothing comes back to it
                     if sooner:
-                        due, r = ps[other].due, other
+                        due, r = p.due, other
                 if r < len(ps):  # what leaves may come back: then no replica may be ahead of the others
                     reached = due if w.feedback else when
             if r == len(ps) and comes:  # a request goes to a replica
@@ -993,10 +1024,10 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                 else:
                     w.next += 1
                 r = chosen(w, ps, a, sent, row, moved, front)
-                q[WHERE, uint64(row)] = r
-                add_load(ps[r], rows[uint64(row)])
-                if not (SHARED and w.links and ps[r].role != DECODE and q[PREFIX, uint64(row)] >= 0):
-                    post(w, ps[r], a, row, front)
+                p, q[WHERE, uint64(row)] = ps[r], r
+                add_load(p, rows[uint64(row)])
+                if not (SHARED and w.links and p.role != DECODE and q[PREFIX, uint64(row)] >= 0):
+                    post(w, p, a, row, front)
                     continue
                 reached, brought = front, row  # with what stores hold of its prefix at that time
         if r == len(ps):  # nothing comes any more: replicas are advanced to the end, those for prompts first

@@ -46,6 +46,9 @@ CACHED_CODE = True
 """Whether compiled code is kept on the disk; `fleet.core` says so before `core` is imported."""
 REPLICA = record(
     "first", "base", "phases", "store",  # where its slots, its nodes, its counts of `PHASES` and its stores begin
+    "heap",  # where its list of the next event of each decoding sequence begins, a heap by step
+    "joining",  # that of slots whose prompts end with the step
+    "late",  # that of slots whose last token came at another time than that of those that decoded before
     "role", "on", "accepts",
     "plain",  # requests come in the order of the policy
     "now", "stepping",  # end of the step in progress, if there is one
@@ -53,7 +56,7 @@ REPLICA = record(
     "step", "turn",  # decoding steps so far, and their number modulo the tokens of a block
     "batch", "cached", "windowed", "growing",  # decoding sequences, their tokens, those in the window, those below it
     "used", "idle",  # blocks; those of nodes without a user
-    "part", "joins", "fresh",  # slot of the prompt under way; lists in the slots
+    "part", "joins", "fresh",  # slot of the prompt under way; how many are in the lists `joining` and `late`
     "running", "last", "free",  # slots: the last admitted, the first free one
     "head", "tail", "root", "rank", "queued",  # inbox by arrival; the first of those that wait, and its rank
     "ranks",  # where the set of those that wait begins
@@ -76,12 +79,7 @@ SLOT = record(
     "before", "after",  # neighbours in the order of admission
 )  # fmt: skip
 LISTS = 3
-(
-    HEAP,  # the next event of each decoding sequence, by step
-    JOIN,  # slots whose prompts end with the step
-    FRESH,  # slots whose last token came at another time than that of those that decoded before
-) = range(LISTS)
-"""Rows of the lists of slots, int64[LISTS, slots]; each replica has as many places as slots."""
+"""Lists of each replica, with as many places each as it has slots."""
 QUEUED = record("time", "row")
 """A request in a heap of those that come somewhere later."""
 LINE = record("first", "size", "ordered")

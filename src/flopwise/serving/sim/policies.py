@@ -57,9 +57,10 @@ def order(key: Column) -> Column:
 
     By 16 bits after the other, the lowest first: numpy sorts numbers that short by counting instead of comparing.
     """
-    rows = np.arange(len(key))
     above = (key - key.min(initial=LATEST)).view(np.uint64)  # what is too large for int64 is right without its sign
-    while above.any():
+    if not above.any():
+        return np.arange(len(key))
+    rows = np.argsort(above.astype(np.uint16), kind="stable")
+    while (above := above >> np.uint64(16)).any():
         rows = rows[np.argsort(above.astype(np.uint16)[rows], kind="stable")]
-        above >>= np.uint64(16)
     return rows
