@@ -38,14 +38,14 @@ def plain(sweep: Sweep) -> list[Any]:
     return found
 
 
-TOLD: list[tuple[int, int]] = []
+progress: list[tuple[int, int]] = []
 
 
 @pytest.fixture(scope="module")
 def inline() -> Sweep:
-    """The varied workload's plans, made in this process; its progress goes to `TOLD`."""
-    TOLD.clear()
-    return flopwise.sweep(VARIED, advance=lambda done, whole: TOLD.append((done, whole)))
+    """The varied workload's plans, made in this process; its progress goes to `progress`."""
+    progress.clear()
+    return flopwise.sweep(VARIED, advance=lambda done, whole: progress.append((done, whole)))
 
 
 def test_every_combination_is_a_workload() -> None:
@@ -117,7 +117,7 @@ def test_schema_is_the_published_one_and_takes_the_example() -> None:
 
 
 def test_plans_are_those_of_single_workloads(inline: Sweep) -> None:
-    assert TOLD == [(i, 8) for i in range(1, 9)]
+    assert progress == [(i, 8) for i in range(1, 9)]
     expanded = points(VARIED)
     assert expanded is not None
     for one, point in zip(inline.planned, expanded, strict=True):
