@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any
@@ -490,6 +491,7 @@ ALLOWED: dict[str, list[Keep]] = {
 LIMITS: dict[str, list[float]] = {"share_tolerance": [0.03, 0.06, 0.15], "max_spot_share": [0.1, 0.3, 1.0]}
 
 
+@cache
 def large_fleet(seed: int) -> tuple[list[MonthlyOption], list[WorkloadDemand], Policies]:
     """Over 4,000 options: 110 workloads, three providers, regions and ways to buy; shares that bind for one provider.
 

@@ -231,9 +231,10 @@ def test_predicted_tokens_are_counted_only_when_asked() -> None:
     layer = layer_parameters(without.stacks[0].kinds[without.stacks[0].order[-1]])
     assert parameters(without.with_predictors()) == parameters(with_them)
     assert with_them.with_predictors() is with_them
-    assert without.with_predictors().notes == with_them.notes == ("1 layer for multi-token prediction counted",)
+    counted = ("1 layer for multi-token prediction counted",)
+    assert without.with_predictors().assumptions == with_them.assumptions == counted
     assert parameters(with_them) - parameters(without) == layer + 2 * width * width + 2 * width
-    assert any("multi-token" in note for note in without.notes)
+    assert any("multi-token" in note for note in without.assumptions)
 
 
 def test_unknown_sizes_stay_unknown() -> None:

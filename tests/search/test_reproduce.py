@@ -165,24 +165,26 @@ def same_service(plan: Plan, one: Candidate, found: dict[str, Any]) -> None:
         assert load["tpot_s"][percentile] == pytest.approx(figures["tpot_s"], rel=1e-6), one.reproduce
 
 
-def checked(asked: dict[str, Any] | str, capsys: pytest.CaptureFixture[str]) -> Plan:
-    """The plan of a workload whose first rows were asked for by their commands."""
+def checked(
+    asked: dict[str, Any] | str, capsys: pytest.CaptureFixture[str]
+) -> tuple[Plan, list[tuple[Candidate, dict[str, Any]]]]:
+    """The plan of a workload, and its first rows with the answers of their commands, which are the same."""
     found: Plan = flopwise.plan(asked)
     assert found.plans
-    for one in found.plans[:ROWS]:
-        there = answer_of(one.reproduce, capsys)
+    answers = [(one, answer_of(one.reproduce, capsys)) for one in found.plans[:ROWS]]
+    for one, there in answers:
         if found.task in ("pretrain", "finetune"):
             same_run(one, there)
         else:
             same_service(found, one, there)
-    return found
+    return found, answers
 
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_the_command_of_a_training_plan_gives_its_figures(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = TRAINING[name]
     task = "finetune" if "method" in asked else "pretrain"
-    found = checked({"task": task, **asked}, capsys)
+    found, _ = checked({"task": task, **asked}, capsys)
     if name == "offloaded":
         assert any("--offload optimizer" in one.reproduce for one in found.plans), "the case shows nothing else"
     if name == "long context":
@@ -204,7 +206,7 @@ def test_the_commands_of_the_examples_give_their_figures(path: Path, capsys: pyt
 def test_the_simulator_s_replicas_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"model": "Llama-3.1-8B", "task": "serve", "traffic": {**ASKED, "arrivals": "gamma", "burstiness": 4}}
     wanted = {"targets": {"ttft": {"p95": "800ms"}}, "constraints": {"gpus": ["l40s"], "providers": ["aws"]}}
-    found = checked({**asked, **wanted}, capsys)
+    found, _ = checked({**asked, **wanted}, capsys)
     assert "replicas raised" in found.plans[0].note, "the case shows nothing else"
 
 
@@ -220,10 +222,9 @@ def test_the_simulator_s_replicas_are_those_of_the_command(capsys: pytest.Captur
 def test_the_command_of_a_simulated_batch_gives_its_figures(
     traffic: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = checked({"model": "Llama-3.1-8B", "task": "batch", "traffic": traffic, "constraints": FEW}, capsys)
-    assert all(one.simulated is not None for one in found.plans[:ROWS]), "the case shows nothing else"
-    for one in found.plans[:ROWS]:
-        there = answer_of(one.reproduce, capsys)
+    _, answers = checked({"model": "Llama-3.1-8B", "task": "batch", "traffic": traffic, "constraints": FEW}, capsys)
+    assert all(one.simulated is not None for one, _ in answers), "the case shows nothing else"
+    for one, there in answers:
         assert traffic["requests"] / there["requests_per_s"] == pytest.approx(one.seconds, rel=1e-9)
         assert there["output_tokens_per_s"] == pytest.approx(one.figures["output_tokens_per_s"], rel=1e-6)
 

@@ -38,10 +38,14 @@ def plain(sweep: Sweep) -> list[Any]:
     return found
 
 
+progress: list[tuple[int, int]] = []
+
+
 @pytest.fixture(scope="module")
 def inline() -> Sweep:
-    """The varied workload's plans, made in this process."""
-    return flopwise.sweep(VARIED)
+    """The varied workload's plans, made in this process; its progress goes to `progress`."""
+    progress.clear()
+    return flopwise.sweep(VARIED, advance=lambda done, whole: progress.append((done, whole)))
 
 
 def test_every_combination_is_a_workload() -> None:
@@ -112,18 +116,16 @@ def test_schema_is_the_published_one_and_takes_the_example() -> None:
         assert not check.is_valid(wrong), wrong
 
 
-def test_plans_are_those_of_single_workloads() -> None:
-    told: list[tuple[int, int]] = []
-    found = flopwise.sweep(VARIED, advance=lambda done, whole: told.append((done, whole)))
-    assert told == [(i, 8) for i in range(1, 9)]
+def test_plans_are_those_of_single_workloads(inline: Sweep) -> None:
+    assert progress == [(i, 8) for i in range(1, 9)]
     expanded = points(VARIED)
     assert expanded is not None
-    for one, point in zip(found.planned, expanded, strict=True):
+    for one, point in zip(inline.planned, expanded, strict=True):
         alone = flopwise.plan(point.workload)
         assert one.plan is not None
         assert one.plan.plans == alone.plans
         assert one.plan.front == alone.front
-    assert found.num_evaluated == sum(p.plan.evaluated for p in found.planned if p.plan is not None)
+    assert inline.num_evaluated == sum(p.plan.evaluated for p in inline.planned if p.plan is not None)
 
 
 def test_what_cannot_be_is_told_and_the_others_are_planned() -> None:

@@ -346,12 +346,12 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
 @pytest.mark.parametrize(
     ("name", "batch", "gpus", "software", "hbm_bytes"),
     [
-        ("gpt2-medium", 16, 8, "megatron-te", None),
+        ("gpt2-medium", 8, 8, "megatron-te", None),
         ("gpt2", 24, 24, "megatron-te", None),
-        ("gpt2", 16, 8, "megatron-deepspeed", None),
-        ("gpt2", 16, 8, "hai-llm", None),
+        ("gpt2", 8, 8, "megatron-deepspeed", None),
+        ("gpt2", 8, 8, "hai-llm", None),
         ("gpt2-medium", 16, 8, "in-house", 5_200_000_000),
-        ("gpt2-medium", 16, 8, "fsdp-te", None),
+        ("gpt2-medium", 8, 8, "fsdp-te", None),
     ],
 )
 def test_the_best_row_is_the_best_of_all_layouts(

@@ -100,8 +100,9 @@ def test_a_job_that_says_everything_is_surer_than_one_that_does_not(capsys: pyte
 
 
 def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
+    """Of every fourth row, which are of all sources."""
     below = rows = 0
-    for row in measurements(KINDS["training"], TRUTH):
+    for row in list(measurements(KINDS["training"], TRUTH))[::4]:
         try:
             given = row_job(row, FACTS)
             found = estimate(given)

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from flopwise import cli
 from flopwise.cli.app import app
+from flopwise.web import pool
 from flopwise.web.guard import Access
 from flopwise.web.server import Limits, create_app
 
@@ -21,10 +23,12 @@ TIMED = ("elapsed_s",)
 
 @contextmanager
 def client(limits: Limits | None = None, token: str | None = None) -> Iterator[TestClient]:
-    """A client of a server in this process, whose questions other processes answer."""
+    """A client of a server in this process, whose questions other processes answer; none is warmed up for a person."""
     application = create_app(app, Access.of(HOST, token), limits)
-    with TestClient(application, base_url=f"http://{HOST}") as one:
-        yield one
+    with pytest.MonkeyPatch.context() as here:
+        here.setattr(pool, "WARM_UP", ())
+        with TestClient(application, base_url=f"http://{HOST}") as one:
+            yield one
 
 
 def printed(argv: list[str], capsys: Any) -> Any:

@@ -82,7 +82,13 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
         ),
         assumptions=tuple(
             dict.fromkeys(
-                (*notes, *device_notes, *architecture.notes, *check_length(architecture, seq_len), *cluster.assumptions)
+                (
+                    *notes,
+                    *device_notes,
+                    *architecture.assumptions,
+                    *check_length(architecture, seq_len),
+                    *cluster.assumptions,
+                )
             )
         ),
     )

@@ -50,8 +50,6 @@ class Linear:
 
 PREDICTED_HEAD = "mtp/lm_head"
 """The head's second run, on what a layer for multi-token prediction makes."""
-LEFT_OUT, COUNTED = "for multi-token prediction left out", "for multi-token prediction counted"
-"""What a model's notes say of its layers for multi-token prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +275,9 @@ class Model:
     confidence: str = ""
     hf_id: str | None = None
     checkpoint_format: str | None = None  # of the published weights, a row of data/weight_formats.csv; None: 16 bits
-    notes: tuple[str, ...] = ()  # what was assumed: shown with every answer
-    predictors: tuple[Layer, ...] = ()  # layers for multi-token prediction, in no stack until `with_predictors`
+    notes: tuple[str, ...] = ()  # what was assumed of it alone
+    num_predictors: int = 0  # layers for multi-token prediction that its configuration names,
+    predictors: tuple[Layer, ...] = ()  # and what they are made of, in no stack until `with_predictors`
 
     def __hash__(self) -> int:
         """A hash of the name and the sizes alone: hashing every layer would slow down look-ups by model."""
@@ -290,6 +289,17 @@ class Model:
         """True if any layer is a mixture of experts."""
         return any(stack.largest_experts is not None for stack in self.stacks)
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was assumed, shown with every answer: `notes`, and whether layers for multi-token prediction count."""
+        if not self.num_predictors:
+            return self.notes
+        layers, them = ("1 layer", "it") if self.num_predictors == 1 else (f"{self.num_predictors} layers", "them")
+        predicted = f"{layers} for multi-token prediction"
+        if not self.predictors:
+            return (*self.notes, f"{predicted} counted")
+        return (*self.notes, f"{predicted} left out, as in transformers; 'flopwise_mtp': true counts {them}")
+
     def with_predictors(self) -> Model:
         """The same model with its layers for multi-token prediction as the last of its first stack."""
         if not self.predictors:
@@ -297,8 +307,7 @@ class Model:
         first, *others = self.stacks
         kinds = (*first.kinds, *dict.fromkeys(self.predictors))
         order = (*first.order, *(kinds.index(layer, len(first.kinds)) for layer in self.predictors))
-        notes = tuple(note.partition(LEFT_OUT)[0] + COUNTED if LEFT_OUT in note else note for note in self.notes)
-        return replace(self, stacks=(replace(first, kinds=kinds, order=order), *others), notes=notes, predictors=())
+        return replace(self, stacks=(replace(first, kinds=kinds, order=order), *others), predictors=())
 
     def stack(self, name: str) -> Stack | None:
         """The stack of that name, or None."""

@@ -149,7 +149,7 @@ def plan(
     parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
     parts |= {
         "ruled_out": draft.ruled_out.rows(), "unstated": unstated,
-        "assumptions": [*model.notes, *draft.assumptions, *remarks, *coverage, *(one.text for one in unstated)],
+        "assumptions": [*model.assumptions, *draft.assumptions, *remarks, *coverage, *(one.text for one in unstated)],
     }  # fmt: skip
     return Plan(
         spot_coverage=known["spot"], workload=dict(workload.document), task=workload.task, objective=workload.objective,

@@ -482,7 +482,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
     split = ("the cost is split between input and output tokens in proportion to the time of prefill and decoding",)
     priced = job.cluster.usd_per_gpu_hour is not None and int(memory.max_concurrency) >= 1
     assumptions = (
-        *job.model.notes,
+        *job.model.assumptions,
         *check_request(job.model, job.input_tokens, job.output_tokens),
         *job.cluster.assumptions,
         *memory.assumptions,

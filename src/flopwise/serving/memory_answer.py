@@ -72,7 +72,7 @@ def memory_answer(
     """The memory of one deployment, against what its engine uses of `device`."""
     layout, caches, known = spec.layout(), generates(model), device is not None
     usable = None if device is None else min(float(device.hbm_bytes), float(memory.usable_bytes))
-    band, notes = _total_band(memory), (*model.notes, *memory.assumptions)
+    band, notes = _total_band(memory), (*model.assumptions, *memory.assumptions)
     return ServingMemoryAnswer(
         **fit_figures(float(memory.total_bytes), band, device, usable, notes, floor=memory.exact_bytes),
         model=model,

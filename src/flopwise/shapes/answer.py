@@ -160,7 +160,7 @@ class ShapeAnswer(Result):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions on the model and the machine."""
-        return tuple(dict.fromkeys((*self.clock.model.notes, *self.clock.cluster.assumptions)))
+        return tuple(dict.fromkeys((*self.clock.model.assumptions, *self.clock.cluster.assumptions)))
 
 
 def _stack_times(clock: TrainingClock) -> Iterator[StackTime]:

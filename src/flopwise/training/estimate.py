@@ -267,7 +267,12 @@ def estimate(job: TrainJob) -> TrainEstimate:
     memory = job_memory(job)
     mfu, mfu_full, hfu = utilisation(job, table, step_s)
     watts = None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
-    notes = (*job.model.notes, *job.cluster.assumptions, *memory.assumptions, *_schedule_notes(layout, recipe.stack))
+    notes = (
+        *job.model.assumptions,
+        *job.cluster.assumptions,
+        *memory.assumptions,
+        *_schedule_notes(layout, recipe.stack),
+    )
     return TrainEstimate(
         job=job, step_s=step_s, breakdown=tuple(parts.items()), tokens_per_s=tokens_per_s,
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),

@@ -69,7 +69,7 @@ def memory_answer(
     band = memory_band(recipe, facts.calibration, device).between(*ends_of([stale_shifts(memory, total), *shifts]))
     default = "" if seq_given else " (the default; --seq sets it)"
     assumed = tuple(one.text("memory") for one in unstated if one.matters)
-    notes = (*model.notes, *check_length(model, int(recipe.seq_len)), *memory.assumptions, *assumed)
+    notes = (*model.assumptions, *check_length(model, int(recipe.seq_len)), *memory.assumptions, *assumed)
     return TrainingMemoryAnswer(
         **fit_figures(total, band, device, capacity, notes, floor=floor),
         model=model,

@@ -129,8 +129,8 @@ def _count(number: float | None) -> str | None:
 def _detail(card: ModelCard, paper: Screen) -> Iterator[str]:
     model = card.model
     yield verdict(_sentence(card), paper)
-    if model.notes:
-        yield "\n".join(f"Assumed: {note}" for note in model.notes)
+    if model.assumptions:
+        yield "\n".join(f"Assumed: {note}" for note in model.assumptions)
     exact = None if card.parameters is None else f"{units.format_count(card.parameters)} ({card.parameters:,})"
     active = None
     if card.active_parameters is not None and card.active_parameters != card.parameters:

@@ -435,7 +435,7 @@ class BatchAnswer(Result):
             spot=replace(wanted, purchase="spot", price=request.spot_price).cluster(gpus, facts),
             on_demand=replace(wanted, purchase="on_demand").cluster(gpus, facts), provider=wanted.provider, facts=facts,
         )  # fmt: skip
-        notes = (*notes, *job.model.notes, *technique_assumptions(job))
+        notes = (*notes, *job.model.assumptions, *technique_assumptions(job))
         worker = estimate(job)
         if not worker.max_concurrency:
             raise InfeasibleError(no_room_text(job, job.context))

@@ -266,7 +266,7 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
             tokens_of_images(techniques, architecture),
         )
         traffic, notes = replace(traffic, input_tokens=inputs, output_tokens=outputs), (*notes, *lengths)
-    notes = (*notes, *job.model.notes, *job.cluster.assumptions)
+    notes = (*notes, *job.model.assumptions, *job.cluster.assumptions)
     return request_of(job, traffic, scheduling, source.catalog, notes)
 
 

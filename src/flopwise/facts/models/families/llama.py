@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from flopwise.facts.architecture import LEFT_OUT, PREDICTED_HEAD, Layer, Linear, Model, Pointwise, Weight
+from flopwise.facts.architecture import PREDICTED_HEAD, Layer, Linear, Model, Pointwise, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
@@ -214,10 +214,8 @@ def add_predictors(c: Fields, model: Model, blocks: list[Items], depth: int = 1)
     head = Linear(PREDICTED_HEAD, width, vocab, shard="column", tied=True)
     parts = [(*joined, *blocks[0]), *blocks[1:]]
     parts[-1] = (*parts[-1], head)
-    layers, them = ("1 layer", "it") if count == 1 else (f"{count} layers", "them")
-    note = f"{layers} {LEFT_OUT}, as in transformers; 'flopwise_mtp': true counts {them}"
     made = tuple(Layer("mtp", items) for items in parts) * (count * depth)
-    predicted = replace(model, predictors=made, notes=(*model.notes, note))
+    predicted = replace(model, num_predictors=count, predictors=made)
     return predicted.with_predictors() if c.flag("flopwise_mtp") else predicted
 
 
