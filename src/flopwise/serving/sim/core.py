@@ -347,17 +347,20 @@ def put_away(w, p, a, node):
     if place == p.store + w.links:
         return
     lay(w, a, place, node)
-    while place < p.store + w.links:
-        link = a.links[place]
-        while link.used > link.blocks:
-            old = link.oldest
-            take_out(w, a, place, old)
-            further, size = place + 1, size_of(a, old)
-            while further < p.store + w.links and a.links[further].blocks < size:
-                further += 1
-            if further < p.store + w.links:
-                lay(w, a, further, old)
-        place += 1
+    full = place
+    while full >= place:  # the lowest first: it makes room before more comes
+        link = a.links[full]
+        if link.used <= link.blocks:
+            full -= 1
+            continue
+        old = link.oldest
+        take_out(w, a, full, old)
+        further, size = full + 1, size_of(a, old)
+        while further < p.store + w.links and a.links[further].blocks < size:
+            further += 1
+        if further < p.store + w.links:
+            lay(w, a, further, old)
+            full = further
 
 
 @inner
