@@ -52,7 +52,7 @@ CASES: dict[str, tuple[float, dict[str, object]]] = {
     "4 replicas, least loaded, 80 requests/s": (80, {"replicas": 4, "balancer": "least-loaded"}),
     "closed loop of 64 users": (np.inf, {"users": 64}),
     "one replica for prefill, one for decode, 20 requests/s": (20, {"prefill_replicas": 1}),
-    "the same, the shortest first": (20, {"prefill_replicas": 1, "policy": "shortest"}),
+    "one replica for prefill, one for decode, the shortest first": (20, {"prefill_replicas": 1, "policy": "shortest"}),
     "all at once, the shortest first": (np.inf, {"policy": "shortest"}),
 }
 """Arrivals a second, and how they are served."""

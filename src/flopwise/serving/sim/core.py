@@ -97,6 +97,17 @@ def highest_bit(_typing, _word):
 
 
 @intrinsic
+def record(_typing, table, _place):
+    """The record at a place of a table: there is less to compile than of one looked up in brackets."""
+
+    def code(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return cgutils.get_item_pointer(context, builder, signature.args[0], array, arguments[1:])
+
+    return table.dtype(table, int64), code
+
+
+@intrinsic
 def fetch_early(_typing, table, _place):
     """Have the processor bring an entry of a table into its cache while it does something else."""
 
@@ -121,7 +132,7 @@ def wait(w, p, rows, ranks, row):
     and whose other words have a bit for each word below that is not empty. Bits are numbered through: bit b lies in
     word b // 64, and stands for word b + 1.
     """
-    rank = rows[uint64(row)].rank
+    rank = record(rows, row).rank
     if p.root < 0:
         p.root, p.rank = row, rank
         return
@@ -180,13 +191,13 @@ def enqueue(line, entries, time, row):
         if line.size - at > NEAR:
             line.ordered = 0
         up = at - 1 if line.ordered else (at - 1) >> 1
-        above = entries[uint64(line.first + up)]
+        above = record(entries, line.first + up)
         if above.time < time or (above.time == time and above.row < row):
             break
-        entry = entries[uint64(line.first + at)]
+        entry = record(entries, line.first + at)
         entry.time, entry.row = above.time, above.row
         at = up
-    entry = entries[uint64(line.first + at)]
+    entry = record(entries, line.first + at)
     entry.time, entry.row = time, row
 
 
@@ -198,20 +209,20 @@ def dequeue(line, entries):
         line.first += 1
         return
     size, first = line.size, line.first
-    last = entries[uint64(first + size)]
+    last = record(entries, first + size)
     time, row = last.time, last.row
     at = 0
     while 2 * at + 1 < size:  # the last one's place is read as if it were still there: it is no sooner than itself
         child = 2 * at + 1
-        left, right = entries[uint64(first + child)], entries[uint64(first + child + 1)]
+        left, right = record(entries, first + child), record(entries, first + child + 1)
         child += (right.time < left.time) | ((right.time == left.time) & (right.row < left.row))
-        least = entries[uint64(first + child)]
+        least = record(entries, first + child)
         if least.time > time or (least.time == time and least.row >= row):
             break
-        entry = entries[uint64(first + at)]
+        entry = record(entries, first + at)
         entry.time, entry.row = least.time, least.row
         at = child
-    entry = entries[uint64(first + at)]
+    entry = record(entries, first + at)
     entry.time, entry.row = time, row
 
 
@@ -274,13 +285,13 @@ def size_of(a, node):
 @inner
 def unlink(entries, base, ends, node):
     """Take a node out of a list by age, whose first and last are in `ends`."""
-    entry = entries[uint64(base + node)]
+    entry = record(entries, base + node)
     if entry.before >= 0:
-        entries[uint64(base + entry.before)].after = entry.after
+        record(entries, base + entry.before).after = entry.after
     else:
         ends.oldest = entry.after
     if entry.after >= 0:
-        entries[uint64(base + entry.after)].before = entry.before
+        record(entries, base + entry.after).before = entry.before
     else:
         ends.newest = entry.before
 
@@ -288,10 +299,10 @@ def unlink(entries, base, ends, node):
 @inner
 def append(entries, base, ends, node):
     """The newest of a list by age."""
-    entry = entries[uint64(base + node)]
+    entry = record(entries, base + node)
     entry.before, entry.after = ends.newest, -1
     if ends.newest >= 0:
-        entries[uint64(base + ends.newest)].after = node
+        record(entries, base + ends.newest).after = node
     else:
         ends.oldest = node
     ends.newest = node
@@ -336,17 +347,20 @@ def put_away(w, p, a, node):
     if place == p.store + w.links:
         return
     lay(w, a, place, node)
-    while place < p.store + w.links:
-        link = a.links[place]
-        while link.used > link.blocks:
-            old = link.oldest
-            take_out(w, a, place, old)
-            further, size = place + 1, size_of(a, old)
-            while further < p.store + w.links and a.links[further].blocks < size:
-                further += 1
-            if further < p.store + w.links:
-                lay(w, a, further, old)
-        place += 1
+    full = place
+    while full >= place:  # the lowest first: it makes room before more comes
+        link = a.links[full]
+        if link.used <= link.blocks:
+            full -= 1
+            continue
+        old = link.oldest
+        take_out(w, a, full, old)
+        further, size = full + 1, size_of(a, old)
+        while further < p.store + w.links and a.links[further].blocks < size:
+            further += 1
+        if further < p.store + w.links:
+            lay(w, a, further, old)
+            full = further
 
 
 @inner
@@ -419,7 +433,7 @@ def deepest(p, a, node):
 @inner
 def cache(p, a, place, node):
     """Let others use the blocks of a sequence up to `node`; its own up to where somebody else's are there already."""
-    s = a.slots[uint64(p.first + place)]
+    s = record(a.slots, p.first + place)
     if node < 0 or node == s.at:
         return
     down = path_down(p, a, node, s.at)
@@ -448,7 +462,7 @@ def add_load(p, r):
 @inner
 def cached_node(w, p, a, row):
     """The end of what is cached of a request's prefix, or -1."""
-    if w.nodes == 0 or a.rows[uint64(row)].have > 0:
+    if w.nodes == 0 or record(a.rows, row).have > 0:
         return np.int64(-1)
     return deepest(p, a, a.q[PREFIX, uint64(row)])
 
@@ -464,7 +478,7 @@ def todo_of(r):
 def waits(p, rows):
     """The request to be admitted next, or -1."""
     if p.plain and p.head >= 0:
-        first = rows[uint64(p.head)]
+        first = record(rows, p.head)
         if first.come <= p.seen and (p.root < 0 or first.rank < p.rank):
             return p.head
     return p.root
@@ -475,7 +489,7 @@ def own_blocks(w, p, a, row):
     """Blocks that a request takes where it can be admitted, else -1."""
     if row < 0 or p.running >= w.max_batch:
         return NONE - 1
-    r = a.rows[uint64(row)]
+    r = record(a.rows, row)
     own, idle = blocks_of(r.have + todo_of(r), w), np.int64(0)
     if SHARED:
         idle = p.idle
@@ -506,7 +520,7 @@ def reuse(w, p, a, s, row):
         if s.shared >= a.q[STAGED_ON, uint64(row)]:
             s.base = max(s.base, a.tree[END, a.q[STAGED, uint64(row)] - 1] * w.block_tokens)
         a.q[STAGED, uint64(row)] = 0
-    if a.rows[uint64(row)].have == 0:
+    if record(a.rows, row).have == 0:
         p.reused += s.base
 
 
@@ -516,11 +530,11 @@ def admit(w, p, a, row, own):
     if row == p.root:
         take_root(w, p, a.q, a.rows, a.ranks)
     else:
-        p.head = a.rows[uint64(row)].left
+        p.head = record(a.rows, row).left
     place = p.free
-    s = a.slots[uint64(p.first + place)]
+    s = record(a.slots, p.first + place)
     p.free = s.after
-    s.row, s.base, s.shared = row, a.rows[uint64(row)].have, 0
+    s.row, s.base, s.shared = row, record(a.rows, row).have, 0
     if SHARED:
         reuse(w, p, a, s, row)
         while own > w.num_blocks - p.used:
@@ -529,7 +543,7 @@ def admit(w, p, a, row, own):
     p.used += own
     s.before, s.after = p.last, -1
     if p.last >= 0:
-        a.slots[uint64(p.first + p.last)].after = place
+        record(a.slots, p.first + p.last).after = place
     p.last = place
     p.running += 1
     p.queued -= 1
@@ -541,11 +555,11 @@ def admit(w, p, a, row, own):
 @inner
 def leave(p, a, place, own):
     """Free a slot and its `own` blocks."""
-    s = a.slots[uint64(p.first + place)]
+    s = record(a.slots, p.first + place)
     if s.before >= 0:
-        a.slots[uint64(p.first + s.before)].after = s.after
+        record(a.slots, p.first + s.before).after = s.after
     if s.after >= 0:
-        a.slots[uint64(p.first + s.after)].before = s.before
+        record(a.slots, p.first + s.after).before = s.before
     else:
         p.last = s.before
     s.after = p.free
@@ -557,21 +571,21 @@ def leave(p, a, place, own):
 
 
 @inner
-def stop(w, p, a, place):
+def stop(w, p, slots, k, place):
     """Take a sequence out of the decoding batch, its place in the heap apart; its own blocks."""
-    s = a.slots[uint64(p.first + place)]
+    s = record(slots, p.first + place)
     tokens = s.base + p.step
     p.cached -= tokens
     p.windowed -= min(tokens, w.window)
     p.growing -= tokens < w.window
-    a.k[uint64(p.phases + s.phase)] -= 1
+    k[uint64(p.phases + s.phase)] -= 1
     return blocks_of(tokens, w) - s.shared
 
 
 @inner
 def finish(w, p, a, place, own):
     """A request has its last token of this replica."""
-    s = a.slots[uint64(p.first + place)]
+    s = record(a.slots, p.first + place)
     row = s.row
     if SHARED and w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, uint64(row)]:
         before = s.shared
@@ -580,8 +594,8 @@ def finish(w, p, a, place, own):
     leave(p, a, place, own)
     p.requests -= 1
     p.tokens -= s.tokens
-    if p.role == PREFILL and a.rows[uint64(row)].output > 1:
-        r = a.rows[uint64(row)]
+    if p.role == PREFILL and record(a.rows, row).output > 1:
+        r = record(a.rows, row)
         r.have, r.come = r.prompt, p.now + a.q[MOVE, uint64(row)]
         enqueue(a.lines[MOVING], a.queues[MOVING], r.come, row)
         return
@@ -590,25 +604,25 @@ def finish(w, p, a, place, own):
     if SHARED and a.q[NEXT, uint64(row)] > 0:
         turn = a.q[NEXT, uint64(row)]
         a.q[CAME, uint64(turn)] = p.stream - w.stream_ps + a.q[PAUSE, uint64(turn)] - 1
-        a.rows[uint64(turn)].come = a.q[CAME, uint64(turn)] + w.request_ps
-        enqueue(a.lines[TURNS], a.queues[TURNS], a.rows[uint64(turn)].come, turn)
+        record(a.rows, turn).come = a.q[CAME, uint64(turn)] + w.request_ps
+        enqueue(a.lines[TURNS], a.queues[TURNS], record(a.rows, turn).come, turn)
     if w.closed and w.issued < a.rows.size:
         row = w.issued
-        came, r = max(p.stream - w.stream_ps + w.think, a.q[CAME, uint64(row - 1)]), a.rows[uint64(row)]
+        came, r = max(p.stream - w.stream_ps + w.think, a.q[CAME, uint64(row - 1)]), record(a.rows, row)
         a.q[CAME, uint64(row)], r.come = came, came + w.request_ps
         w.issued += 1
         if w.direct and p.accepts and w.next == row and r.come <= w.until:
             w.next += 1
             a.q[WHERE, uint64(row)] = 0
             add_load(p, r)
-            post(w, p, a, row, r.come)
+            post(w, p, a.rows, a.q, row, r.come)
 
 
 @inner
 def join(w, p, a, place):
     """A prompt is done, or a sequence is back: its token comes out and it decodes from now on."""
-    s = a.slots[uint64(p.first + place)]
-    row, r = s.row, a.rows[uint64(s.row)]
+    s = record(a.slots, p.first + place)
+    row, r = s.row, record(a.rows, s.row)
     most = target(p, r)
     s.tokens = r.prompt + most
     if s.worked:
@@ -649,7 +663,7 @@ def end_step(w, p, a):
     p.stream = max(p.stream, p.now) + p.out * w.stream_ps
     while p.batch > 0 and a.lists[uint64(p.heap)] >> BITS <= p.step:
         place = a.lists[uint64(p.heap)] & LOW
-        s = a.slots[uint64(p.first + place)]
+        s = record(a.slots, p.first + place)
         pull(a.lists, p.heap, p.batch - 1, NONE)
         if s.end > p.step:  # its window is full
             p.growing -= 1
@@ -657,7 +671,7 @@ def end_step(w, p, a):
         else:
             p.batch -= 1
             p.growing -= s.base + p.step == w.window
-            own = stop(w, p, a, place)
+            own = stop(w, p, a.slots, a.k, place)
             finish(w, p, a, place, own)
     for place in range(p.joins):
         join(w, p, a, a.lists[uint64(p.joining + place)])
@@ -668,8 +682,8 @@ def end_step(w, p, a):
 def give_way(w, p, a):
     """Take the sequence admitted last out of the batch: blocks that move to the host."""
     place = p.last
-    s = a.slots[uint64(p.first + place)]
-    row, own, r = s.row, s.hold, a.rows[uint64(s.row)]
+    s = record(a.slots, p.first + place)
+    row, own, r = s.row, s.hold, record(a.rows, s.row)
     have = s.base
     if place == p.part:
         p.part = -1
@@ -689,7 +703,7 @@ def give_way(w, p, a):
             a.lists[uint64(p.late + late)] = a.lists[uint64(p.late + p.fresh)]
         else:
             r.last = p.decoded
-        own = stop(w, p, a, place)
+        own = stop(w, p, a.slots, a.k, place)
     leave(p, a, place, own)
     s.shared, s.at = 0, -1
     r.have = have if w.swap else 0
@@ -731,7 +745,7 @@ def stretch(w, p, a, until, budget, fixed, more):
     end, later = until, False
     takes = p.running < w.max_batch and (budget > 0 or not w.mix)
     if takes and p.head >= 0 and not (p.plain and waits(p, a.rows) >= 0):
-        come = a.rows[uint64(p.head)].come
+        come = record(a.rows, p.head).come
         if come <= p.now:
             return 1
         later = w.ahead and come < until
@@ -759,8 +773,8 @@ def decode(w, p, a, steps, duration, more):
     else:
         note(a.k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
         for place in range(p.fresh):
-            row = a.slots[uint64(p.first + a.lists[uint64(p.late + place)])].row
-            note(a.k, p.now + duration - a.rows[uint64(row)].last, NONE, SINGLE, SINGLE)
+            row = record(a.slots, p.first + a.lists[uint64(p.late + place)]).row
+            note(a.k, p.now + duration - record(a.rows, row).last, NONE, SINGLE, SINGLE)
         p.fresh = 0
         note(a.k, duration + more, more, steps - 1, p.batch)
     over = steps
@@ -788,7 +802,7 @@ def begin_step(w, p, a, until):
     """Decide what the next step does, or the next steps where they only decode."""
     row = waits(p, a.rows)
     only = not w.mix and p.part >= 0
-    if not w.mix and row >= 0 and todo_of(a.rows[uint64(row)]) > 0 and own_blocks(w, p, a, row) >= 0:
+    if not w.mix and row >= 0 and todo_of(record(a.rows, row)) > 0 and own_blocks(w, p, a, row) >= 0:
         only = True
     budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
     if not only and p.batch > 0:
@@ -810,7 +824,7 @@ def begin_step(w, p, a, until):
     while budget > 0:
         if place < 0:
             row = waits(p, a.rows)
-            open_to = not preempted and row >= 0 and (w.mix or only or todo_of(a.rows[uint64(row)]) == 0)
+            open_to = not preempted and row >= 0 and (w.mix or only or todo_of(record(a.rows, row)) == 0)
             own = own_blocks(w, p, a, row) if open_to else NONE - 1
             if own < 0:
                 break
@@ -818,8 +832,8 @@ def begin_step(w, p, a, until):
             if w.swap:
                 moved += a.q[OWED, uint64(row)]
                 a.q[OWED, uint64(row)] = 0
-        s = a.slots[uint64(p.first + place)]
-        r = a.rows[uint64(s.row)]
+        s = record(a.slots, p.first + place)
+        r = record(a.rows, s.row)
         todo = todo_of(r) + r.have - s.base if todo_of(r) > 0 else 0
         chunk = min(todo, budget)
         pairs += seen_pairs(s.base, chunk, NONE)
@@ -858,7 +872,7 @@ def next_leave(w, p, a):
     if p.stepping == 0:
         if p.running > 0 or p.root >= 0:
             return p.now + 1
-        return max(p.now, a.rows[uint64(p.head)].come) + 1 if p.head >= 0 else NEVER
+        return max(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
     steps = (a.lists[uint64(p.heap)] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
@@ -871,11 +885,11 @@ def next_leave(w, p, a):
 
 
 @inner
-def chosen(w, ps, a, sent, row, back, when):
+def chosen(w, ps, q, tree, sent, row, back, when):
     """The balancer's choice among replicas that take requests at `when`."""
     takers, least, best, top = 0, 0, -1, NEVER
     for r in range(len(ps)):
-        p = ps[r]
+        p = record(ps, r)
         if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
             load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
             takers += 1
@@ -885,7 +899,7 @@ def chosen(w, ps, a, sent, row, back, when):
     if w.balancer == ROUND_ROBIN:
         turn = (w.back_turn if back else w.turn) % takers
         for r in range(len(ps)):
-            p = ps[r]
+            p = record(ps, r)
             if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
                 if turn == 0:
                     least = r
@@ -894,37 +908,37 @@ def chosen(w, ps, a, sent, row, back, when):
             w.back_turn += 1
         else:
             w.turn += 1
-    elif SHARED and w.balancer > LEAST_TOKENS and a.q[PREFIX, uint64(row)] >= 0:
-        node = a.q[PREFIX, uint64(row)]
+    elif SHARED and w.balancer > LEAST_TOKENS and q[PREFIX, uint64(row)] >= 0:
+        node = q[PREFIX, uint64(row)]
         while node >= 0 and sent[2 * node + back] < 0:
-            node = a.tree[PARENT, node]
+            node = tree[PARENT, node]
         last = int64(-1)
-        if node >= 0 and 2 * a.tree[END, node] >= a.tree[END, a.q[PREFIX, uint64(row)]]:
+        if node >= 0 and 2 * tree[END, node] >= tree[END, q[PREFIX, uint64(row)]]:
             last = sent[2 * node + back]
-        if last >= 0 and ps[last].accepts and ps[last].on <= when:
-            behind = ps[last].requests
+        if last >= 0 and record(ps, last).accepts and record(ps, last).on <= when:
+            behind = record(ps, last).requests
             if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
                 least = last
-        node = a.q[PREFIX, uint64(row)]
+        node = q[PREFIX, uint64(row)]
         while node >= 0:
             sent[2 * node + back] = least
-            node = a.tree[PARENT, node]
+            node = tree[PARENT, node]
     return least
 
 
 @inner
-def post(w, p, a, row, when):
+def post(w, p, rows, q, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
-    r = a.rows[uint64(row)]
+    r = record(rows, row)
     r.left = -1
     if SHARED and w.sessions and p.plain:
-        r.rank, a.q[BY_RANK, uint64(w.sent)] = w.sent, row
+        r.rank, q[BY_RANK, uint64(w.sent)] = w.sent, row
         w.sent += 1
     if p.role != DECODE:
         r.come = max(when, p.desk) + r.prompt * w.front_token_ps
         p.desk = r.come + w.front_ps
     if p.head >= 0:
-        a.rows[uint64(p.tail)].left = row
+        record(rows, p.tail).left = row
     else:
         p.head = row
     p.tail = row
@@ -969,7 +983,7 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
     staged: Any = NONE
     ended: Any = NONE
     for r in range(len(ps)):
-        p = ps[r]
+        p = record(ps, r)
         if p.accepts and p.role == DECODE:
             back_on = min(back_on, p.on)
         elif p.accepts:
@@ -982,7 +996,7 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                     w.next += 1  # it comes after an answer
             front, row, turn = NEVER, NONE - 1, False
             if w.next < w.issued:
-                front, row = rows[uint64(w.next)].come, w.next
+                front, row = record(rows, w.next).come, w.next
             fetched = NEVER + NONE
             if SHARED:
                 if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
@@ -1001,9 +1015,9 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
             if w.loads:
                 due = when + 1
                 for other in range(len(ps)):
-                    p = ps[other]
+                    p = record(ps, other)
                     sooner = p.due < due
-                    if not w.feedback and r < len(ps) and (p.role == PREFILL) != (ps[r].role == PREFILL):
+                    if not w.feedback and r < len(ps) and (p.role == PREFILL) != (record(ps, r).role == PREFILL):
                         sooner = p.role == PREFILL and p.due <= when  # nothing comes back to it
                     if sooner:
                         due, r = p.due, other
@@ -1013,7 +1027,7 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                 if SHARED and front > when and fetched <= when:
                     row = queues[FETCHING, lines[FETCHING].first].row
                     dequeue(lines[FETCHING], queues[FETCHING])
-                    post(w, ps[q[WHERE, uint64(row)]], a, row, fetched)
+                    post(w, record(ps, q[WHERE, uint64(row)]), rows, q, row, fetched)
                     continue
                 moved = NONE
                 if front > when:
@@ -1023,11 +1037,11 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                     dequeue(lines[TURNS], queues[TURNS])
                 else:
                     w.next += 1
-                r = chosen(w, ps, a, sent, row, moved, front)
-                p, q[WHERE, uint64(row)] = ps[r], r
-                add_load(p, rows[uint64(row)])
+                r = chosen(w, ps, q, a.tree, sent, row, moved, front)
+                p, q[WHERE, uint64(row)] = record(ps, r), r
+                add_load(p, record(rows, row))
                 if not (SHARED and w.links and p.role != DECODE and q[PREFIX, uint64(row)] >= 0):
-                    post(w, p, a, row, front)
+                    post(w, p, rows, q, row, front)
                     continue
                 reached, brought = front, row  # with what stores hold of its prefix at that time
         if r == len(ps):  # nothing comes any more: replicas are advanced to the end, those for prompts first
@@ -1035,9 +1049,9 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                 r, staged = staged, staged + 1
             else:
                 r, ended = ended, ended + 1
-            if (ps[r].role == PREFILL) == (ended > 0):
+            if (record(ps, r).role == PREFILL) == (ended > 0):
                 continue
-        p = ps[r]
+        p = record(ps, r)
         while True:  # steps that end by the time to be reached, and those that begin before
             if p.stepping:
                 if p.now > reached:
@@ -1045,15 +1059,15 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                 end_step(w, p, a)
             p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
             if not p.plain:
-                while p.head >= 0 and rows[uint64(p.head)].come <= p.seen:
+                while p.head >= 0 and record(rows, p.head).come <= p.seen:
                     row = p.head
-                    p.head = rows[uint64(row)].left
+                    p.head = record(rows, row).left
                     wait(w, p, rows, ranks, row)
             if p.running == 0 and p.root < 0:
-                if p.head < 0 or rows[uint64(p.head)].come > reached:
+                if p.head < 0 or record(rows, p.head).come > reached:
                     break
-                if rows[uint64(p.head)].come > p.now:
-                    p.now = rows[uint64(p.head)].come
+                if record(rows, p.head).come > p.now:
+                    p.now = record(rows, p.head).come
                     continue
             if p.now >= reached:
                 break
@@ -1063,7 +1077,7 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
         if SHARED and brought >= 0:
             ready = fetch(w, p, a, brought, reached)
             if ready >= 0:
-                rows[uint64(brought)].come = ready
+                record(rows, brought).come = ready
                 enqueue(lines[FETCHING], queues[FETCHING], ready, brought)
             else:
-                post(w, p, a, brought, reached)
+                post(w, p, rows, q, brought, reached)
