@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ from flopwise.observations.requests import MeasuredRequests
 from flopwise.observations.watching import Watched
 from flopwise.records.histograms import histogram
 from flopwise.serving.deployment import replica_of
+from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
+from flopwise.serving.sim.engine import KernelTimes, replica
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
@@ -123,6 +125,20 @@ def test_known_constants_are_found_again(job: ServeJob, request_s: float, noise:
         want = median_figures(measured_columns(other.requests), rows)
         again = answered_by(moved_job(job, found.values), asked(80, seed), users=users)
         assert median_figures(measured_columns(again.requests), rows) == pytest.approx(want, rel=0.05)
+
+
+def test_kernels_are_timed_once_and_the_host_each_time(job: ServeJob) -> None:
+    """Replicas that share the times of their kernels are those that time them alone; nothing is timed again."""
+    kernels: KernelTimes = {}
+    sizes = []
+    for name in HOST_TIMES:
+        moved = moved_job(job, truth(job, **{name: 2e-3}))
+        alone, shared = replica(moved), replica(moved, kernels=kernels)
+        assert (alone.limits, alone.schedulers) == (shared.limits, shared.schedulers)
+        for column in fields(alone.cost):
+            assert np.array_equal(getattr(alone.cost, column.name), getattr(shared.cost, column.name)), name
+        sizes.append(len(kernels))
+    assert set(sizes) == {sizes[0]} != {0}
 
 
 def test_it_is_never_worse_than_before_on_what_it_was_given(job: ServeJob) -> None:
@@ -230,7 +246,8 @@ def test_one_load_says_little_of_others_so_that_its_interval_is_that_between_loa
     found = fit_deployment([replace(load, job=job)], FACTS)
     assert max(found.p90_left_out.values()) < 0.05
     assert found.spread == pytest.approx({name: np.exp(log) for name, log in BETWEEN_LOADS.items()})
-    four = [replace(load, job=job, name=name) for name in "abcd"]
+    short = answered_by(moved_job(job, truth(job)), asked(60))
+    four = [replace(short, job=job, name=name) for name in "abcd"]
     known = fit_deployment(four, FACTS)
     assert all(known.spread[name] < found.spread[name] - 0.1 for name in FIGURES)
 

@@ -471,7 +471,7 @@ def test_processes_that_are_forked_off_neither_repeat_nor_end_the_run(where: str
     """As data loaders are: many short children while the writer is busy; some end as programs do, some record."""
     code = """
 writer = Writer(where, run_named("forks", at_s=1.0), interval_s=0.001)
-for step in range(18):
+for step in range(9):
     writer.add(float(step), {"loss": float(step)}, step=step)
     pid = os.fork()
     if pid == 0:
@@ -488,8 +488,8 @@ writer.end("finished")
     assert (ended.stdout, ended.stderr, ended.returncode) == ("running\n", "", 0)
     store = open_store(where)
     run = store.run("forks")
-    assert store.samples(run.run_id, "loss").value.tolist() == list(map(float, range(18)))
-    assert sorted(store.samples(run.run_id, "eval_loss").value) == [float(step) for step in range(18) if step % 3 == 1]
+    assert store.samples(run.run_id, "loss").value.tolist() == list(map(float, range(9)))
+    assert sorted(store.samples(run.run_id, "eval_loss").value) == [float(step) for step in range(9) if step % 3 == 1]
     assert run.status == "finished"
 
 

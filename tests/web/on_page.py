@@ -6,11 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from flopwise.cli.app import app
 from flopwise.web.guard import Access
+from flopwise.web.pool import Pool
 from flopwise.web.server import create_app, listen, server_of
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
@@ -32,10 +35,16 @@ workloads:
 """A fleet of one service."""
 
 
+async def _no_warm_up(*_: Any) -> None:
+    """Leave processes as they start."""
+
+
 @contextmanager
-def served(token: str | None = None) -> Iterator[str]:
-    """The address of a server of this process on a free port."""
-    with listen("127.0.0.1", 0) as bound:
+def served(token: str | None = None, *, warm: bool = True) -> Iterator[str]:
+    """The address of a server of this process on a free port; not `warm`: its processes are asked no plans ahead."""
+    with listen("127.0.0.1", 0) as bound, pytest.MonkeyPatch.context() as here:
+        if not warm:
+            here.setattr(Pool, "warm_up", _no_warm_up)
         server = server_of(create_app(app, Access.of("127.0.0.1", token)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()

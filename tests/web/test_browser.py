@@ -1293,7 +1293,7 @@ def test_several_replicas_are_told_by_their_engine_and_their_percentiles(
 
 def test_a_printed_link_holds_the_token(chromium: Browser) -> None:
     token = "a-token-of-the-tests"  # noqa: S105 - of the tests
-    with served(token) as address:
+    with served(token, warm=False) as address:
         page = chromium.new_page()
         page.goto(f"{address}/catalog")
         expect(page.get_by_role("alert")).to_contain_text("Open the link that flopwise web printed")
@@ -1357,7 +1357,7 @@ def test_a_run_is_seen_beside_what_was_expected_while_it_goes_on_and_after(
 ) -> None:
     """A server of its own: its processes read the runs that this test records."""
     question = {"model": "gpt2", "gpu": "l4", "seq": 512, "global_batch": 8, "tokens": "1M"}
-    with served() as address:
+    with served(warm=False) as address:
         page = chromium.new_page(base_url=address)
         page.set_default_timeout(90_000)
         page.goto("/runs")

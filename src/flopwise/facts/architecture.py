@@ -291,7 +291,7 @@ class Model:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was assumed, shown with every answer: `notes`, and whether layers for multi-token prediction count."""
+        """Sentences shown with every answer: `notes`, and whether layers for multi-token prediction count."""
         if not self.num_predictors:
             return self.notes
         layers, them = ("1 layer", "it") if self.num_predictors == 1 else (f"{self.num_predictors} layers", "them")

@@ -23,8 +23,9 @@ from flopwise.fitting.constants import Array, Constant, Values, moved_records
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
 from flopwise.fitting.robust import PULL, FitModel, even_weights, fit, loss
 from flopwise.observations.requests import MeasuredRequests
+from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
-from flopwise.serving.sim.engine import replica
+from flopwise.serving.sim.engine import KernelTimes, replica
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import trace
@@ -50,6 +51,8 @@ ROW_WEIGHT = 4.0
 """Of a figure, against the prior of one constant, at least."""
 LEAST_SPREAD = 0.04
 """Log error that no prediction is more certain than: two runs of one load differ by so much."""
+KEPT_POINTS = 4
+"""Values of the device's rates whose kernels are remembered: a fit goes on from the latest."""
 INSIDE = 0.8
 LOADS = 4
 """Loads from which on those left out say how far loads lie apart: the least with which 80 % of new ones is a rank."""
@@ -110,8 +113,10 @@ def moved_job(job: ServeJob, values: Values) -> ServeJob:
     )
 
 
-def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
+def simulated_run(load: ServedLoad, job: ServeJob, kernels: KernelTimes | None = None) -> SimulatedRun:
     """The load's requests through one replica of `job`; tokens of prompts that were cached are those of one prefix.
+
+    `kernels`: as of `replica`.
 
     Raises:
         InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
@@ -120,7 +125,7 @@ def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
     inputs, outputs = round(float(requests.prompt.mean())), round(float(requests.output.mean()))
     longest = int((requests.prompt + requests.output).max())
     job = replace(job, input_tokens=max(inputs, 1), output_tokens=max(outputs, 1))
-    built = replica(job, context=inputs + outputs, max_tokens=longest)
+    built = replica(job, context=inputs + outputs, max_tokens=longest, kernels=kernels)
     hits = requests.cached > 0
     request_trace = trace(
         requests.arrival_s, requests.prompt, requests.output, prefix=np.where(hits, 0, -1),
@@ -200,24 +205,38 @@ class DeploymentModel(FitModel):
         everything = np.flatnonzero(np.isfinite(self.measured) & (self.measured > 0))
         self.members = everything if members is None else np.asarray(members)
         self.weights = np.full(len(self.members), ROW_WEIGHT / len(FIGURES))
-        self._computed: dict[bytes, Array] = {}
+        self._predicted: dict[bytes, Array] = {}
+        self._kernels: dict[tuple[float, ...], KernelTimes] = {}
 
     def errors(self, point: Array) -> Array:
         """log(predicted / measured) of every figure."""
         key = np.round(point, 9).tobytes()
-        if key not in self._computed:
+        if key not in self._predicted:
             values = self.values(point)
-            runs = [simulated_run(load, moved_job(load.job, values)) for load in self.served]
-            predicted = np.concatenate([
+            runs = [
+                simulated_run(load, moved_job(load.job, values), self._kernel_times(place, values))
+                for place, load in enumerate(self.served)
+            ]
+            self._predicted[key] = np.concatenate([
                 middle_figures(simulated_columns(run), rows, drawn=load.requests.drawn)
                 for load, run in zip(self.served, runs, strict=True) for rows in parts(load)
             ])  # fmt: skip
-            self._computed[key] = np.log(predicted[self.members] / self.measured[self.members])
-        return self._computed[key]
+        errors: Array = np.log(self._predicted[key][self.members] / self.measured[self.members])
+        return errors
+
+    def _kernel_times(self, place: int, values: Values) -> KernelTimes:
+        """Times of kernels of a load, the same for all values of the host's times; those of the latest points."""
+        others = (value for constant, value in values.items() if constant.name not in HOST_TIMES)
+        key = (float(place), *others)
+        while len(self._kernels) > KEPT_POINTS * len(self.served):
+            del self._kernels[next(iter(self._kernels))]
+        return self._kernels.setdefault(key, {})
 
     def only(self, members: Sequence[int]) -> DeploymentModel:
-        """The same for some of the figures."""
-        return DeploymentModel(self.served, self.constants, self.members[list(members)].tolist())
+        """The same for some of the figures, with what is predicted already."""
+        model = DeploymentModel(self.served, self.constants, self.members[list(members)].tolist())
+        model._predicted, model._kernels = self._predicted, self._kernels
+        return model
 
     def trust(self, errors: Array) -> None:
         """Weigh figures against priors by the residuals of a fit: exact figures outweigh the priors.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flopwise.fleet.assessment import Assessment, MonthlyCost, WorkloadResult
 from flopwise.units import format_count, format_percent, format_seconds, format_usd, in_currency
+
+if TYPE_CHECKING:
+    from flopwise.fleet.check import Check
 
 BOUGHT = {
     "on_demand": "on demand", "spot": "spot", "reserved_1y": "reserved 1 year", "reserved_3y": "reserved 3 years",
@@ -118,3 +121,20 @@ def bill_interval(cost: MonthlyCost) -> str:
     rare = cost.expected is not None and cost.expected > cost.high
     far = "; rare months that need far more machines lift the mean above it" if rare else ""
     return f"80 % interval {between(cost.low, cost.high)}{far}"
+
+
+CHANGE_HEADERS = ["workload", "change", ">a month", ">share", ">workload after it", ">all after it", "how"]
+"""Of a table of `change_rows`."""
+
+
+def change_rows(answer: Check) -> list[tuple[str, ...]]:
+    """Rows of a table of the changes of a check, the easiest of each workload first."""
+    return [
+        (
+            w.name, c.what, change_text(-c.saves_usd_per_month),
+            dash(c.difference_frac, lambda part: format_percent(part, 0)), usd(c.usd_per_month),
+            usd(c.fleet_usd_per_month), c.how,
+        )
+        for w in answer.workloads
+        for c in w.changes
+    ]  # fmt: skip

@@ -17,7 +17,7 @@ from flopwise.report.blocks import Block, Bullets, Document, Section, Table, Tex
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
 from flopwise.report.plan_page import plan_document
-from flopwise.report.words import change_text, dash, hours, purchase_text, usd
+from flopwise.report.words import CHANGE_HEADERS, change_rows, change_text, dash, hours, purchase_text, usd
 from flopwise.report.workloads import plan_page
 from flopwise.search.answer import Plan
 from flopwise.search.answer import to_json as plan_json
@@ -187,20 +187,9 @@ def _rows(w: CheckedWorkload) -> Iterator[tuple[str, ...]]:
 
 
 def _changes(answer: Check) -> Iterator[Block]:
-    rows = [
-        (
-            w.name, c.what, change_text(-c.saves_usd_per_month),
-            dash(c.difference_frac, lambda part: format_percent(part, 0)), usd(c.usd_per_month),
-            usd(c.fleet_usd_per_month), c.how,
-        )
-        for w in answer.workloads
-        for c in w.changes
-    ]  # fmt: skip
-    if rows:
+    if rows := change_rows(answer):
         note = (
             "The easiest change of each workload first; each builds on those before it. Share: its part of the "
             "difference between today's bill and the proposal. After it: the monthly cost of the workload, and of all."
         )
-        yield Table(
-            ["workload", "change", ">a month", ">share", ">workload after it", ">all after it", "how"], rows, note
-        )
+        yield Table(CHANGE_HEADERS, rows, note)

@@ -61,6 +61,8 @@ their two products tokens are sorted by expert, in three kernels (vLLM and SGLan
 over chunks: norms of queries and keys, sums of decays, products inside a chunk, their triangular solution, weights,
 states from chunk to chunk, and outputs (flash-linear-attention, chunk_gated_delta_rule; Mamba-2's has five, and states
 that are read and written)."""
+HOST_TIMES = ("request_s", "front_s", "step_s", "layer_s", "sequence_s")
+"""Columns of an engine that no kernel depends on."""
 DELTA_RULES = frozenset({"delta", "kda"})
 """Kinds of recurrences that follow a delta rule."""
 DISPATCH_CORES = 24
@@ -224,14 +226,8 @@ class Runner:
         operation takes the host as long to launch as any other.
         """
         stack, load = self.model.stacks[0], self._captured_load(load)
-        total = self._step_of_halves(load, split) if self.overlaps else self._stack(stack, load, split)
+        total, layers = self.device_step(load, split)
         hops = self.pipeline_s(load, split, stack.width)
-        layers: Floats = stack.num_layers
-        for tower in self.model.stacks[1:]:
-            if runs(self.model, tower) and np.any(load.encoded):
-                total = total.plus(self._stack(tower, self.tower_load(tower, load), split))
-                layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
-        total = total.plus(added) if (added := self.added_kernels(load, split)) is not None else total
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
         experts_s = self.engine.experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
         experts_s += self.engine.intel_experts_s * on_intel(self.rates)
@@ -248,6 +244,20 @@ class Runner:
             communication_s=total.communication_s + hops,
             overhead_s=total.overhead_s + overhead,
         )
+
+    def device_step(self, load: StepLoad, split: ServingLayout) -> tuple[StepTime, Floats]:
+        """Time on the device of a step, whatever the host takes (`HOST_TIMES`), and the number of layers that run.
+
+        Source: sum over operations and messages. Assumes: nothing further.
+        """
+        stack = self.model.stacks[0]
+        total = self._step_of_halves(load, split) if self.overlaps else self._stack(stack, load, split)
+        layers: Floats = stack.num_layers
+        for tower in self.model.stacks[1:]:
+            if runs(self.model, tower) and np.any(load.encoded):
+                total = total.plus(self._stack(tower, self.tower_load(tower, load), split))
+                layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
+        return total if (added := self.added_kernels(load, split)) is None else total.plus(added), layers
 
     def launches_prompts(self, split: ServingLayout) -> NDArray[np.bool_]:
         """True where the host launches steps with prompts operation by operation.

@@ -16,7 +16,7 @@ from flopwise.cli.progress import Progress
 from flopwise.cli.render import Screen, pairs, plain_text, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE
-from flopwise.report.words import change_text, dash, hours, purchase_text, usd
+from flopwise.report.words import CHANGE_HEADERS, change_rows, change_text, hours, purchase_text, usd
 from flopwise.units import format_percent
 
 if TYPE_CHECKING:
@@ -69,18 +69,8 @@ def blocks(answer: Check, paper: Screen, written: Sequence[Path] = ()) -> Iterat
         yield bullets("Missed targets and policies:", [plain_text(text) for text in wrong])
     if notes := [f"{w.name}: {text}" for w in answer.workloads for text in w.notes]:
         yield bullets("Retired machines:", [plain_text(text) for text in notes])
-    rows = [
-        (
-            w.name, c.what, change_text(-c.saves_usd_per_month),
-            dash(c.difference_frac, lambda part: format_percent(part, 0)), usd(c.usd_per_month),
-            usd(c.fleet_usd_per_month), c.how,
-        )
-        for w in answer.workloads
-        for c in w.changes
-    ]  # fmt: skip
-    if rows:
-        headers = ["workload", "change", ">a month", ">share", ">workload after it", ">all after it", "how"]
-        yield table(headers, rows, paper)
+    if rows := change_rows(answer):
+        yield table(CHANGE_HEADERS, rows, paper)
     if written:
         yield f"The report is in {plain_text(str(written[0].parent))}: {', '.join(path.name for path in written)}"
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flopwise.cost.fabric import pcie_bytes_per_s
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.facts.architecture import Attend
+from flopwise.facts.architecture import Attend, Item
 from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
-from flopwise.serving.iteration import Runner, StepLoad, layer_kinds
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, TimedKernel, layer_kinds
 from flopwise.serving.job import ServeJob, no_room_text
 from flopwise.serving.memory import default_batch, generates
 from flopwise.serving.sim.cost import StepCost, seen_pairs
@@ -113,9 +114,13 @@ class Replica:
 
 
 def replica(
-    job: ServeJob, *, context: int | None = None, step_tokens: int | None = None, max_tokens: int | None = None
-) -> Replica:
+    job: ServeJob, *, context: int | None = None, step_tokens: int | None = None, max_tokens: int | None = None,
+    kernels: KernelTimes | None = None,
+) -> Replica:  # fmt: skip
     """Step costs and limits of a job: `context` is what one sequence holds on average (None: the job's request).
+
+    `kernels`: times of kernels that are known, of jobs that differ in `HOST_TIMES` of their engine and in their request
+    alone; those of this job are added.
 
     Attention replicas (dp) have a scheduler each; so has each micro-batch of a pipeline, as a step of it passes through
     all stages while the other micro-batches are in the others.
@@ -155,7 +160,7 @@ def replica(
         swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / host_bytes_per_s * PS),
         proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
     )  # fmt: skip
-    cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest)
+    cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest, kernels=kernels)
     cost = replace(cost, request_ps=cost.request_ps + round(unseen_s(job) * PS))
     block_bytes = float(memory.kv_budget_bytes) / (blocks * parts) * int(job.layout.tp) * int(job.layout.pp)
     return Replica(cost=cost, limits=limits, block_bytes=block_bytes, schedulers=int(job.layout.dp) * parts)
@@ -190,7 +195,10 @@ def unseen_s(job: ServeJob) -> float:
     return float(steps) * others * float(np.ravel(mean_s)[0])
 
 
-def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int) -> StepCost:
+def _step_cost(
+    runner: Runner, layout: ServingLayout, *, max_batch: int, step_tokens: int, context: int,
+    kernels: KernelTimes | None,
+) -> StepCost:  # fmt: skip
     """Tables of a replica that runs up to `max_batch` sequences of up to `context` tokens, `step_tokens` a step.
 
     Source: `flopwise.serving.iteration.Runner.step`, timed at a few hundred loads and interpolated.
@@ -201,7 +209,7 @@ def _step_cost(runner: Runner, layout: ServingLayout, *, max_batch: int, step_to
     """
     if not generates(runner.model) or runner.model.kind == "encoder-decoder":
         raise SpecError(f"{runner.model.name} is not a decoder: the simulator runs models that generate")
-    timed = _Timed(runner, layout)
+    timed = _Timed(runner, layout, kernels)
     most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
     grid = ascending(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
@@ -222,6 +230,39 @@ def _table(seconds: Array) -> Column:
     return np.concatenate([[0], np.rint(seconds * PS).astype(np.int64)])
 
 
+KernelTimes = dict[tuple[object, ...], Any]
+"""What a device does in some steps, by their loads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RememberingRunner(Runner):
+    """A runner that times the kernels of a load once."""
+
+    kernels: KernelTimes
+
+    def device_step(self, load: StepLoad, split: ServingLayout) -> tuple[StepTime, Floats]:
+        """As of `Runner`. Source, Assumes: the same."""
+        if (key := _load_key(load)) not in self.kernels:
+            self.kernels[key] = Runner.device_step(self, load, split)
+        found: tuple[StepTime, Floats] = self.kernels[key]
+        return found
+
+    def kernels_of(
+        self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
+    ) -> Iterator[TimedKernel]:
+        """As of `Runner`. Source, Assumes: the same."""
+        if (key := (tuple(items), inside, *_load_key(load))) not in self.kernels:
+            self.kernels[key] = tuple(Runner.kernels_of(self, items, load, split, inside=inside))
+        found: tuple[TimedKernel, ...] = self.kernels[key]
+        return iter(found)
+
+
+def _load_key(load: StepLoad) -> tuple[object, ...]:
+    """The numbers of a load, which may be columns."""
+    given = (getattr(load, one.name) for one in fields(load))
+    return tuple((one.shape, one.dtype.str, one.tobytes()) if isinstance(one, np.ndarray) else one for one in given)
+
+
 class _Timed:
     """Seconds of the parts of a step, by load.
 
@@ -229,7 +270,7 @@ class _Timed:
     prompts, counts with what is cached, so that it is as long as `TechniqueRunner.step`.
     """
 
-    def __init__(self, runner: Runner, layout: ServingLayout) -> None:
+    def __init__(self, runner: Runner, layout: ServingLayout, kernels: KernelTimes | None) -> None:
         self.layout, self.each, self.whole, self.engine = layout, 1, None, runner.engine
         self.launches = runner.engine.graphs and bool(runner.launches_prompts(layout))
         if runner.engine.graphs:  # launching is counted apart
@@ -238,6 +279,9 @@ class _Timed:
         if isinstance(runner, TechniqueRunner):
             self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
             runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
+        elif kernels is not None:
+            given = {one.name: getattr(runner, one.name) for one in fields(runner) if one.init}
+            runner = _RememberingRunner(**given, kernels=kernels)
         self.runner = runner
         self.attention = [
             (item, count, bool(item.window or item.chunk) and not item.compress)
