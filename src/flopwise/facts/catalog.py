@@ -202,7 +202,8 @@ class Facts:
         for name, member in vars(type(self)).items():
             if isinstance(member, cached_property):
                 getattr(self, name)
-        return self.__dict__ | {"accelerators": dict(self.accelerators), "lookups": {}}
+        whole = {name: dict(value) for name, value in self.__dict__.items() if isinstance(value, Lazy)}
+        return self.__dict__ | whole | {"lookups": {}}
 
     def rows(self, wanted: FactTable[Any] | str) -> Mapping[Key, Any]:
         """The shipped rows of a table, or of one of `TABLES`, by key, with those of the folder laid over them."""
