@@ -38,7 +38,8 @@ CONSTANTS = (
     f"below {SIZES[0][0] / 1e9:.0f} B parameters; medium: below {SIZES[1][0] / 1e9:.0f} B.",
     f"(within {100 * (WELL - 1):.0f} %)", f"assumed to be {100 * UNKNOWN:.0f} %",
     f"at least {100 * (SPEND_SLACK - 1):.0f} % above the plan", f"{100 * MEMORY_SLACK:.0f} points above the engine",
-    f"more than {1 / SELDOM - 1:.0f} months in {1 / SELDOM:.0f}", "p95: 95 % of the requests", "ZeRO 1, 2, 3",
+    f"more than {1 / SELDOM - 1:.0f} months in {1 / SELDOM:.0f}", f"in {1 / SELDOM - 1:.0f} of {1 / SELDOM:.0f} months",
+    "p95: 95 % of the requests", "ZeRO 1, 2, 3",
 )  # fmt: skip
 """What reports say whatever the fleet: definitions, and the constants of the code by their values."""
 AS_THEY_ARE = ("Risks", "Monitoring", "Model sizes", "Accelerators compared", "Workloads", "Savings")

@@ -144,6 +144,17 @@ def past_budget(assessment: Assessment) -> Month | None:
 
 COLUMNS = ("spend", "device memory", "latency", "throughput", "requests", "load", "interruptions", "others")
 """What is watched, as metrics begin; latencies begin with their percentile."""
+_PLANNED = "Requests and load: the planned utilisation of the replicas."
+MEANINGS = {
+    "spend": "Spend, with storage and traffic: the upper end of the interval, at least 10 % above the plan; for the "
+             "fleet, on its most expensive day of the week. This month: the budget less one such day.",
+    "device memory": "Memory: the upper end of its interval, or 5 points above the engine's share.",
+    "latency": "Latency: the target.", "throughput": "Throughput: the lower end of its interval.",
+    "requests": _PLANNED, "load": _PLANNED,
+    "interruptions": "Interruptions: more than chance explains in 19 of 20 months.",
+    "others": "Waiting: the requests that the replicas can work off within the target.",
+}  # fmt: skip
+"""What the thresholds of a column are."""
 
 
 KINDS = {
@@ -180,12 +191,7 @@ def monitoring(assessment: Assessment) -> Iterator[Block]:
     yield Table(
         ["workload", *columns],
         [(name, *("; ".join(own.get(c, [])) or "-" for c in columns)) for name, own in cells.items()],
-        "Spend, with storage and traffic: the upper end of the interval, at least 10 % above the plan; for the fleet, "
-        "on its most expensive day of the week. This month: the budget less one such day. Memory: the upper end of "
-        "its interval, or 5 points above the engine's share. Latency: the target. Throughput: the lower end of its "
-        "interval. Requests and load: the planned utilisation of the replicas. Waiting: the requests that they can "
-        "work off within the target. Interruptions: more than chance explains in 19 of 20 months. The JSON gives "
-        "the reason for each.",
+        " ".join([*dict.fromkeys(MEANINGS[c] for c in columns), "The JSON gives the reason for each."]),
     )
     kinds = {(a.metric.split()[-1] if a.unit == "s" else a.metric, a.for_s, a.severity, a.action): a for a in
              assessment.monitoring if a.action}  # fmt: skip
