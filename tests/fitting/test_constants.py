@@ -31,6 +31,10 @@ def test_every_constant_is_in_the_facts_within_its_bounds_and_one_value_for_its_
     assert constant.low * (1 - 1e-9) <= values.pop() <= constant.high * (1 + 1e-9)
 
 
+def test_engines_that_plan_ahead_are_fitted_together_as_the_facts_name_them() -> None:
+    assert set(serving.AHEAD) == {name for name in serving.GRAPHS if FACTS.engines[name].plans_ahead}
+
+
 def test_moved_facts_have_the_values_and_nothing_else_moves() -> None:
     constants = training.constants(FACTS)
     same = dict(zip(constants, [c.present_value(FACTS) for c in constants], strict=True))
