@@ -225,6 +225,18 @@ def test_backward_is_twice_forward_and_flash_a_half_more() -> None:
     assert sum(w.flops for w in frozen if w.kind == "matmul") == products
 
 
+def test_a_scan_backward_is_ten_products_for_four() -> None:
+    """States and scores of blocks again, then two products for each of: scores, values by scores, states, their read.
+
+    Source: mamba_ssm, `_mamba_chunk_scan_combined_bwd`. PyTorch's counter sees twice the reference code.
+    """
+    item = Recurrence(name="scan", kind="mamba2", heads=64, key_dim=128, value_dim=64, state=64 * 128 * 64, chunk=128)
+    forward = work(item, Shape(batch=1, query=4096, context=4096))
+    [backward] = backward_works([forward])
+    assert backward.causal_flops == pytest.approx(10 / 4 * forward.causal_flops)
+    assert backward.flops == 2 * forward.flops
+
+
 def test_gradient_products_have_the_dimensions_of_their_formulas() -> None:
     works = layer_works(DENSE, Shape(batch=2, query=256, context=256), WHOLE)
     for made in backward_works(works):

@@ -290,12 +290,11 @@ def grouped_matmul_s(
     weight_bits: float | None = None,
     act_bytes: float = 2.0,
     cold: bool = True,
-    ordered: bool = False,
 ) -> Timing:
     """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
 
     Rows of each expert are padded to whole tiles; the weights of touched experts are read once; rows are gathered by
-    expert, quantised where they must be, and scattered back: so many passes over them, none where they lie `ordered`.
+    expert, quantised where they must be, and scattered back: so many passes over them.
     Products that are kernels of their own fill the cores as many at once as there are streams, and start one by one.
 
     Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding; Transformer Engine's
@@ -308,7 +307,7 @@ def grouped_matmul_s(
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
         compute_s, weights, moved = _product(rates, way, m, n, k, touched, slower)
         arriving = way.precision.act_bits / 8 if way.precision.quantised else act_bytes
-        passes = 0.0 if ordered else rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
+        passes = rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
         starts = np.maximum(touched / rates.value.get(STREAMS, math.inf) - 1.0, 0.0)
         fixed_s = rates.value["grouped_s"] + starts * rates.value["kernel_s"]
         return _product_timing(rates, way, (compute_s, weights * slower, moved + passes), fixed_s, cold=cold)
@@ -564,9 +563,8 @@ def work_s(
         return matmul_s(rates, *work.dims, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes)
     if work.kind == "grouped":
         return grouped_matmul_s(
-            rates, *work.dims, work.touched, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes,
-            ordered=work.name.endswith("/wgrad"),
-        )  # fmt: skip
+            rates, *work.dims, work.touched, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes
+        )
     if work.kind == "attention" and score_traffic is not None:
         return eager_attention_s(rates, work, act_bytes=act_bytes, score_traffic=score_traffic, dtype=dtype)
     if work.kind == "attention":

@@ -40,8 +40,12 @@ FUSED_FORMATS = {
     "fused-fp8": frozenset(name for name, row in PRECISIONS.items() if row.grouped),
     "batched": frozenset(PRECISIONS),
     "ragged": frozenset[str](),
+    "masked": frozenset[str](),
 }
 """Formats that each kind of grouped kernel multiplies in one piece."""
+PERMUTE_PASSES = "permute_passes"
+"""What `training_rates` adds: passes over the rows that experts are sent, as wide as they are sent, in kernels of their
+own; and over what they send back."""
 SPLIT_STREAMS = 4.0
 """Streams over which Transformer Engine deals out a layer's experts, a product each: its
 `nvte_multi_stream_cublas_gemm`."""
@@ -150,13 +154,13 @@ def limited_rates(rates: Rates) -> Rates:
 def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     """The name of the stack's kernel for experts in `dtype`: "fused" where it supports the format, else "split".
 
-    XLA's "ragged" one serves all.
+    XLA's "ragged" one serves all, as do plain products of "masked" buffers (`flopwise.training.on_device`).
 
     Source: Megatron-Bridge 0.5 release notes and cuDNN frontend documentation (fused grouped products: MXFP8, NVFP4);
     DeepGEMM's README (fp8 with scales of blocks, grouped).
     Assumes: other formats go expert by expert through the plain library; one fused kernel is as good as the other.
     """
-    if software.grouped_kernel == "ragged":
+    if software.grouped_kernel in {"ragged", "masked"}:
         return software.grouped_kernel
     return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
@@ -166,7 +170,8 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
 
     What the clock falls by depends on what runs: `clock_frac` of it, with `POWER`.
 
-    Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel.
+    Source: data/calibration/training.json. Assumes: attention runs in the stack's kernel; rows reach a product of
+    experts in its order.
     """
     value = rates.value
     library = value["train_library_frac"] if software.library_products else 1.0
@@ -181,8 +186,9 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
         BANDWIDTH: value[BANDWIDTH] * bandwidth_frac(rates),
         "attention_frac": flash,
         "latent_prefill_frac": flash * min(1.0, latent),
-        "grouped_frac": value[f"train_grouped_frac.{grouped}"],
-        "grouped_passes": value[f"train_grouped_passes.{grouped}"],
+        "grouped_frac": 1.0 if grouped == "masked" else value[f"train_grouped_frac.{grouped}"],
+        "grouped_passes": 0.0,
+        PERMUTE_PASSES: 0.0 if grouped == "masked" else value[f"train_grouped_passes.{grouped}"],
     }
     scan = SCAN_RATE * prod(value[name] for name in ATTENTION["fa2"]) / value[FULL_RATE]
     changed["recurrence_frac"] = min(value["recurrence_frac"], scan)

@@ -188,9 +188,10 @@ class TrainingStack(Software):
     attention_kernel: Literal["fa1", "fa2", "cudnn", "sdpa"]  # flash attention 1 or 2, cuDNN's as Transformer Engine
     # has it, or what PyTorch takes on a device: cuDNN's on Hopper and Blackwell, else flash attention 2
     grouped_kernel: Literal[
-        "split", "fused", "fused-fp8", "batched", "ragged"
+        "split", "fused", "fused-fp8", "batched", "ragged", "masked"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
-    # in every format as one batched product; ragged: XLA's kernel over uneven groups of rows
+    # in every format as one batched product; ragged: XLA's kernel over uneven groups of rows; masked: plain products of
+    # even buffers, which products with masks fill and empty, as XLA has experts with a capacity
     expert_kernels: tuple[str, ...] = ()  # "bias", "clamp": what runs beside experts' products in kernels of its own
     trains_predictors: bool = False  # as its users train them: with the model's layers for multi-token prediction
     library_products: bool = False  # they are PyTorch's, of before 2026: the vendor's library as it comes, which has no

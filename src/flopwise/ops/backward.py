@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _NO_GRADIENT = "indexer/"  # chooses keys by rank: nothing flows back
 BACKWARD_FLASH = 2.5  # five matrix products backward (scores again, dV, dP, dQ, dK) for two forward
+BACKWARD_SCAN = 2.5  # ten for four: two of the forward pass again (scores and states of blocks), and two for each
 
 
 def _product_gradients(work: Work, *, weight: bool, inputs: bool) -> list[Work]:
@@ -57,9 +58,14 @@ def _moving_gradient(work: Work) -> Work:
     )
 
 
+def _scan_gradient(work: Work) -> Work:
+    return replace(_moving_gradient(work), causal_flops=BACKWARD_SCAN * work.causal_flops)
+
+
 _SINGLE: dict[str, Callable[[Work], Work]] = {
     "attention": _attention_gradient,
-    **dict.fromkeys(("norm", "pointwise", "gather", "recurrence"), _moving_gradient),
+    "recurrence": _scan_gradient,
+    **dict.fromkeys(("norm", "pointwise", "gather"), _moving_gradient),
 }
 
 
@@ -69,10 +75,12 @@ def backward_works(
     """The works of the backward pass, last item first.
 
     Two products for each forward one (towards the input and towards the weight), attention 2 (as PyTorch's unfused
-    code) or 2.5 (flash: scores once more) times forward. `trainable` other than "all" drops the weights' gradients;
-    adapters bring their own works. `no_input_grad` names items whose input needs no gradient (pixels, audio frames).
+    code) or 2.5 (flash: scores once more) times forward, scans as much. `trainable` other than "all" drops the
+    weights' gradients; adapters bring their own works. `no_input_grad` names items whose input needs no gradient
+    (pixels, audio frames).
 
-    Source: Kaplan et al. 2020 (arXiv 2001.08361) section 2.1; Dao 2023 (arXiv 2307.08691) section 4.1 for 2.5.
+    Source: Kaplan et al. 2020 (arXiv 2001.08361) section 2.1; Dao 2023 (arXiv 2307.08691) section 4.1 for attention;
+    mamba_ssm, `_mamba_chunk_scan_combined_bwd`, and flash-linear-attention, `chunk_gated_delta_rule_bwd`, for scans.
     Assumes: embeddings are trained when everything is, so the first layer has an input gradient.
     """
     backward: list[Work] = []

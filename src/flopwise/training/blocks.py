@@ -27,7 +27,7 @@ from flopwise.cost.kernels import (
     work_s,
 )
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import BACKWARD_RATE, grouped_kernel
+from flopwise.cost.sustained import BACKWARD_RATE, PERMUTE_PASSES, grouped_kernel
 from flopwise.facts.architecture import PREDICTED_HEAD, Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -328,6 +328,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
                 kernel = kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
             yield kernel
         yield from expert_kernels(group, context)
+        yield from routing_kernels(group, context)
     yield from loss_kernels(items, context, in_layers=in_layers)
 
 
@@ -436,6 +437,56 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 figures = _seconds(work, "bf16", context, timing)
                 kernel = BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
                 yield kernel._replace(modules=frozenset({"moe", "activation"} if what == "clamp" else {"moe"}))
+
+
+def routing_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]:
+    """The kernels that bring tokens into their experts' order, and results back, beside the products of `group`.
+
+    Rows are read and written in passes, as wide as they are sent: the first product's input, the last one's output, and
+    their gradients. Even buffers of a capacity are filled and emptied by products with masks instead: of a sequence's
+    tokens by the places in all experts, forward for the rows and their combination, backward for the gradients of both
+    and of the combination's weights.
+
+    Source: Megatron-Core, `permute`, `sort_chunks_by_idxs`, `unpermute`; MaxText, `RoutedMoE.permute`, `unpermute` and
+    `dense_matmul`; Lepikhin et al. 2020 (arXiv:2006.16668) algorithm 2 for masks.
+    Assumes: no row stays in a cache; a mask is written and read once.
+    """
+    masks = grouped_kernel(context.software, context.recipe.precision) == "masked"
+    dtype = "bf16" if context.recipe.precision in LOW_PRECISIONS else context.recipe.precision
+    for item in (item for item in group if isinstance(item, Experts)):
+        for work in _mask_products(item, context) if masks else _permutations(item, context):
+            timing = work_s(context.rates, work, dtype=dtype, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
+            backward = work.name.endswith(GRADIENT)
+            if context.block.backward or not backward:
+                kernel = BlockKernel(work, dtype, not backward, False, *_seconds(work, dtype, context, timing))  # noqa: FBT003
+                yield kernel._replace(modules=frozenset({"moe"}))
+
+
+def _permutations(item: Experts, context: BlockContext) -> Iterator[Work]:
+    """Passes over the rows that a product of experts takes or gives, forward and backward."""
+    work, last = item_work(item, context.shape, context.split), item.shard == "row"
+    assert work is not None
+    elems = (work.out_elems if last else work.in_elems) * context.rates.value[PERMUTE_PASSES] / 2.0
+    for suffix in ("", GRADIENT):
+        name = f"{item.name}/{'unpermute' if last else 'permute'}{suffix}"
+        yield Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
+
+
+def _mask_products(item: Experts, context: BlockContext) -> Iterator[Work]:
+    """Products of tokens' rows and a mask over the places of a capacity, forward and backward, and making the mask."""
+    last, rows = item.shard == "row", context.tokens * expert_token_share(context.split)
+    places = context.shape.query * item.top_k * (context.recipe.capacity_factor or 1.0)
+    width = item.outputs if last else item.inputs
+    flops = 2.0 * rows * places * width
+    name = f"{item.name}/{'unpermute' if last else 'permute'}"
+    yield Work(name=f"{name}/mask", kind="gather", in_elems=rows * places, out_elems=rows * places)
+    product = Work(
+        name=name, kind="matmul", flops=flops, causal_flops=flops, m=rows, n=places, k=width, in_elems=rows * width,
+        out_elems=places * width,
+    )  # fmt: skip
+    yield product
+    for suffix in (GRADIENT, f"/weights{GRADIENT}")[: 2 if last else 1]:
+        yield replace(product, name=name + suffix)
 
 
 EAGER_BYTES = {

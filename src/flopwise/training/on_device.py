@@ -35,15 +35,19 @@ FP16 = (
 )
 
 
+MASKED = "experts with a capacity: plain products of even buffers, which products with masks fill and empty"
+
+
 def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe as the device can run it, the same object where it can as it is, and what to say of it.
 
     A 16-bit format that the device has no units for gives way to the other, else to fp32; fp16 has fp32 master weights.
     Scales of 32 elements (mxfp8) need the units that came with those of fp4; else scales of whole blocks stand in.
     FlashAttention-2 gives way to PyTorch's memory-efficient attention, and that to plain products on devices of before
-    it.
+    it. XLA's kernel over uneven groups of rows gives way to even buffers where experts have a capacity.
 
-    Source: datasheet rates; requirements of FlashAttention-2 and PyTorch; Micikevicius et al. 2018 (arXiv:1710.03740).
+    Source: datasheet rates; requirements of FlashAttention-2 and PyTorch; Micikevicius et al. 2018 (arXiv:1710.03740);
+    MaxText, `RoutedMoE.dense_matmul` with a capacity factor.
     Assumes: memory-efficient attention keeps what flash attention keeps, at the rate of FlashAttention-1.
     """
     changes, notes = dict[str, Any](), list[str]()
@@ -60,6 +64,9 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
         if recipe.master_weights is None and recipe.lora is None and widths.weights < 4 and not widths.master:
             changes["master_weights"] = True
     capability = accelerator.compute_capability if accelerator.vendor.lower() == "nvidia" else None
+    if recipe.stack.grouped_kernel == "ragged" and recipe.capacity_factor is not None:
+        changes["stack"] = replace(recipe.stack, grouped_kernel="masked")
+        notes.append(MASKED)
     if recipe.stack.attention_kernel == "sdpa":
         first = capability is not None and int(float(capability)) in CUDNN_CAPABILITIES
         changes["stack"] = replace(recipe.stack, attention_kernel="cudnn" if first else "fa2")
