@@ -455,7 +455,7 @@ def test_rows_are_permuted_as_wide_as_they_are_sent() -> None:
 
 
 def test_experts_with_a_capacity_are_plain_products_of_even_buffers_under_xla() -> None:
-    """GShard's masks (arXiv 2006.16668, algorithm 2): 5,120 places a sequence for 1.25 x 2 of 4,096 tokens, here 10,240.
+    """GShard's masks (arXiv 2006.16668, algorithm 2): a sequence has 1.25 x 2 x 4,096 = 10,240 places in all experts.
 
     Five products of 8,192 tokens x 10,240 places x 4,096 wide: rows in and out, and backward the gradients of both
     and of the combination's weights. The experts' own products are as fast as any other of their size.
