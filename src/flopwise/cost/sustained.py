@@ -30,6 +30,7 @@ ATTENTION = {
     "fa1": ("train_attention_frac.fa2", "train_attention_first"),
     "fa2": ("train_attention_frac.fa2",),
     "cudnn": ("train_attention_frac.cudnn",),
+    "cudnn-2026": ("train_attention_frac.cudnn", "train_attention_late"),
     "sdpa": ("train_attention_frac.fa2",),
 }
 """Parameters whose product is the rate of each stack's attention kernel; where PyTorch takes another on a device, the

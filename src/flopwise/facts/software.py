@@ -185,8 +185,10 @@ class TrainingStack(Software):
     optimizer_passes: float  # 1: one fused kernel; AdamW as separate operations on lists of tensors streams 2.9 as much
     recomputes: tuple[str, ...] = RECOMPUTE  # what it computes again where nobody says: searched in this order
     flash: bool  # has flash attention; else its attention writes scores unless it is told otherwise
-    attention_kernel: Literal["fa1", "fa2", "cudnn", "sdpa"]  # flash attention 1 or 2, cuDNN's as Transformer Engine
-    # has it, or what PyTorch takes on a device: cuDNN's on Hopper and Blackwell, else flash attention 2
+    attention_kernel: Literal[
+        "fa1", "fa2", "cudnn", "cudnn-2026", "sdpa"
+    ]  # flash attention 1 or 2, cuDNN's as Transformer Engine has it (from 9.18 on: cudnn-2026), or what PyTorch takes
+    # on a device: cuDNN's on Hopper and Blackwell, else flash attention 2
     grouped_kernel: Literal[
         "split", "fused", "fused-fp8", "batched", "ragged", "masked"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or

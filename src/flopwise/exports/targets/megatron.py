@@ -216,7 +216,9 @@ def _precision(job: TrainJob) -> Iterator[str]:
     if job.recipe.precision != "fp32" and resident_grad_dtype(job.recipe) in {"fp32", "both"}:
         yield "--accumulate-allreduce-grads-in-fp32"
     if job.recipe.attention != "eager":
-        yield from _flag("attention-backend", "fused" if job.recipe.stack.attention_kernel == "cudnn" else "flash")
+        yield from _flag(
+            "attention-backend", "fused" if job.recipe.stack.attention_kernel.startswith("cudnn") else "flash"
+        )
 
 
 def _recompute(job: TrainJob, shape: DecoderShape) -> Iterator[str]:
