@@ -25,7 +25,8 @@ NODE = 8
 LOSSLESS = {
     "dram_frac": 1.0, "pointwise_frac": 1.0, "l2_speedup": 1.0, "matmul_frac.bf16": 1.0, "attention_frac": 1.0,
     "latent_prefill_frac": 1.0, "train_attention_frac.fa2": 1.0, "train_attention_frac.cudnn": 1.0,
-    "train_attention_first": 1.0, "train_attention_late": 1.0, "train_joules_per_flop": 1e-30, "train_contention": 0.0, "misaligned_frac": 1.0,
+    "train_attention_first": 1.0, "train_attention_late": 1.0,
+    "train_joules_per_flop": 1e-30, "train_contention": 0.0, "misaligned_frac": 1.0,
     "overlap_loss": 0.0, "overlap_loss.attention": 0.0, "kernel_s": 0.0, "attention_s": 0.0, "attention_block_s": 0.0,
     "attention_tail": 0.0, "wave_tail": 0.0, "wave_tail.scaled": 0.0, "tile_knee": 0.0, "tile_fill_s": 0.0,
     "train_grouped_frac.split": 1.0, "train_grouped_passes.split": 0.0, "grouped_s": 0.0, "grouped_frac": 1.0,
