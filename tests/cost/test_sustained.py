@@ -209,14 +209,14 @@ def test_products_of_pytorch_s_library_on_amd_are_those_of_untuned_kernels() -> 
     ("GB300", "cudnn-2026", 64, 0.571, 1.976), ("H200", "cudnn-2026", 64, 1.708, 5.083),
 ])  # fmt: skip
 def test_attention_is_no_faster_than_alone_and_no_slower_than_two_thirds_more(
-    chip: str, kernel: str, heads: int, forward_ms: float, backward_ms: float
+    chip: str, kernel: Any, heads: int, forward_ms: float, backward_ms: float
 ) -> None:
     """8,192 tokens, heads of 128, causal, in bf16: NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training.
 
     Of 2025 in its artifacts, under cuDNN 9.18 and 9.19 in its results of 2026-01 and -02. In training, attention has
     other work beside it (layouts, padding), which published runs leave in its rate.
     """
-    stack: Any = replace(FACTS.stack("nemo"), attention_kernel=kernel)
+    stack = replace(FACTS.stack("nemo"), attention_kernel=kernel)
     trained = training_rates(rates(FACTS.accelerator(chip)), stack)
     item = Attend(name="attend", heads=heads, kv_heads=8, qk_dim=128, v_dim=128)
     forward = item_work(item, Shape(batch=1, query=8192, context=8192), Split())

@@ -188,8 +188,8 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         # its instructions are those of all cards with GDDR memory, too
         Constant("train_attention_frac.fa2", ("ampere", "ampere-rtx", "ada", "blackwell-rtx"), 0.5, 0.1, 0.9),
         # three quarters of what the kernel reaches alone, for layouts and what else stands beside it in training: 0.37
-        # of an H100 (FlashAttention-3, arXiv 2407.08608, figures 5 and 6), 0.19 of B200 and GB300
-        # (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/artifacts, 2025)
+        # of an H100 by FlashAttention-3 (arXiv 2407.08608), figures 5 and 6; 0.19 of B200 and GB300 by the repository
+        # NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/artifacts, 2025
         Constant("train_attention_frac.fa2", ("hopper",), 0.28, 0.08, 0.9, 0.2),
         Constant("train_attention_frac.fa2", ("blackwell",), 0.14, 0.05, 0.9, 0.2),
         Constant("train_attention_frac.fa2", ("any",), 0.3, 0.05, 0.9),
