@@ -353,7 +353,7 @@ def _activates_experts(item: Item) -> bool:
     return is_activation(item) and item.name.startswith("experts/")
 
 
-class _Part(NamedTuple):
+class _KernelPart(NamedTuple):
     """The work of a kernel, before it is timed."""
 
     work: Work
@@ -364,7 +364,7 @@ class _Part(NamedTuple):
     unpack_s: Floats | None  # to turn a weight into 16 bits before; None where it has them
 
 
-def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_Part]:
+def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_KernelPart]:
     """The kernels that `group` is forward and backward."""
     works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
     if not works:
@@ -380,11 +380,11 @@ def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) 
     kernels = []
     for part in (work, *undone):
         dtype = work_dtype(part, precision, in_layers=in_layers)
-        kernels.append(_Part(part, dtype, part is work, eager, passes[part is not work], unpack_s))
+        kernels.append(_KernelPart(part, dtype, part is work, eager, passes[part is not work], unpack_s))
     return kernels
 
 
-def _timings(parts: Sequence[_Part], context: BlockContext) -> list[Timing]:
+def _timings(parts: Sequence[_KernelPart], context: BlockContext) -> list[Timing]:
     """Seconds of each part as a kernel alone; plain products of one format are evaluated together."""
     timings: dict[int, Timing] = {}
     products: dict[str, list[int]] = {}
