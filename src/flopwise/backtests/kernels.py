@@ -107,12 +107,16 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     return _wrapped_s(float(seconds), row, table, "moe")
 
 
+def _causal_pairs(query: float, context: float) -> float:
+    """(query, key) pairs of the last `query` tokens of `context`: each sees those before it and itself."""
+    return query * (context - query + 0.5 * (query + 1))
+
+
 def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads = _positives(row, *PREFILL)
     kv_heads, dim = _positives(row, "num_kv_heads", "head_dim")
-    pairs = query * (context - query + 0.5 * (query + 1))
     own = Heads(heads, kv_heads, dim, dim)
-    timing = kernels.prefill_attention_s(r, own, pairs, batch, query, context, cold=_cold(row))
+    timing = kernels.prefill_attention_s(r, own, _causal_pairs(query, context), batch, query, context, cold=_cold(row))
     passes = _software_constant(table, "wrapper_passes.attention_prefill", row, 0.0)
     extra_s = kernels.read_s(r, passes * batch * query * (heads + 2 * kv_heads) * dim * 2.0)
     return _wrapped_s(float(timing.seconds + extra_s), row, table, "attention_prefill")
@@ -148,9 +152,8 @@ def _on_latent(row: Row) -> bool:
 
 def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads = _positives(row, *PREFILL)
-    pairs = query * (context - query + 0.5 * (query + 1))
     own = _latent_heads(heads) if _on_latent(row) else Heads(heads, heads, MLA_QK, MLA_V, latent=True)
-    timing = kernels.prefill_attention_s(r, own, pairs, batch, query, context)
+    timing = kernels.prefill_attention_s(r, own, _causal_pairs(query, context), batch, query, context)
     return _wrapped_s(float(timing.seconds), row, table, "mla")
 
 

@@ -242,7 +242,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     model = facts.model(workload.model)
     if answer.task in TRAINING:
         from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
-        from flopwise.training import settings as of_training  # noqa: PLC0415 - half is enough
+        from flopwise.training import spec as of_training  # noqa: PLC0415 - half is enough
         from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 

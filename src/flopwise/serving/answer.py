@@ -302,7 +302,7 @@ class ServeAnswer(Result):
             "bound": estimate.bound,
             "breakdown": entries(estimate.breakdown, "seconds"),
             **attributes(estimate, "lower_bound_s mfu_frac"),
-            "utilisation_frac": estimate.lower_bound_s / sum(seconds for _, seconds in estimate.breakdown),
+            "utilisation_frac": estimate.roofline_frac,
             **attributes(estimate, "usd_per_million_output_tokens usd_per_million_input_tokens"),
             "usd_per_million_requests": self.usd_per_million_requests,
             **attributes(estimate, "prefill_frac joules_per_request joules_per_output_token"),
