@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from flopwise.cost.kernels import (
     BACKWARD_SOFTMAX,
     DOT,
+    Elements,
+    Heads,
     Timing,
     attention_s,
     decode_attention_s,
@@ -76,9 +78,9 @@ def test_a_product_lies_above_its_roofline(name: str, m: int, n: int, k: int, dt
     r, p = RATES[name], PRECISIONS[dtype]
     if p.peak not in r.peak and p.peak != "bf16":
         with pytest.raises(MissingFactError, match=p.peak):
-            matmul_s(r, m, n, k, dtype=dtype)
+            matmul_s(r, m, n, k, Elements(dtype))
         return
-    timing = matmul_s(r, m, n, k, dtype=dtype)
+    timing = matmul_s(r, m, n, k, Elements(dtype))
     nbytes = m * k * (p.act_bits / 8 if p.quantised else 2.0) + n * k * p.weight_bits / 8 + 2.0 * m * n
     assert timing.seconds * SLACK >= roofline_s(r, 2.0 * m * n * k, nbytes, dtype)
     assert timing.seconds * SLACK >= max(timing.compute_s, timing.memory_s)
@@ -129,11 +131,11 @@ def test_a_column_gives_the_same_numbers_as_each_row_alone() -> None:
     draw = np.random.default_rng(7)
     m, n, k = (draw.integers(1, 9000, 40_000).astype(float) for _ in range(3))
     touched = draw.integers(1, 64, 40_000).astype(float)
-    whole = matmul_s(H100, m, n, k, dtype="fp8")
+    whole = matmul_s(H100, m, n, k, Elements("fp8"))
     grouped = grouped_matmul_s(H100, m, n, k, touched)
     for i in draw.integers(0, 40_000, 50):
         assert Timing(*(np.asarray(part)[i] for part in whole)) == pytest.approx(
-            matmul_s(H100, m[i], n[i], k[i], dtype="fp8")
+            matmul_s(H100, m[i], n[i], k[i], Elements("fp8"))
         )
         assert np.asarray(grouped.seconds)[i] == pytest.approx(
             grouped_matmul_s(H100, m[i], n[i], k[i], touched[i]).seconds
@@ -162,12 +164,12 @@ def test_latent_attention_decodes_on_the_latent_and_prefills_with_full_heads() -
     assert prefill is not None
     cache_s = 32 * 8192 * 576 * 2 / H100.hbm_bytes_per_s
     assert cache_s < work_s(H100, decode).seconds < 128 * cache_s / 4  # no head reads a cache of its own
-    full = prefill_attention_s(H100, 4096 * 4097 / 2, 1, 4096, 128, 128, 4096, qk_dim=192, v_dim=128)
+    full = prefill_attention_s(H100, Heads(128, 128, 192, 128), 4096 * 4097 / 2, 1, 4096, 4096)
     assert work_s(H100, prefill).seconds == pytest.approx(full.seconds, rel=0.6)
 
 
 def test_weight_formats_help_decoding_and_not_prefill() -> None:
-    few, many = ({d: matmul_s(H100, m, 8192, 8192, dtype=d).seconds for d in FORMATS} for m in (1, 8192))
+    few, many = ({d: matmul_s(H100, m, 8192, 8192, Elements(d)).seconds for d in FORMATS} for m in (1, 8192))
     assert few["int4_wo"] < few["int8_wo"] < few["bf16"]
     assert many["int4_wo"] >= 0.95 * many["bf16"]
     assert many["fp8"] < many["bf16"]
@@ -204,9 +206,9 @@ def test_large_products_run_at_published_rates() -> None:
 def test_what_is_not_known_is_said() -> None:
     assert any("volta" in sentence for sentence in rates(FACTS.accelerator("V100-SXM2-16")).assumptions)
     with pytest.raises(MissingFactError, match="fp4"):
-        matmul_s(H100, 16, 4096, 4096, dtype="nvfp4")
+        matmul_s(H100, 16, 4096, 4096, Elements("nvfp4"))
     with pytest.raises(SpecError, match="allowed"):
-        matmul_s(H100, 16, 4096, 4096, dtype="int3")
+        matmul_s(H100, 16, 4096, 4096, Elements("int3"))
 
 
 def test_every_accelerator_has_rates() -> None:
@@ -214,7 +216,7 @@ def test_every_accelerator_has_rates() -> None:
         r: Rates = rates(chip)
         assert 0 < r.read_bytes_per_s <= r.hbm_bytes_per_s
         if {"bf16", "fp16", "fp32"} & set(r.peak):
-            seconds = float(np.asarray(decode_attention_s(r, 1, 8, 8, 1024, qk_dim=128, v_dim=128).seconds))
+            seconds = float(np.asarray(decode_attention_s(r, Heads(8, 8, 128, 128), 1, 1024).seconds))
             assert 1e-7 < seconds < 1.0
 
 
@@ -234,7 +236,7 @@ def test_a_few_rows_on_packed_weights_are_bound_by_reading_them() -> None:
     """Marlin (arXiv 2408.11743, figure 1): 4-bit products reach the memory's speed up to 16 rows on an A100."""
     for name in ("A100-SXM-80", "H100-SXM-80"):
         for m in (1, 4, 16):
-            timing = matmul_s(RATES[name], m, 28_672, 4_096, dtype="int4_wo")
+            timing = matmul_s(RATES[name], m, 28_672, 4_096, Elements("int4_wo"))
             assert timing.compute_s < timing.memory_s
             plain = matmul_s(RATES[name], m, 28_672, 4_096)
             assert 2.5 < plain.seconds / timing.seconds < 4.0
@@ -243,7 +245,7 @@ def test_a_few_rows_on_packed_weights_are_bound_by_reading_them() -> None:
 def test_latent_decoding_computes_whole_tiles_of_heads() -> None:
     r = rates(FACTS.accelerator("H100-SXM-80"))
     few, tile, more = (
-        decode_attention_s(r, 512, h, 1, 4096, qk_dim=576, v_dim=512, cached_dim=576).compute_s for h in (2, 64, 65)
+        decode_attention_s(r, Heads(h, 1, 576, 512, latent=True), 512, 4096).compute_s for h in (2, 64, 65)
     )
     assert few == pytest.approx(tile)
     assert more == pytest.approx(2 * np.asarray(tile))
@@ -252,7 +254,7 @@ def test_latent_decoding_computes_whole_tiles_of_heads() -> None:
 def test_latent_decoding_of_one_sequence_uses_all_cores_where_the_cache_is_split() -> None:
     def seconds(name: str, batch: int) -> float:
         r = rates(FACTS.accelerator(name))
-        timing = decode_attention_s(r, batch, 2, 1, 32_768, qk_dim=576, v_dim=512, cached_dim=576)
+        timing = decode_attention_s(r, Heads(2, 1, 576, 512, latent=True), batch, 32_768)
         return float(np.asarray(timing.compute_s))
 
     assert seconds("H100-SXM-80", 8) == pytest.approx(8 * seconds("H100-SXM-80", 1))
@@ -264,7 +266,7 @@ def test_few_columns_are_read_at_the_rate_of_few_cores_and_many_at_the_devices()
         r = rates(FACTS.accelerator(name))
         wide = matmul_s(r, 1, 128 * 1024, 8192)
         assert wide.memory_s == pytest.approx((128 * 1024 * 8192 * 2 + 2 * (8192 + 128 * 1024)) / r.read_bytes_per_s)
-    narrow = float(np.asarray(matmul_s(H100, 1, 256, 65_536, dtype="fp8").memory_s))
+    narrow = float(np.asarray(matmul_s(H100, 1, 256, 65_536, Elements("fp8")).memory_s))
     assert narrow > 1.5 * 256 * 65_536 / H100.read_bytes_per_s
 
 
@@ -317,6 +319,6 @@ def test_a_device_without_products_of_four_bytes_multiplies_each_by_itself() -> 
     assert own.value[DOT] == pytest.approx(each_s, rel=1e-3)
     for chip, engine in ((v100, llama), (p100, vllm)):
         assert DOT not in _own_rates(rates(chip), engine, chains=False, generating=True).value
-    one, eight, nine = (float(matmul_s(own, m, 4096, 4096, dtype="int4_wo").compute_s) for m in (1, 8, 9))
+    one, eight, nine = (float(matmul_s(own, m, 4096, 4096, Elements("int4_wo")).compute_s) for m in (1, 8, 9))
     assert (one, eight) == pytest.approx((4096**2 * each_s, 8 * 4096**2 * each_s), rel=1e-3)
     assert nine < eight

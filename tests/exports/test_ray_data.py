@@ -12,7 +12,7 @@ from export_samples import sample_deployment, sample_export
 from tools import interpreter
 
 from flopwise.errors import InfeasibleError
-from flopwise.exports.vllm_options import engine_options
+from flopwise.exports.targets.vllm import engine_options
 
 CHECK = """
 import json, sys

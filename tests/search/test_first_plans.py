@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flopwise.facts.catalog import load_facts
-from flopwise.search.answer import Candidate, Plan, RejectionLog
+from flopwise.search.answer import Candidate, Listeners, Plan, RejectionLog
 from flopwise.search.deployments import SIZED
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
@@ -34,7 +34,7 @@ def asked(workload: dict[str, Any]) -> tuple[Plan, list[Plan], list[Plan]]:
         first.append(one)
 
     resolved = workload_from({"model": "Llama-3.2-1B", **workload})
-    return plan(resolved, FACTS, on_first=take_first, on_ranked=ranked.append), first, ranked
+    return plan(resolved, FACTS, Listeners(on_first=take_first, on_ranked=ranked.append)), first, ranked
 
 
 def place(one: Candidate) -> tuple[str, ...]:

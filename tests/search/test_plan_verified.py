@@ -12,7 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
 from flopwise.facts.models.catalog import load_model
-from flopwise.search.answer import Plan, RejectionLog, to_json
+from flopwise.search.answer import Listeners, Plan, RejectionLog, to_json
 from flopwise.search.deployments import deployments, least_prompt_s, replica_grid
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
@@ -80,7 +80,7 @@ def test_who_asked_is_told_before_the_simulator_is_compiled(monkeypatch: pytest.
         return real(shared=shared)
 
     monkeypatch.setattr(fleet, "core", core)
-    plan(asked(), FACTS, on_compile=lambda: None)
+    plan(asked(), FACTS, Listeners(on_compile=lambda: None))
     assert told
     assert None not in told
 

@@ -11,6 +11,8 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_reduce_s, all_to_all_s, chain_s, p2p_s
 from flopwise.cost.kernels import (
+    Elements,
+    Heads,
     decode_attention_s,
     grouped_matmul_s,
     matmul_s,
@@ -52,7 +54,7 @@ def test_products_in_fp8_quantise_their_input_first() -> None:
     compute_s = waved(16 * 112, VALUE["wave_tail.scaled"]) * each_s
     memory_s = (4096 * 4096 + 4096 * 14336 + 2 * 4096 * 14336) / READ
     quantise_s = VALUE["quantise_kernels"] * VALUE["kernel_s"] + 3 * 4096 * 4096 / READ / VALUE["pointwise_frac"]
-    found = float(np.asarray(matmul_s(RATES, 4096, 14336, 4096, dtype="fp8").seconds))
+    found = float(np.asarray(matmul_s(RATES, 4096, 14336, 4096, Elements("fp8")).seconds))
     assert found == pytest.approx(VALUE["kernel_s"] + overlapped(compute_s, memory_s) + quantise_s, rel=1e-9)
 
 
@@ -63,7 +65,7 @@ def test_one_row_runs_on_the_vector_units_and_reads_its_weights() -> None:
         compute_s = (2 + unpack) * n * k / (0.5 * RATES.peak["fp32"])
         memory_s = (n * k * bits / 8 + 2 * (n + k)) / READ
         kind = "bf16" if bits == 16 else "int4_wo"
-        found = matmul_s(RATES, 1, n, k, dtype=kind, weight_bits=bits)
+        found = matmul_s(RATES, 1, n, k, Elements(kind, bits))
         assert float(np.asarray(found.memory_s)) == pytest.approx(memory_s, rel=1e-9)
         assert float(np.asarray(found.compute_s)) <= compute_s * (1 + 1e-9)
         expected = VALUE["kernel_s"] + overlapped(float(np.asarray(found.compute_s)), memory_s)
@@ -87,7 +89,7 @@ def test_weights_that_are_packed_first_wait_for_neither_rows_nor_units() -> None
         assert float(np.asarray(found.memory_s)) == pytest.approx(packing_s + rows_s, rel=1e-9)
         assert found.seconds > plain.seconds
         for dtype in ("fp8", "int4_wo"):  # no library packs these each time
-            assert matmul_s(packed, m, n, k, dtype=dtype) == matmul_s(RATES, m, n, k, dtype=dtype)
+            assert matmul_s(packed, m, n, k, Elements(dtype)) == matmul_s(RATES, m, n, k, Elements(dtype))
 
 
 def test_few_columns_draw_from_few_cores() -> None:
@@ -123,9 +125,9 @@ def test_decoding_streams_the_cache() -> None:
     moved = 64 * 3000 * 8 * 256 * 2 + 64 * 32 * 256 * 2
     piece_s = 2 * 4 * 3000 * 256 * CORES / (PEAK * VALUE["attention_frac"]) + VALUE["decode_block_s"]
     whole_s = overlapped(64 * 8 / CORES * piece_s, moved / READ / VALUE["decode_frac"])
-    found = decode_attention_s(RATES, 64, 32, 8, 3000, qk_dim=128, v_dim=128)
+    found = decode_attention_s(RATES, Heads(32, 8, 128, 128), 64, 3000)
     assert float(np.asarray(found.seconds)) == pytest.approx(VALUE["decode_s"] + whole_s, rel=1e-9)
-    eight = decode_attention_s(RATES, 64, 32, 8, 3000, qk_dim=128, v_dim=128, kv_bytes=1.0)
+    eight = decode_attention_s(RATES, Heads(32, 8, 128, 128), 64, 3000, Elements(kv_bytes=1.0))
     saved = 64 * 3000 * 8 * 256 / READ / VALUE["decode_frac"]
     assert float(np.asarray(found.memory_s - eight.memory_s)) == pytest.approx(saved, rel=1e-9)
 
@@ -135,7 +137,7 @@ def test_a_latent_is_decoded_in_tiles_of_64_heads() -> None:
     piece_s = 2 * 64 * 4000 * 2 * 576 * CORES / (PEAK * VALUE["latent_decode_frac"]) + VALUE["latent_block_s"]
     compute_s = waved(32 * 2, VALUE["latent_tail"]) * piece_s
     memory_s = (32 * 4000 * 576 * 2 + 32 * 128 * 2 * 576 * 2) / READ / VALUE["decode_frac"]
-    found = decode_attention_s(RATES, 32, 128, 1, 4000, qk_dim=576, v_dim=576, cached_dim=576)
+    found = decode_attention_s(RATES, Heads(128, 1, 576, 576, latent=True), 32, 4000)
     assert float(np.asarray(found.seconds)) == pytest.approx(VALUE["decode_s"] + overlapped(compute_s, memory_s))
 
 
@@ -148,7 +150,7 @@ def test_a_prompt_goes_by_blocks_of_128_queries() -> None:
     block_s = VALUE["attention_block_s"] * math.ceil(64 * heads / CORES)
     compute_s = rounds * (pairs / tokens + 64) * per_key_s + block_s
     memory_s = tokens * (32 + 8) * 256 * 2 / READ
-    found = prefill_attention_s(RATES, pairs, 1, tokens, heads, 8, tokens, qk_dim=128, v_dim=128)
+    found = prefill_attention_s(RATES, Heads(heads, 8, 128, 128), pairs, 1, tokens, tokens)
     expected = VALUE["attention_s"] + overlapped(compute_s, memory_s, "overlap_loss.attention")
     assert float(np.asarray(found.seconds)) == pytest.approx(expected, rel=1e-9)
 
@@ -160,7 +162,7 @@ def test_no_query_touches_more_keys_than_there_are() -> None:
     compute_s = waved(4 * heads, VALUE["attention_tail"]) * tokens * per_key_s
     compute_s += VALUE["attention_block_s"] * math.ceil(4 * heads / CORES)
     memory_s = tokens * (2 * heads) * 256 * 2 / READ
-    found = prefill_attention_s(RATES, tokens * tokens, 1, tokens, heads, heads, tokens, qk_dim=128, v_dim=128)
+    found = prefill_attention_s(RATES, Heads(heads, heads, 128, 128), tokens * tokens, 1, tokens, tokens)
     expected = VALUE["attention_s"] + overlapped(compute_s, memory_s, "overlap_loss.attention")
     assert float(np.asarray(found.seconds)) == pytest.approx(expected, rel=1e-9)
 
@@ -235,7 +237,7 @@ def test_an_engine_whose_attention_takes_fewer_keys_at_once_computes_less_beside
 
     def computing_s(**more: float) -> float:
         rates = replace(RATES, value={**even, **more})
-        found = prefill_attention_s(rates, 128.5 * 256, 1, 256, 4, 2, 256, qk_dim=64, v_dim=64)
+        found = prefill_attention_s(rates, Heads(4, 2, 64, 64), 128.5 * 256, 1, 256, 256)
         return float(np.asarray(found.compute_s))
 
     assert computing_s(attention_keys=32.0) / computing_s() == pytest.approx(144.5 / 192.5, rel=1e-9)

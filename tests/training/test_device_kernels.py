@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flopwise.cost.cluster import cluster
-from flopwise.cost.kernels import work_s
+from flopwise.cost.kernels import PLAIN, work_s
 from flopwise.cost.rates import together
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -82,8 +82,8 @@ def test_products_at_once_are_timed_as_each_alone(rows: int) -> None:
     tokens = np.arange(1, rows + 1) * 17.0
     works = [Work(name=f"{n}", kind="matmul", m=tokens, n=n, k=k) for n, k in ((4096, 4096), (1027, 4096), (16, 128))]
     for rates in (CLUSTERS[0].rates, CLUSTERS[4].rates):
-        for work, timing in zip(works, products_s(rates, works, dtype="bf16"), strict=True):
-            for part, alone in zip(timing, work_s(rates, work, dtype="bf16"), strict=True):
+        for work, timing in zip(works, products_s(rates, works, PLAIN), strict=True):
+            for part, alone in zip(timing, work_s(rates, work), strict=True):
                 np.testing.assert_array_equal(part, np.broadcast_to(alone, np.shape(part)))
 
 

@@ -93,7 +93,7 @@ def _answer(
 def _training(model: Model | str, options: dict[str, Any], machines: MachineSpec, grad_accum: int) -> MemoryAnswer:
     """Memory of a training step, of a model with token layers or of a network that is known by its samples."""
     from flopwise.training.samples import network_of_samples
-    from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
+    from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS
 
     data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
     chip, notes = _device(machines, facts := source.catalog)

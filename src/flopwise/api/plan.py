@@ -81,16 +81,15 @@ def plan(
         A100-... 1
     """
     from flopwise.facts.catalog import load_facts
+    from flopwise.search.answer import Listeners
     from flopwise.search.plan import plan as search_plan
     from flopwise.search.porting import ports
 
     options |= {name: value for name, value in {"model": model, "task": task}.items() if value is not None}
     wanted = _workload(source, options) if isinstance(source, str | Path | dict) or options else source
     known = load_facts(facts, calibration)
-    answer = search_plan(
-        wanted, known, advance, assume_family=assume_family, on_compile=on_compile, on_first=on_first,
-        on_ranked=on_ranked,
-    )  # fmt: skip
+    listeners = Listeners(advance=advance, on_compile=on_compile, on_first=on_first, on_ranked=on_ranked)
+    answer = search_plan(wanted, known, listeners, assume_family=assume_family)
     if not answer.plans or assume_family is not None:
         return answer
     return msgspec.structs.replace(answer, if_you_port=ports(wanted, known, answer.plans[0].cost_usd))

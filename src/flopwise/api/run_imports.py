@@ -153,7 +153,7 @@ def _serving_expectation(answer: ServeAnswer, question: str) -> Expectation:
     """
     from flopwise import __version__
     from flopwise.records.explanation import FIRST, FURTHER
-    from flopwise.records.model import Expectation, ExpectedFigure
+    from flopwise.records.model import Expectation, ranged_figures
 
     estimate, load = answer.estimate, answer.under_load
     figures: dict[str, tuple[float, float, float]] = {}
@@ -171,9 +171,6 @@ def _serving_expectation(answer: ServeAnswer, question: str) -> Expectation:
     if estimate.e2e_s > first.value:
         terms[FURTHER] = estimate.e2e_s - first.value
     return Expectation(
-        figures={
-            name: ExpectedFigure(metric=name, value=float(value), low=float(low), high=float(high))
-            for name, (value, low, high) in figures.items()
-        },
+        figures=ranged_figures(figures),
         terms=terms, question=question, version=__version__,
     )  # fmt: skip

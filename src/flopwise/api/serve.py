@@ -55,7 +55,7 @@ def serve(
     """
     from flopwise.changes.memory import with_remedies
     from flopwise.provenance import implied_kinds
-    from flopwise.serving.answer import ServeAnswer
+    from flopwise.serving.answer import ServeAnswer, ServeQuestion
     from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.explain import SETTINGS
 
@@ -67,10 +67,11 @@ def serve(
     if machines.counted is not None:
         gpus = machines.num_gpus(gpus)
     job, notes = replica_of(architecture, deployment, machines, techniques, source)
-    answer = ServeAnswer.of(
-        job, request, deployment, machines, start, source.catalog, gpus=gpus, static=static, encode=encode, notes=notes,
-        sessions=sessions, simulate=simulate, on_compile=on_compile,
+    question = ServeQuestion(
+        request=request, deployment=deployment, machines=machines, start=start, sessions=sessions, gpus=gpus,
+        static=static, encode=encode, simulate=simulate,
     )  # fmt: skip
+    answer = ServeAnswer.of(job, question, source.catalog, notes=notes, on_compile=on_compile)
     option_names = [name for part in (request, deployment, techniques) for name in changed_options(part)]
     kinds = implied_kinds(SETTINGS, option_names if gpus is None else [*option_names, "gpus"], "default")
     return replace(answer, memory=with_remedies(answer.memory), kinds=kinds)

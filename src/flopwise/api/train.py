@@ -77,7 +77,7 @@ def train_layers(
     from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_skew
-    from flopwise.training.settings import LAYOUT_SETTINGS, SETTINGS
+    from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.start import with_start
 
     architecture, facts = source.model_with_layers(model), source.catalog

@@ -21,11 +21,11 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
-from flopwise.ops.tensors import parameters
 from flopwise.search.layout_search import StepTables, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
 from flopwise.training.layout import Recipe
+from flopwise.training.spec import usual_batch_tokens
 
 UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
@@ -94,14 +94,13 @@ def row_recipe(row: Row, model: Model, facts: Facts, gpus: int) -> Recipe:
     """
     software, longest = OWN_STACKS.get(row.get("model", "").lower().split("-")[0], (STACK, MAX_SEQ))
     seq = min(model.max_position or longest, longest)
-    tokens = next(batch for size, batch in defaults.BATCH_TOKENS if parameters(model) < size)
     precision = choice(row, "precision", PRECISIONS, "bf16")
     if software != STACK and precision == "fp8":
         precision = "fp8_block"  # DeepSeek-V3 report, section 3.3.2
     early = before_flash_attention(row)
     return Recipe(
         seq_len=seq,
-        global_batch=gpus * max(1, round(tokens / seq / gpus)),
+        global_batch=gpus * max(1, round(usual_batch_tokens(model) / seq / gpus)),
         precision=precision,
         optimizer=facts.optimizer(defaults.OPTIMIZER),
         stack=facts.stack(EARLY_STACK if early else software),

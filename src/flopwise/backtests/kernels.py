@@ -8,6 +8,7 @@ from flopwise.backtests.prediction import Prediction, Row, flag, prediction_of, 
 from flopwise.cost import collectives, kernels
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.intervals import error_band
+from flopwise.cost.kernels import Elements, Heads
 from flopwise.cost.rates import Rates, precision, rates
 from flopwise.errors import SpecError
 from flopwise.facts.calibration import Calibration
@@ -70,7 +71,7 @@ def _wrapped_s(seconds: float, row: Row, table: Calibration, kind: str) -> float
 def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
     m, n, k = _positives(row, "m", "n", "k")
     dtype = _text(row, "dtype")
-    seconds = kernels.matmul_s(r, m, n, k, dtype=dtype, cold=_cold(row)).seconds
+    seconds = kernels.matmul_s(r, m, n, k, Elements(dtype), cold=_cold(row)).seconds
     p = precision(dtype)
     kind = "unpacked" if p.unpacked else "gemm" if not p.quantised else "block" if dtype == "fp8_block" else "scaled"
     return _wrapped_s(float(seconds), row, table, kind)
@@ -96,8 +97,8 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     touched = min(experts / ep, -(-ours // 1))
     rows, dtype = _as_triton_ran(row, dtype, ours, tokens * top_k)
     width = inter / tp
-    up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, dtype=dtype)
-    down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, dtype=dtype)
+    up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, Elements(dtype))
+    down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, Elements(dtype))
     act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
     passes = _software_constant(table, "wrapper_passes.moe", row, 0.0)
     extra_s = kernels.read_s(r, passes * rows * hidden * 2.0)
@@ -106,13 +107,16 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     return _wrapped_s(float(seconds), row, table, "moe")
 
 
+def _causal_pairs(query: float, context: float) -> float:
+    """(query, key) pairs of the last `query` tokens of `context`: each sees those before it and itself."""
+    return query * (context - query + 0.5 * (query + 1))
+
+
 def _prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads = _positives(row, *PREFILL)
     kv_heads, dim = _positives(row, "num_kv_heads", "head_dim")
-    pairs = query * (context - query + 0.5 * (query + 1))
-    timing = kernels.prefill_attention_s(
-        r, pairs, batch, query, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=2.0, cold=_cold(row)
-    )
+    own = Heads(heads, kv_heads, dim, dim)
+    timing = kernels.prefill_attention_s(r, own, _causal_pairs(query, context), batch, query, context, cold=_cold(row))
     passes = _software_constant(table, "wrapper_passes.attention_prefill", row, 0.0)
     extra_s = kernels.read_s(r, passes * batch * query * (heads + 2 * kv_heads) * dim * 2.0)
     return _wrapped_s(float(timing.seconds + extra_s), row, table, "attention_prefill")
@@ -130,9 +134,8 @@ def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, context, heads, kv_heads, dim = _positives(
         row, "batch", "context_len", "num_heads", "num_kv_heads", "head_dim"
     )
-    timing = kernels.decode_attention_s(
-        r, batch, heads, kv_heads, context, qk_dim=dim, v_dim=dim, kv_bytes=_kv_bytes(row), cold=_cold(row)
-    )
+    own, elements = Heads(heads, kv_heads, dim, dim), Elements(kv_bytes=_kv_bytes(row))
+    timing = kernels.decode_attention_s(r, own, batch, context, elements, cold=_cold(row))
     return _wrapped_s(float(timing.seconds), row, table, "attention_decode")
 
 
@@ -149,23 +152,22 @@ def _on_latent(row: Row) -> bool:
 
 def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads = _positives(row, *PREFILL)
-    pairs = query * (context - query + 0.5 * (query + 1))
-    latent = _on_latent(row)
-    timing = kernels.prefill_attention_s(
-        r, pairs, batch, query, heads, 1 if latent else heads, context,
-        qk_dim=LATENT + ROPE if latent else MLA_QK, v_dim=LATENT if latent else MLA_V, frac="latent_prefill_frac",
-    )  # fmt: skip
+    own = _latent_heads(heads) if _on_latent(row) else Heads(heads, heads, MLA_QK, MLA_V, latent=True)
+    timing = kernels.prefill_attention_s(r, own, _causal_pairs(query, context), batch, query, context)
     return _wrapped_s(float(timing.seconds), row, table, "mla")
+
+
+def _latent_heads(heads: float) -> Heads:
+    """Heads that attend to the latent."""
+    return Heads(heads, 1, LATENT + ROPE, LATENT, latent=True)
 
 
 def _mla_decode_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, context, heads = _positives(row, "batch", "context_len", "num_heads")
     kv_bytes = _kv_bytes(row)
     passes = _software_constant(table, "wrapper_passes.mla_cast", row, 0.0) if kv_bytes < 2.0 else 0.0
-    timing = kernels.decode_attention_s(
-        r, batch, heads, 1, context, qk_dim=LATENT + ROPE, v_dim=LATENT, cached_dim=LATENT + ROPE,
-        kv_bytes=2.0 if passes else kv_bytes,
-    )  # fmt: skip
+    elements = Elements(kv_bytes=2.0 if passes else kv_bytes)
+    timing = kernels.decode_attention_s(r, _latent_heads(heads), batch, context, elements)
     cast_s = kernels.read_s(r, passes * batch * context * (LATENT + ROPE) * (kv_bytes + 2.0))
     return _wrapped_s(float(timing.seconds + cast_s), row, table, "mla")
 

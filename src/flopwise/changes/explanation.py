@@ -132,8 +132,8 @@ def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAns
 
 def _sampled_figure(answer: Any) -> Figure:
     """The tree of an answer about a network that is known by its samples."""
-    from flopwise.changes.sampled_figures import sampled_figures  # noqa: PLC0415 - half is enough
     from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - half is enough
+    from flopwise.training.sampled_figures import sampled_figures  # noqa: PLC0415 - half is enough
 
     if not isinstance(answer, SampledTrainAnswer):
         return memory_figure(answer)

@@ -43,7 +43,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _PlotArea:
     """The picture's extent, in the axes' measures, and its size in dots."""
 
     left: float
@@ -77,7 +77,7 @@ def chart(series: Sequence[Series], x: Axis, y: Axis, to: Screen | None = None, 
     margin = max(map(len, ticks))
     columns = max(paper.columns - margin - 4, 20)
     fine = (2, 4) if paper.unicode else (1, 1)
-    frame = _Frame(left, right, low, high, columns * fine[0], rows * fine[1])
+    frame = _PlotArea(left, right, low, high, columns * fine[0], rows * fine[1])
     cells = _cells(placed, frame, fine, paper)
     labels = {0: ticks[0], (rows - 1) // 2: ticks[1], rows - 1: ticks[2]}
     lines = [plain_text(y.label)]
@@ -108,7 +108,7 @@ def _mark(series: Series, paper: Screen) -> str:
 
 
 def _cells(
-    placed: Sequence[tuple[Series, list[tuple[float, float]]]], frame: _Frame, fine: tuple[int, int], paper: Screen
+    placed: Sequence[tuple[Series, list[tuple[float, float]]]], frame: _PlotArea, fine: tuple[int, int], paper: Screen
 ) -> dict[tuple[int, int], str]:
     """The characters of the picture by (column, row)."""
     cells: dict[tuple[int, int], str] = {}

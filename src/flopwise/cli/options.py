@@ -26,6 +26,7 @@ from flopwise.values import replace
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from flopwise.facts.catalog import Facts
     from flopwise.provenance import Figure
 
     _ParamType = click.ParamType[Any]  # generic in the types only
@@ -76,19 +77,33 @@ class Value(_ParamType):
         return [CompletionItem(name) for name in self.kind.choices or matching_names(what or "", incomplete)]
 
 
+COMPLETED: dict[str, Callable[[Facts], Iterable[str]]] = {
+    "model": lambda facts: facts.models.names,
+    "gpu": lambda facts: facts.accelerators,
+    "vendor": lambda facts: (a.vendor for a in facts.accelerators.values()),
+    "instance": lambda facts: (offer.instance for offer in facts.offers),
+    "provider": lambda facts: (offer.provider for offer in facts.offers),
+    "region": lambda facts: (offer.region for offer in facts.offers),
+    "engine": lambda facts: facts.engines,
+    "stack": lambda facts: facts.stacks,
+    "format": lambda facts: facts.weight_formats,
+    "currency": lambda facts: facts.currencies,
+}
+"""Names by what an option's help calls its value, or by the name of an argument."""
+
+
 def matching_names(what: str, typed: str) -> list[str]:
     """The names of a kind that begin with the typed text, in any case; none of an unknown kind.
 
     Where none does, those that hold what is typed; a number before an accelerator's name stays (`8xh1`).
     """
-    from flopwise.cli.completions import NAMES
     from flopwise.facts.catalog import load_facts
     from flopwise.units import split_count
 
-    if what not in NAMES:
+    if what not in COMPLETED:
         return []
     count, rest = split_count(typed) if what == "gpu" else (None, typed)
-    names, part = sorted(dict.fromkeys(NAMES[what](load_facts()))), rest.lower()
+    names, part = sorted(dict.fromkeys(COMPLETED[what](load_facts()))), rest.lower()
     matches = [n for n in names if n.lower().startswith(part)] or [n for n in names if part in n.lower()]
     return matches if count is None else [f"{count}x{name}" for name in matches]
 

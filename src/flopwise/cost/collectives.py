@@ -75,6 +75,12 @@ def _steps(joined: Floats) -> Floats:
     return np.minimum(joined - 1.0, 2.0 * np.log2(np.maximum(joined, 1.0)))
 
 
+def _rate(level: Level, gain: Floats = 1.0) -> Floats:
+    """Bytes/s that a rank sends over a level: its share of the link, times `gain`, at most the link."""
+    rate: Floats = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
+    return rate
+
+
 def _share_s(
     level: Level, nbytes: Floats, joined: Floats, passes: float, gain: Floats = 1.0, *, ring: bool = False
 ) -> Floats:
@@ -83,7 +89,7 @@ def _share_s(
     if not several.any():  # type: ignore[union-attr]  # an array, or one of NumPy's scalars
         return np.zeros(np.broadcast(nbytes, joined).shape)
     gain, others = gain * np.where(joined > PAIR, 1.0, level.pair), joined - 1.0
-    transfer = passes * others / joined * nbytes / (level.bytes_per_s * np.minimum(level.frac * gain, 1.0))
+    transfer = passes * others / joined * nbytes / _rate(level, gain)
     fixed = level.launch_s + 0.5 * passes * level.hop_s * (others if ring else _steps(joined))
     return np.where(several, ramped_s(level, fixed, transfer), 0.0)
 
@@ -91,7 +97,7 @@ def _share_s(
 def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
     """All-reduce by a kernel that reads its peers' memory: everything at once, or in two shares when that is less."""
     gain = level.direct_frac * np.where(joined > PAIR, 1.0, level.pair)
-    rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
+    rate = _rate(level, gain)
     once = level.direct_s + (joined - 1.0) * nbytes / rate
     twice = 2.0 * level.direct_s + 2.0 * (joined - 1.0) / joined * nbytes / rate
     return np.where(joined > 1.0, np.minimum(once, twice), 0.0)
@@ -202,10 +208,10 @@ def all_to_all_s(
         if np.any(np.asarray(copies) > 1):
             outwards = outwards * groups_reached(n / inside, copies, pools, top_pools) / copies
         if direct:
-            seconds = level.launch_s + outwards / (level.bytes_per_s * np.minimum(level.frac, 1.0))
+            seconds = level.launch_s + outwards / _rate(level)
         else:
             gain = level.exchange * np.where(joined > PAIR, 1.0, level.pair)
-            rate = level.bytes_per_s * np.minimum(level.frac * gain, 1.0)
+            rate = _rate(level, gain)
             fixed = level.launch_s + 0.5 * level.hop_s * _steps(joined)
             seconds = ramped_s(level, fixed, outwards / rate)
         slowest = np.maximum(slowest, np.where(joined > 1.0, seconds, 0.0))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flopwise.cost.kernels import matmul_s, pointwise_s
+from flopwise.cost.kernels import Elements, matmul_s, pointwise_s
 from flopwise.cost.rates import Rates
 from flopwise.errors import SpecError
 from flopwise.facts.samples import ConvolutionLayer
@@ -113,6 +113,6 @@ def _products_s(
         shapes.append((rows, inputs, outputs * taps))
     total: Floats = 0.0
     for m, n, k in shapes:
-        compute_s = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=elem).compute_s
+        compute_s = matmul_s(rates, m, n, k, Elements(dtype, act_bytes=elem)).compute_s
         total = total + np.maximum(compute_s, moved_s) + rates.value["kernel_s"]
     return total

@@ -166,28 +166,47 @@ def read_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Floats:
     return np.where(nbytes <= rates.l2_bytes, seconds / rates.value["l2_speedup"], seconds)
 
 
-def matmul_s(
-    rates: Rates,
-    m: Ints,
-    n: Ints,
-    k: Ints,
-    *,
-    dtype: str = "bf16",
-    weight_bits: float | None = None,
-    act_bytes: float = 2.0,
-    cold: bool = True,
-) -> Timing:
+class Elements(NamedTuple):
+    """Formats of a kernel's elements: the precision of its products, and the sizes of what it reads and writes.
+
+    `dtype`: entry of `PRECISIONS`. `weight_bits`: of a weight as stored; None: those of `dtype`. `act_bytes`: of an
+    activation that comes in, before any quantisation, or goes out; `kv_bytes`: of a cached element.
+    """
+
+    dtype: str = "bf16"
+    weight_bits: float | None = None
+    act_bytes: float = 2.0
+    kv_bytes: float = 2.0
+
+
+PLAIN = Elements()
+"""Of 16 bits throughout."""
+
+
+class Heads(NamedTuple):
+    """Heads of attention on one rank: of queries, of keys and values, and the elements of a key and of a value.
+
+    `latent`: keys and values are views of one latent, the key, which alone is cached (MLA).
+    """
+
+    query: Ints
+    kv: Ints
+    qk_dim: Ints
+    v_dim: Ints
+    latent: bool = False
+
+
+def matmul_s(rates: Rates, m: Ints, n: Ints, k: Ints, elements: Elements = PLAIN, *, cold: bool = True) -> Timing:
     """An (m x k) by (k x n) product; shape of the broadcast of m, n, k.
 
-    `dtype` is an entry of `PRECISIONS`; `weight_bits` overrides its storage, `act_bytes` is what comes in and goes out
-    before any quantisation. `cold`: operands come from DRAM (always so in real decoding).
+    `cold`: operands come from DRAM (always so in real decoding).
 
     Source: roofline with tiles, waves and calibrated fractions (data/calibration).
     Assumes: the library picks the best of `TILES`, or the vector units for a few rows; a row that is not aligned to 16
     bytes takes the slow path.
     """
-    way = _way(rates, dtype, weight_bits, act_bytes)
-    p = way.precision
+    way = _way(rates, elements)
+    p, act_bytes = way.precision, elements.act_bytes
     unit = ALIGNED_BYTES * 8 / 2.0 ** np.floor(np.log2(p.act_bits))  # scales are stored apart
 
     def formula(m: Ints, n: Ints, k: Ints) -> Timing:
@@ -216,7 +235,8 @@ class _Way(NamedTuple):
     packing: float  # B/s at which weights are packed before they are multiplied; 0: they are multiplied as they are
 
 
-def _way(rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, *, grouped: bool = False) -> _Way:
+def _way(rates: Rates, elements: Elements, *, grouped: bool = False) -> _Way:
+    dtype, weight_bits = elements.dtype, elements.weight_bits
     p = precision(dtype)
     bits = p.weight_bits if weight_bits is None else weight_bits
     unpacked = p.unpacked or bits < UNPACKED * p.act_bits
@@ -229,7 +249,7 @@ def _way(rates: Rates, dtype: str, weight_bits: float | None, act_bytes: float, 
     tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
-    return _Way(p, rate, tail, bits, act_bytes, unpacked, packed, packing)
+    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing)
 
 
 def _product(
@@ -285,11 +305,7 @@ def grouped_matmul_s(
     n: Ints,
     k: Ints,
     touched: Floats,
-    *,
-    dtype: str = "bf16",
-    weight_bits: float | None = None,
-    act_bytes: float = 2.0,
-    cold: bool = True,
+    elements: Elements = PLAIN,
 ) -> Timing:
     """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
 
@@ -299,10 +315,10 @@ def grouped_matmul_s(
 
     Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding; Transformer Engine's
     `multi_stream_cublas_gemm` for streams.
-    Assumes: rows are spread evenly over the touched experts.
+    Assumes: rows are spread evenly over the touched experts; operands come from DRAM.
     """
-    way = _way(rates, dtype, weight_bits, act_bytes, grouped=True)
-    slower = 1.0 / rates.value.get(PORTED + dtype, 1.0)
+    way, act_bytes = _way(rates, elements, grouped=True), elements.act_bytes
+    slower = 1.0 / rates.value.get(PORTED + elements.dtype, 1.0)
 
     def formula(m: Ints, n: Ints, k: Ints, touched: Floats) -> Timing:
         compute_s, weights, moved = _product(rates, way, m, n, k, touched, slower)
@@ -310,7 +326,7 @@ def grouped_matmul_s(
         passes = rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
         starts = np.maximum(touched / rates.value.get(STREAMS, math.inf) - 1.0, 0.0)
         fixed_s = rates.value["grouped_s"] + starts * rates.value["kernel_s"]
-        return _product_timing(rates, way, (compute_s, weights * slower, moved + passes), fixed_s, cold=cold)
+        return _product_timing(rates, way, (compute_s, weights * slower, moved + passes), fixed_s, cold=True)
 
     return in_blocks(formula, (m, n, k, touched))
 
@@ -381,20 +397,14 @@ def touched_keys(keys: Floats, context: Floats, block: float) -> Floats:
 
 def prefill_attention_s(
     rates: Rates,
+    heads: Heads,
     pairs: Floats,
     batch: Ints,
     query: Ints,
-    heads: Ints,
-    kv_heads: Ints,
     context: Ints,
+    elements: Elements = PLAIN,
     *,
-    qk_dim: Ints,
-    v_dim: Ints,
-    act_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
     cold: bool = True,
-    frac: str = "attention_frac",
-    dtype: str = "bf16",
 ) -> Timing:
     """Flash attention of `query` new tokens in each of `batch` sequences.
 
@@ -406,73 +416,66 @@ def prefill_attention_s(
     FlashAttentionKernel.cpp (kvSplitSize) for CPUs; rates calibrated.
     Assumes: one head of one sequence and block on a core at a time; no split along the keys.
     """
+    frac = "latent_prefill_frac" if heads.latent else "attention_frac"
+    qk_dim, v_dim, dtype = heads.qk_dim, heads.v_dim, elements.dtype
     rate = rates.peak_flops_per_s(dtype) * rates.value[frac]
     fixed_s = rates.value["attention_s"]
     block_s = rates.value["attention_block_s"] * (qk_dim + v_dim) / 256.0  # loading queries, storing results
     keys_at_once = rates.value.get(KEYS, HOST_KEYS if rates.is_host else QUERY_BLOCK)
 
-    def formula(pairs: Floats, batch: Ints, query: Ints, heads: Ints, kv_heads: Ints, context: Ints) -> Timing:
+    def formula(pairs: Floats, batch: Ints, query: Ints, of_query: Ints, of_kv: Ints, context: Ints) -> Timing:
         blocks = np.ceil(query / QUERY_BLOCK)
-        count = batch * heads * blocks
+        count = batch * of_query * blocks
         keys = touched_keys(pairs / np.maximum(query, 1), context, keys_at_once)
         per_key = 2.0 * QUERY_BLOCK * score_dims(rates, qk_dim, v_dim, dtype, frac) * rates.num_sms / rate
         rounds = waves(count, rates.num_sms, rates.value["attention_tail"])
         longest_s = context * per_key * rates.value["attention_tail"]  # the last block sees all keys
         compute_s = np.maximum(rounds * keys * per_key, longest_s) + block_s * np.ceil(count / rates.num_sms)
-        moved = batch * query * heads * (qk_dim + v_dim) * act_bytes
-        moved = moved + batch * context * kv_heads * (qk_dim + v_dim) * kv_bytes
+        moved = batch * query * of_query * (qk_dim + v_dim) * elements.act_bytes
+        moved = moved + batch * context * of_kv * (qk_dim + v_dim) * elements.kv_bytes
         return overlap_timing(rates, compute_s, read_s(rates, moved, cold=cold), fixed_s, "overlap_loss.attention")
 
-    return in_blocks(formula, (pairs, batch, query, heads, kv_heads, context))
+    return in_blocks(formula, (pairs, batch, query, heads.query, heads.kv, context))
 
 
 def decode_attention_s(
     rates: Rates,
+    heads: Heads,
     batch: Ints,
-    heads: Ints,
-    kv_heads: Ints,
     context: Ints,
+    elements: Elements = PLAIN,
     *,
-    qk_dim: Ints,
-    v_dim: Ints,
-    cached_dim: Ints | None = None,
     query: Ints = 1,
-    act_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
     cold: bool = True,
-    dtype: str = "bf16",
 ) -> Timing:
     """One query (or a few) against the cache of each sequence; `context` tokens are read.
-
-    `cached_dim`: elements cached for a token and KV head (qk_dim + v_dim unless the two share a latent, as in MLA).
 
     Source: Flash-Decoding (Dao et al. 2023); FlashMLA's deep dive of 2025-04-22 (tiles of 64 x 512); calibrated.
     Assumes: the cache of a sequence is split over cores until all are busy (for MLA, where `latent_tail` is 0); each
     (sequence, KV head) has a fixed time.
     """
-    cached = qk_dim + v_dim if cached_dim is None else cached_dim
-    latent = cached_dim is not None
-    rate = rates.peak_flops_per_s(dtype) * rates.value["latent_decode_frac" if latent else "attention_frac"]
+    qk_dim, v_dim, latent = heads.qk_dim, heads.v_dim, heads.latent
+    cached = qk_dim if latent else qk_dim + v_dim
+    rate = rates.peak_flops_per_s(elements.dtype) * rates.value["latent_decode_frac" if latent else "attention_frac"]
     fixed_s = rates.value["decode_s"]
     block_s = rates.value["latent_block_s" if latent else "decode_block_s"]
     tail = rates.value["latent_tail"] if latent else 0.0
 
-    def formula(batch: Ints, heads: Ints, kv_heads: Ints, context: Ints, query: Ints) -> Timing:
-        rows = heads * query / kv_heads
+    def formula(batch: Ints, of_query: Ints, of_kv: Ints, context: Ints, query: Ints) -> Timing:
+        rows = of_query * query / of_kv
         tiles = np.ceil(rows / LATENT_ROWS) if latent else 1.0
-        count = batch * kv_heads * tiles
+        count = batch * of_kv * tiles
         tile_s = 2.0 * (LATENT_ROWS if latent else rows) * context * (qk_dim + v_dim) * rates.num_sms / rate
-        moved = batch * kv_heads * context * cached * kv_bytes + batch * query * heads * (qk_dim + v_dim) * act_bytes
+        moved = batch * of_kv * context * cached * elements.kv_bytes
+        moved = moved + batch * query * of_query * (qk_dim + v_dim) * elements.act_bytes
         memory_s = read_s(rates, moved, cold=cold) / rates.value["decode_frac"]
         compute_s = waves(count, rates.num_sms, tail) * (tile_s + block_s)
         return overlap_timing(rates, compute_s, memory_s, fixed_s)
 
-    return in_blocks(formula, (batch, heads, kv_heads, context, query))
+    return in_blocks(formula, (batch, heads.query, heads.kv, context, query))
 
 
-def attention_s(
-    rates: Rates, work: Work, *, act_bytes: float = 2.0, kv_bytes: float = 2.0, dtype: str = "bf16"
-) -> Timing:
+def attention_s(rates: Rates, work: Work, elements: Elements = PLAIN) -> Timing:
     """Seconds of an attention `Work`; decoding where a sequence has few queries, prefill elsewhere; element by element.
 
     The backward pass is a prefill of as many times the operations (`causal_flops`) as it counts.
@@ -483,25 +486,21 @@ def attention_s(
     forward = work.batch * work.pairs * per_pair
     rounds = work.causal_flops / np.maximum(forward, 1.0)
     window = work.window if work.window is not None else np.inf
-    prefill = prefill_attention_s(
-        rates, work.pairs, work.batch, work.query, work.heads, work.kv_heads, np.minimum(work.context, window),
-        qk_dim=work.qk_dim, v_dim=work.v_dim, act_bytes=act_bytes, kv_bytes=kv_bytes,
-        frac="attention_frac" if work.latent_dim is None else "latent_prefill_frac", dtype=dtype,
-    )  # fmt: skip
+    latent = work.latent_dim
+    unfolded = Heads(work.heads, work.kv_heads, work.qk_dim, work.v_dim, latent is not None)
+    context = np.minimum(work.context, window)
+    prefill = prefill_attention_s(rates, unfolded, work.pairs, work.batch, work.query, context, elements)
     prefill = Timing(prefill.seconds * rounds, prefill.compute_s * rounds, prefill.memory_s * rounds)
     few = np.asarray(work.query) <= DECODE_QUERIES
     if not few.any():
         return prefill
-    latent, kv_heads = work.latent_dim, work.kv_heads if work.latent_dim is None else 1
-    qk_dim, v_dim = (work.qk_dim, work.v_dim) if latent is None else (latent, latent)
     if latent is None:
-        read = work.kv_elems / (np.maximum(work.batch * kv_heads, 1.0) * max(1, qk_dim + v_dim))
+        heads = unfolded
+        read = work.kv_elems / (np.maximum(work.batch * work.kv_heads, 1.0) * max(1, work.qk_dim + work.v_dim))
     else:
+        heads = Heads(work.heads, 1, latent, latent, latent=True)
         read = work.kv_elems / np.maximum(work.batch * float(latent), 1.0)
-    decode = decode_attention_s(
-        rates, work.batch, work.heads, kv_heads, read, qk_dim=qk_dim, v_dim=v_dim, cached_dim=latent,
-        query=work.query, act_bytes=act_bytes, kv_bytes=kv_bytes, dtype=dtype,
-    )  # fmt: skip
+    decode = decode_attention_s(rates, heads, work.batch, read, elements, query=work.query)
     if few.all():
         return decode
     return Timing(*(np.where(few, d, p) for d, p in zip(decode, prefill, strict=True)))
@@ -511,9 +510,7 @@ SCORE_PASSES = 6.0
 """Times that the scores cross memory in a forward pass: written, masked and normalised (2), dropped out (2), read."""
 
 
-def eager_attention_s(
-    rates: Rates, work: Work, *, act_bytes: float = 2.0, score_traffic: float = 1.0, dtype: str = "bf16"
-) -> Timing:
+def eager_attention_s(rates: Rates, work: Work, elements: Elements = PLAIN, *, score_traffic: float = 1.0) -> Timing:
     """Seconds of attention that writes its scores: two batched products over all pairs, and passes over the scores.
 
     `score_traffic` scales the passes: 1 for a fused softmax, more where each step of it is a kernel. The backward pass
@@ -524,7 +521,7 @@ def eager_attention_s(
     """
     forward = work.batch * 1.0 * work.query * work.context * 2.0 * work.heads * (work.qk_dim + work.v_dim)
     rounds = work.flops / np.maximum(forward, 1.0)
-    compute_s = work.flops / rates.matmul_flops_per_s(dtype)
+    act_bytes, compute_s = elements.act_bytes, work.flops / rates.matmul_flops_per_s(elements.dtype)
     scores = work.batch * 1.0 * work.heads * work.query * work.context
     moved = scores * act_bytes * SCORE_PASSES * score_traffic + work.in_elems * act_bytes
     memory_s = rounds * read_s(rates, moved)
@@ -542,35 +539,25 @@ def work_bytes(work: Work, *, weight_bits: float = 16.0, act_bytes: float = 2.0,
     return moved + work.in_elems * act_bytes + work.kv_elems * kv_bytes
 
 
-def work_s(
-    rates: Rates,
-    work: Work,
-    *,
-    dtype: str = "bf16",
-    weight_bits: float | None = None,
-    act_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
-    score_traffic: float | None = None,
-) -> Timing:
+def work_s(rates: Rates, work: Work, elements: Elements = PLAIN, *, score_traffic: float | None = None) -> Timing:
     """Seconds of one `Work` on one rank, operands cold; arrays of the broadcast shape.
 
-    `dtype` is the precision that matrix products run in (`PRECISIONS`); attention runs in 16 bits, in fp32 where
-    products do, with a cache of `kv_bytes` an element. With `score_traffic` attention writes its scores, in `dtype`.
+    Matrix products run in the precision of `elements`; attention runs in 16 bits, in fp32 where products do. With
+    `score_traffic` attention writes its scores, in the precision of the products.
 
     Source: the function of its kind. Assumes: as there; attention of one query a sequence is decoding, of more prefill.
     """
     if work.kind == "matmul":
-        return matmul_s(rates, *work.dims, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes)
+        return matmul_s(rates, *work.dims, elements)
     if work.kind == "grouped":
-        return grouped_matmul_s(
-            rates, *work.dims, work.touched, dtype=dtype, weight_bits=weight_bits, act_bytes=act_bytes
-        )
+        return grouped_matmul_s(rates, *work.dims, work.touched, elements)
     if work.kind == "attention" and score_traffic is not None:
-        return eager_attention_s(rates, work, act_bytes=act_bytes, score_traffic=score_traffic, dtype=dtype)
+        return eager_attention_s(rates, work, elements, score_traffic=score_traffic)
     if work.kind == "attention":
-        wide = "fp32" if dtype in ("fp32", "tf32") else "bf16"
-        return attention_s(rates, work, act_bytes=act_bytes, kv_bytes=kv_bytes, dtype=wide)
-    nbytes = work_bytes(work, weight_bits=8.0 * act_bytes, act_bytes=act_bytes, kv_bytes=kv_bytes)
+        wide = "fp32" if elements.dtype in ("fp32", "tf32") else "bf16"
+        return attention_s(rates, work, elements._replace(dtype=wide))
+    act_bytes = elements.act_bytes
+    nbytes = work_bytes(work, weight_bits=8.0 * act_bytes, act_bytes=act_bytes, kv_bytes=elements.kv_bytes)
     if work.kind in ("conv", "recurrence"):
         rate = rates.matmul_flops_per_s("bf16") * rates.value[f"{work.kind}_frac"]
         memory_s = pointwise_s(rates, nbytes).memory_s

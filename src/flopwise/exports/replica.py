@@ -136,12 +136,11 @@ def offloaded_gib(deployment: Deployment) -> float:
     """GiB of weights per device in host memory."""
     job = deployment.serving
     assert job is not None
-    away = job.techniques.offload
-    if away is None:
+    if job.techniques.offload is None:
         return 0.0
-    from flopwise.serving.techniques import layer_bytes  # noqa: PLC0415 - few plans offload
+    from flopwise.serving.techniques import offloaded_bytes  # noqa: PLC0415 - few plans offload
 
-    return round(away.frac * float(layer_bytes(job.model, job.weights, job.layout)) / GIB, 2)
+    return round(float(offloaded_bytes(job)) / GIB, 2)
 
 
 def caches_prefixes(deployment: Deployment) -> bool:

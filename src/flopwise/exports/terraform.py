@@ -39,7 +39,7 @@ class HclBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _HclLine:
     depth: int
     start: str
     value: str | None = None  # of an argument whose value ends on its line
@@ -82,46 +82,46 @@ def string_text(text: str) -> str:
     return f'"{"".join(parts)}"'
 
 
-def _block_lines(part: HclBlock, depth: int) -> Iterator[_Line]:
+def _block_lines(part: HclBlock, depth: int) -> Iterator[_HclLine]:
     kind, *labels = part.head
     head = " ".join([kind, *(string_text(label) for label in labels)])
     if not part.arguments and not part.blocks:
-        yield _Line(depth, f"{head} {{}}")
+        yield _HclLine(depth, f"{head} {{}}")
         return
-    yield _Line(depth, f"{head} {{")
+    yield _HclLine(depth, f"{head} {{")
     for name, value in part.arguments.items():
         yield from _argument_lines(name, value, depth + 1)
     for number, inner in enumerate(part.blocks):
         if number or part.arguments:
-            yield _Line(depth, "")
+            yield _HclLine(depth, "")
         yield from _block_lines(inner, depth + 1)
-    yield _Line(depth, "}")
+    yield _HclLine(depth, "}")
 
 
-def _argument_lines(name: str, value: Any, depth: int) -> Iterator[_Line]:
+def _argument_lines(name: str, value: Any, depth: int) -> Iterator[_HclLine]:
     first, *others = _value_lines(value, depth)
     if others:
-        yield _Line(depth, f"{name} = {first.start}")
+        yield _HclLine(depth, f"{name} = {first.start}")
         yield from others
     else:
-        yield _Line(depth, name, first.start)
+        yield _HclLine(depth, name, first.start)
 
 
-def _value_lines(value: Any, depth: int) -> list[_Line]:
+def _value_lines(value: Any, depth: int) -> list[_HclLine]:
     """The lines of a value; the first follows the name of its argument."""
     match value:
         case Mapping() if value:
             inner = [line for key, part in value.items() for line in _argument_lines(_key(key), part, depth + 1)]
-            return [_Line(depth, "{"), *inner, _Line(depth, "}")]
+            return [_HclLine(depth, "{"), *inner, _HclLine(depth, "}")]
         case list() | tuple():
             parts = [_value_lines(part, depth + 1) for part in value]
             whole = f"[{', '.join(part[0].start for part in parts)}]"
             if len(whole) + 2 * depth <= WIDTH and all(len(part) == 1 for part in parts):
-                return [_Line(depth, whole)]
-            ends = [[*part[:-1], _Line(depth + 1, f"{part[-1].start},", part[-1].value)] for part in parts]
-            return [_Line(depth, "["), *(line for part in ends for line in part), _Line(depth, "]")]
+                return [_HclLine(depth, whole)]
+            ends = [[*part[:-1], _HclLine(depth + 1, f"{part[-1].start},", part[-1].value)] for part in parts]
+            return [_HclLine(depth, "["), *(line for part in ends for line in part), _HclLine(depth, "]")]
         case _:
-            return [_Line(depth, _scalar(value))]
+            return [_HclLine(depth, _scalar(value))]
 
 
 def _scalar(value: Any) -> str:
@@ -146,9 +146,9 @@ def _key(key: str) -> str:
     return key if IDENTIFIER.fullmatch(key) else string_text(key)
 
 
-def _lines_text(lines: Sequence[_Line]) -> str:
+def _lines_text(lines: Sequence[_HclLine]) -> str:
     """Lines with the values of consecutive arguments aligned."""
-    written, chain = list[str](), list[_Line]()
+    written, chain = list[str](), list[_HclLine]()
     for line in [*lines, None]:
         if line is not None and line.value is not None:
             chain.append(line)

@@ -18,11 +18,11 @@ NAMED = 5
 """Workloads and providers that the sentence of an assessment names."""
 
 
-class _Plain(msgspec.Struct, frozen=True, kw_only=True):
+class PlainRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Plain data; SI units, US dollars, None where unknown."""
 
 
-class WorkloadResult(_Plain, frozen=True):
+class WorkloadResult(PlainRecord, frozen=True):
     """One workload: its requirements, and the best machines to run it on."""
 
     name: str
@@ -51,7 +51,7 @@ class WorkloadResult(_Plain, frozen=True):
     """Of its month's bill: what a run, an hour, a request, a million tokens or an epoch costs."""
 
 
-class ProviderChoice(_Plain, frozen=True):
+class ProviderChoice(PlainRecord, frozen=True):
     """The best machines of one provider for a workload; None and empty where it has none."""
 
     workload: str
@@ -69,7 +69,7 @@ class ProviderChoice(_Plain, frozen=True):
     price_source: str = ""
 
 
-class Allotment(_Plain, frozen=True):
+class Allotment(PlainRecord, frozen=True):
     """Machines of one kind, bought one way, for one workload; without a workload idle own machines that are paid."""
 
     workload: str
@@ -96,7 +96,7 @@ class Allotment(_Plain, frozen=True):
     num_gpus: int = 0  # of all its machines; 0 of an API
 
 
-class ScaledService(_Plain, frozen=True):
+class ScaledService(PlainRecord, frozen=True):
     """A service whose machines follow the profile of its traffic."""
 
     workload: str
@@ -116,7 +116,7 @@ class ScaledService(_Plain, frozen=True):
     note: str = ""
 
 
-class MonthlyCost(_Plain, frozen=True):
+class MonthlyCost(PlainRecord, frozen=True):
     """A month's bill, in USD: `total` as planned, at listed prices; `expected` is what to budget for.
 
     `expected`, `low` and `high`: the mean and the 10-90 % interval of the drawn months (`Scenarios`); without them
@@ -136,7 +136,7 @@ class MonthlyCost(_Plain, frozen=True):
     expected: float | None = None
 
 
-class CostSaving(_Plain, frozen=True):
+class CostSaving(PlainRecord, frozen=True):
     """A monthly saving of the allocation against the assessment's baseline, in USD; below zero it costs more."""
 
     what: str  # spot, reserved, schedule; quantisation, right-sizing ... against a baseline that the fleet names
@@ -148,7 +148,7 @@ class CostSaving(_Plain, frozen=True):
     why: str = ""  # below zero: why the plan pays more
 
 
-class Risk(_Plain, frozen=True, kw_only=True):
+class Risk(PlainRecord, frozen=True, kw_only=True):
     """A risk computed from the `evidence`: probability, and impact as a share of what it affects, both 0 to 1."""
 
     kind: str  # availability, memory, interruption, capacity, degradation, loading, idle, price, budget, latency ...
@@ -165,7 +165,7 @@ class Risk(_Plain, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "score", self.probability * self.impact)
 
 
-class ShareStep(_Plain, frozen=True):
+class ShareStep(PlainRecord, frozen=True):
     """The bill where a provider has at `bound` (least, most) so much of it; None: only by waste."""
 
     provider: str
@@ -176,7 +176,7 @@ class ShareStep(_Plain, frozen=True):
     text: str
 
 
-class PolicyMove(_Plain, frozen=True):
+class PolicyMove(PlainRecord, frozen=True):
     """A workload that would run on cheaper machines without a policy: its monthly cost on both."""
 
     workload: str
@@ -191,7 +191,7 @@ def shares_text(shares: dict[str, float]) -> str:
     return ", ".join(f"{name} {format_percent(share, 0)}" for name, share in ordered)
 
 
-class Binding(_Plain, frozen=True):
+class Binding(PlainRecord, frozen=True):
     """The monthly cost of one constraint: the bill with it minus the bill without it; `steps` of a share of the bill.
 
     `moves`: workloads that would cost clearly less without it, the one that saves most first. `shares_without`: of
@@ -206,7 +206,7 @@ class Binding(_Plain, frozen=True):
     shares_without: dict[str, float] = {}
 
 
-class WhatIf(_Plain, frozen=True):
+class WhatIf(PlainRecord, frozen=True):
     """The bill under another assumption."""
 
     name: str
@@ -216,7 +216,7 @@ class WhatIf(_Plain, frozen=True):
     text: str
 
 
-class Scenarios(_Plain, frozen=True):
+class Scenarios(PlainRecord, frozen=True):
     """The distribution of the monthly bill over drawn demand, prices and interruptions."""
 
     runs: int
@@ -230,7 +230,7 @@ class Scenarios(_Plain, frozen=True):
     drivers: dict[str, float]  # share of the variance that each draw explains
 
 
-class PhaseTask(_Plain, frozen=True):
+class PhaseTask(PlainRecord, frozen=True):
     """A task of a phase: first week, number of weeks, and the tasks before it."""
 
     name: str
@@ -239,7 +239,7 @@ class PhaseTask(_Plain, frozen=True):
     after: list[str]
 
 
-class QuotaRequest(_Plain, frozen=True):
+class QuotaRequest(PlainRecord, frozen=True):
     """Machines to ask a provider for, by which day at the latest."""
 
     provider: str
@@ -255,7 +255,7 @@ class QuotaRequest(_Plain, frozen=True):
     workloads: list[str]
 
 
-class Phase(_Plain, frozen=True):
+class Phase(PlainRecord, frozen=True):
     """A step of the roadmap."""
 
     name: str
@@ -271,7 +271,7 @@ class Phase(_Plain, frozen=True):
     usd: float | None = None  # the bill from its start until the next phase starts; None where that is not known
 
 
-class Month(_Plain, frozen=True):
+class Month(PlainRecord, frozen=True):
     """The bill of one month to come, in USD: as planned, its mean over drawn months, and their 10-90 % interval."""
 
     month: str
@@ -282,7 +282,7 @@ class Month(_Plain, frozen=True):
     workloads: int  # that have begun
 
 
-class Alert(_Plain, frozen=True):
+class Alert(PlainRecord, frozen=True):
     """A threshold to watch, derived from the plan."""
 
     metric: str
@@ -297,7 +297,7 @@ class Alert(_Plain, frozen=True):
     action: str = ""  # what to do
 
 
-class SetupNote(_Plain, frozen=True):
+class SetupNote(PlainRecord, frozen=True):
     """Advice for setting up a workload, computed from its plan."""
 
     kind: str  # quantisation, fp16, placement, corpus
@@ -306,7 +306,7 @@ class SetupNote(_Plain, frozen=True):
     source: str  # of what it says beside the plan; empty where there is none
 
 
-class Assessment(Result, _Plain, frozen=True):
+class Assessment(Result, PlainRecord, frozen=True):
     """The whole answer."""
 
     table: ClassVar[str] = "allocation"

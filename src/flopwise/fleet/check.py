@@ -11,6 +11,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import retirement_note
 from flopwise.fleet.assess import recommended_fleet
+from flopwise.fleet.assessment import PlainRecord
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_setups
 from flopwise.fleet.ladder import setup_changes
@@ -27,11 +28,7 @@ LEAST_IDLE = 0.01
 Advance = Callable[[str, int, int], None]
 
 
-class _Plain(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain data; SI units, US dollars, None where unknown."""
-
-
-class CheckedMachines(_Plain, frozen=True):
+class CheckedMachines(PlainRecord, frozen=True):
     """Machines of one kind that a workload has today, with the best layout on them."""
 
     provider: str
@@ -52,7 +49,7 @@ class CheckedMachines(_Plain, frozen=True):
     figures: dict[str, float | None]
 
 
-class ProposedChange(_Plain, frozen=True):
+class ProposedChange(PlainRecord, frozen=True):
     """One step from the current to the proposed machines; `saves_usd_per_month` below zero: it costs more."""
 
     what: str  # schedule, count, purchase, format, machine, backup, storage and traffic
@@ -63,7 +60,7 @@ class ProposedChange(_Plain, frozen=True):
     how: str
 
 
-class CheckedWorkload(_Plain, frozen=True):
+class CheckedWorkload(PlainRecord, frozen=True):
     """The check of one workload's current machines."""
 
     name: str
@@ -83,7 +80,7 @@ class CheckedWorkload(_Plain, frozen=True):
     changes: list[ProposedChange]
 
 
-class Check(Result, _Plain, frozen=True):
+class Check(Result, PlainRecord, frozen=True):
     """The whole answer."""
 
     table: ClassVar[str] = "workloads"

@@ -44,7 +44,7 @@ def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]
     """
     whose = provider_of(path, provider, {offer.provider for offer in facts.offers})
     types: dict[str, Offer] = {offer.instance: offer for offer in facts.offers if offer.provider == whose}
-    parts = _Parts(Line(path, row) for row in (each_row(path, COLUMNS) if whose == "gcp" else ()))
+    parts = _PricedParts(Line(path, row) for row in (each_row(path, COLUMNS) if whose == "gcp" else ()))
     for at in (Line(path, row) for row in each_row(path, COLUMNS)):
         instance = at.cell("InstanceType") or (
             at.cell("AcceleratorName") if at.cell("AcceleratorName") in types else ""
@@ -107,7 +107,7 @@ def _zone(at: Line) -> str:
     return at.cell("AvailabilityZone") or at.text("Region")
 
 
-class _Parts:
+class _PricedParts:
     """The lines of a catalog that price accelerators alone, by name there, number and zone."""
 
     def __init__(self, lines: Iterable[Line]) -> None:

@@ -53,7 +53,7 @@ Key = tuple[str, str | None, tuple[tuple[str, int], ...]]
 
 
 @dataclass(slots=True)
-class _Series:
+class _Repeats:
     """The measurements of one operation so far."""
 
     task: Task
@@ -134,7 +134,7 @@ class ProbeRunner:
         kind, usual_s = KINDS[name], self._seconds(name)
         allotted = share_frac * usual_s
         rounds = 1 if self.quick or kind.scope == "machine" else ROUNDS
-        series = dict[Key, _Series]()
+        series = dict[Key, _Repeats]()
         left_s = self._end - self.clock()
         if left_s <= 0:
             raise NothingToMeasureError("the time limit of the probe is used up")
@@ -146,7 +146,7 @@ class ProbeRunner:
             watch = Stopwatch(self.clock, backend.wait, each_s, self._end)
             for number in range(rounds * len(tasks)):
                 task = tasks[number % len(tasks)]
-                one = series.setdefault((task.name, task.dtype, tuple(sorted(task.shape.items()))), _Series(task))
+                one = series.setdefault((task.name, task.dtype, tuple(sorted(task.shape.items()))), _Repeats(task))
                 share = number / (rounds * len(tasks))
                 self.progress(self.through_s + usual_s * share, self.total_s, f"{backend.device.id}: {kind.title}")
                 late = self.clock() > min(begun + LATEST * allotted, self._end)
@@ -155,7 +155,7 @@ class ProbeRunner:
         self.through_s += usual_s
         return [_measurement(one, backend.device.id) for one in series.values()]
 
-    def _add(self, one: _Series, backend: Backend, watch: Stopwatch, others: list[_Series], *, late: bool) -> None:
+    def _add(self, one: _Repeats, backend: Backend, watch: Stopwatch, others: list[_Repeats], *, late: bool) -> None:
         """Measure an operation once more, or record the reason of a failure."""
         task, before = one.task, Load.now()
         try:
@@ -204,7 +204,7 @@ class ProbeRunner:
             )
 
 
-def _measurement(one: _Series, device: str) -> Measurement:
+def _measurement(one: _Repeats, device: str) -> Measurement:
     """The figure of an operation (median, fastest, 10th and 90th percentile), or its failure."""
     task = one.task
     what = Measurement(
@@ -232,7 +232,7 @@ def _check_memory(task: Task, free: float) -> None:
         )
 
 
-def _expected_s(task: Task, others: list[_Series]) -> float:
+def _expected_s(task: Task, others: list[_Repeats]) -> float:
     """Expected time of a repetition, from the best rate of the same operation in similar shapes; 0 if unknown."""
     if task.unit == "s":
         return 0.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from flopwise import __version__
 from flopwise.errors import SpecError
-from flopwise.records.model import Expectation, ExpectedFigure
+from flopwise.records.model import Expectation, ranged_figures
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -107,10 +107,7 @@ def _expectation(answer: TrainAnswer, question: str) -> Expectation:
         if seconds is not None:
             figures[name] = (seconds, seconds / fast, seconds / slow)
     return Expectation(
-        figures={
-            name: ExpectedFigure(metric=name, value=float(value), low=float(low), high=float(high))
-            for name, (value, low, high) in figures.items()
-        },
+        figures=ranged_figures(figures),
         terms=dict(estimate.breakdown), question=question, version=__version__,
     )  # fmt: skip
 

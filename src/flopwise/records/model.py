@@ -33,6 +33,14 @@ class Expectation:
     version: str  # of flopwise
 
 
+def ranged_figures(ranges: Mapping[str, tuple[float, float, float]]) -> dict[str, ExpectedFigure]:
+    """Figures of an estimate by metric, from (value, low, high) of each."""
+    return {
+        name: ExpectedFigure(metric=name, value=float(value), low=float(low), high=float(high))
+        for name, (value, low, high) in ranges.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A training or serving run, recorded or imported."""

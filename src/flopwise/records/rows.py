@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterable
 
 from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts import defaults
 from flopwise.records.measured import Measured
 from flopwise.training.layout import TARGET_SETS
 from flopwise.values import dataclass
@@ -146,7 +147,7 @@ def _serving(one: Measured) -> dict[str, object]:
     if rate is None and settings.get("concurrency") is None:
         raise SpecError("neither its concurrency nor its request rate is known")
     figures = {"output_tokens_per_s": "tokens_per_s", "ttft_s": "ttft_s", "tpot_s": "itl_s"}
-    engine = str(settings.get("engine") or "vllm")
+    engine = str(settings.get("engine") or defaults.ENGINE)
     requests = one.levels.get("e2e_s") or one.levels.get("ttft_s")
     return _shared_cells(one) | {
         **{column: one.value(metric) for column, metric in figures.items()},

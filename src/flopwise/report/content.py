@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flopwise.facts.offers import UNDATED
 from flopwise.fleet.assessment import Assessment, Risk
-from flopwise.report import costs, machines, outlook, placement, porting, scaling, workloads
+from flopwise.report import costs, machines, outlook, placement, scaling, workloads
 from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Section, Table, Text, Tile, Tiles
 from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
@@ -46,7 +46,7 @@ def document(assessment: Assessment, before: Assessment | None = None) -> Docume
         Section("Autoscaling", tuple(scaling.scaling(assessment))),
         Section("Own machines", tuple(machines.own_machines(assessment))),
         Section("Hosted APIs", tuple(hosted_apis(assessment))),
-        Section("If you port", tuple(porting.if_you_port(assessment))),
+        Section("If you port", tuple(placement.if_you_port(assessment))),
         Section("Savings", tuple(costs.savings(assessment))),
         Section("What the policies cost", tuple(costs.policies(assessment))),
         Section("If things change", tuple(costs.what_ifs(assessment))),

@@ -1,4 +1,4 @@
-"""A picture of the machines of each workload, and each provider's best machines for it."""
+"""The machines of each workload as a picture, the best of each provider, and devices that need other software."""
 
 from __future__ import annotations
 
@@ -75,3 +75,29 @@ def _cells(choice: ProviderChoice) -> tuple[str, ...]:
         usd(choice.usd_per_month), "-" if choice.taken else change_text(choice.change_usd), choice.why,
         choice.price_date or "-",
     )  # fmt: skip
+
+
+def if_you_port(assessment: Assessment) -> Iterator[Block]:
+    """Each workload's cheapest machines with AMD, TPU, Trainium or Inferentia, or Gaudi; what it saves and takes."""
+    shown = {name for name, _ in largest(assessment.usd_per_month.by_workload)[:LISTED]}
+    rows = [
+        (
+            port.workload, port.software, f"{port.num_instances:,} x {port.provider} {port.instance} ({port.gpu})",
+            purchase_text(port.purchase), usd(port.cost_usd), change_text(-port.saves_usd), f"{port.rows:,}",
+            "; ".join(port.work),
+        )
+        for port in assessment.if_you_port
+        if port.workload in shown
+    ]  # fmt: skip
+    if rows:
+        yield Table(
+            [
+                "workload", "software", "machines", "bought", ">a month", ">against the plan", ">measured rows",
+                "what has to be ported",
+            ],
+            rows,
+            "The plan needs no port: its machines run PyTorch and CUDA code unchanged. The following would need one, "
+            "whose effort is not in the price. Measured rows: the published runs of that software behind the "
+            "estimates.",
+            first=8,
+        )  # fmt: skip

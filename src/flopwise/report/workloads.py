@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flopwise.fleet.assessment import Assessment, WorkloadResult
@@ -176,12 +176,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         yield Table(
             ["network of", "link", "sent per step and accelerator", ">on average", ">needed to stay hidden",
              ">per node", ">link bandwidth"],
-            [
-                (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
-                 ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["step_bytes"].items()),
-                 *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in RATES))
-                for name, need in links
-            ],
+            [_link_row(name, need, "step_bytes", RATES) for name, need in links],
             "Bandwidth of one accelerator in one direction; per node, of all its accelerators together. To stay "
             "hidden: messages take no longer than the computation that can overlap them.",
         )  # fmt: skip
@@ -196,12 +191,7 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
         yield Table(
             ["network of", "link", "sent per request and accelerator", ">at the planned rate", ">at full load",
              ">per node", ">link bandwidth"],
-            [
-                (name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
-                 ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need["request_bytes"].items()),
-                 *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in SERVICE_RATES))
-                for name, need in links
-            ],
+            [_link_row(name, need, "request_bytes", SERVICE_RATES) for name, need in links],
             "Bandwidth of one accelerator in one direction; for a node, of all its accelerators at full load.",
         )  # fmt: skip
     if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
@@ -217,6 +207,15 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
             + enumeration([f"{w.name} ({w.best['gpu']})" for w in bare], 8)
             + ": these intervals are wider, by as much as leaving an architecture out of the backtests costs."
         )
+
+
+def _link_row(name: str, need: Mapping[str, Any], sent: str, rates: Sequence[str]) -> tuple[str, ...]:
+    """One kind of link of a workload: what is sent over it by purpose (`need[sent]`), and the bandwidths."""
+    return (
+        name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
+        ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need[sent].items()),
+        *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in rates),
+    )  # fmt: skip
 
 
 def _cells(w: WorkloadResult, *names: str) -> tuple[str, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -419,6 +419,27 @@ class RejectionLog:
         """All reasons, the most frequent first."""
         ordered = sorted(self._rows.items(), key=lambda item: -item[1][0])
         return [Rejection(reason, count, example, unit) for (reason, unit), (count, example) in ordered]
+
+
+Ranked = TypeVar("Ranked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners(Generic[Ranked]):
+    """Functions that a search calls as it goes; None: nobody listens.
+
+    `advance`: with (steps done, steps in all). `on_compile`: before the simulator is compiled first, which takes
+    seconds. `on_first`: with the plans of a few kinds of machines that may cost least, before the others are searched,
+    where the search takes long. `on_ranked`: with the plans once they are ranked, before the rest of the answer.
+    """
+
+    advance: Callable[[int, int], None] | None = None
+    on_compile: Callable[[], None] | None = None
+    on_first: Callable[[Ranked], None] | None = None
+    on_ranked: Callable[[Ranked], None] | None = None
+
+
+SILENT: Listeners[Any] = Listeners()
 
 
 @dataclass(slots=True)

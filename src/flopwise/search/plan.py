@@ -19,7 +19,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Figure, implied_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
-from flopwise.search.answer import Candidate, OpenInput, Plan, PlanDraft
+from flopwise.search.answer import SILENT, Candidate, Listeners, OpenInput, Plan, PlanDraft
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.reproduce import command
 from flopwise.search.spec import TRAINING
@@ -27,7 +27,6 @@ from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 
-Advance = Callable[[int, int], None]
 SHOWN = 10
 """Plans of whose devices and links there is something to say, and whose commands are shown."""
 
@@ -73,21 +72,17 @@ def keep_freed_memory() -> None:
 
 
 def plan(
-    workload: Resolved, facts: Facts, advance: Advance | None = None, *, assume_family: str | None = None,
-    alone: bool = True, on_compile: Callable[[], None] | None = None, on_first: Callable[[Plan], None] | None = None,
-    on_ranked: Callable[[Plan], None] | None = None, dearest: float | None = None, by_region: bool = False,
+    workload: Resolved, facts: Facts, listeners: Listeners[Plan] = SILENT, *, assume_family: str | None = None,
+    alone: bool = True, dearest: float | None = None, by_region: bool = False,
 ) -> Plan:  # fmt: skip
-    """Plan `workload` over the offers of `facts`; `advance(done, whole)` is called as it goes.
+    """Plan `workload` over the offers of `facts`.
 
     A workload that nothing satisfies gives a plan without candidates, whose `misses` are the nearest. Where it is not
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
-    `on_compile` is called before the simulator is compiled first, which takes seconds, `on_first` with the plans of a
-    few kinds of machines that may cost least, before the others are searched, where the search takes long, `on_ranked`
-    with what is ranked before the rest of the answer is there: rows as they will be, but without commands, unit costs
-    and links. `dearest`: to train, machines that cost so many times the best even at the rates of their kernels are not
-    searched (None: as many as for a list). `by_region`: an instance has a plan in every region, not in its cheapest
-    alone.
+    Listeners hear of rows without commands, unit costs and links. `dearest`: to train, machines that cost so many times
+    the best even at the rates of their kernels are not searched (None: as many as for a list). `by_region`: an instance
+    has a plan in every region, not in its cheapest alone.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.
@@ -98,7 +93,6 @@ def plan(
     facts = facts.with_custom(workload.limits.gpus)
     facts = facts.with_assumed_prices(workload.assumed_prices) if alone else facts
     model = _model(workload, facts, assume_family)
-    draft: PlanDraft
 
     def reporting(listener: Callable[[Plan], None] | None) -> Callable[[PlanDraft], None] | None:
         """Function that tells a listener of the plans of a draft, if there are any."""
@@ -111,15 +105,16 @@ def plan(
 
         return report
 
+    drafts = Listeners(
+        advance=listeners.advance, on_compile=listeners.on_compile, on_first=reporting(listeners.on_first),
+        on_ranked=reporting(listeners.on_ranked),
+    )  # fmt: skip
     if workload.task in TRAINING:
         from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half is enough
         from flopwise.search.run_job import recipes  # noqa: PLC0415 - half is enough
         from flopwise.training.job import as_trained  # noqa: PLC0415 - half is enough
 
-        draft = plan_training(
-            workload, model, facts, advance, alone=alone, dearest=dearest, by_region=by_region,
-            on_first=reporting(on_first), on_ranked=reporting(on_ranked),
-        )  # fmt: skip
+        draft = plan_training(workload, model, facts, drafts, alone=alone, dearest=dearest, by_region=by_region)
         if draft.plans:
             chosen = facts.stack(draft.plans[0].layout["stack"])
             model = as_trained(model, recipes(workload, model, chosen, facts)[0][0])
@@ -128,10 +123,7 @@ def plan(
         from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
 
         workload, lengths = with_lengths(workload, model)
-        draft = plan_serving(
-            workload, model, facts, advance, alone=alone, by_region=by_region, on_compile=on_compile,
-            on_first=reporting(on_first), on_ranked=reporting(on_ranked),
-        )  # fmt: skip
+        draft = plan_serving(workload, model, facts, drafts, alone=alone, by_region=by_region)
         draft.assumptions += lengths
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
@@ -242,7 +234,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     model = facts.model(workload.model)
     if answer.task in TRAINING:
         from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
-        from flopwise.training import settings as of_training  # noqa: PLC0415 - half is enough
+        from flopwise.training import spec as of_training  # noqa: PLC0415 - half is enough
         from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 

@@ -19,7 +19,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
-from flopwise.search.answer import TARGET_NAMES, Candidate, PlanDraft, RejectionLog
+from flopwise.search.answer import SILENT, TARGET_NAMES, Candidate, Listeners, PlanDraft, RejectionLog
 from flopwise.search.deployments import (
     SIZED,
     Answer,
@@ -54,7 +54,6 @@ from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_seconds
 
-Advance = Callable[[int, int], None]
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""
 WHOLE = "whole"
@@ -116,15 +115,13 @@ def check_serving(workload: Resolved, model: Model, facts: Facts) -> tuple[str, 
 
 
 def plan_serving(
-    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    by_region: bool = False, on_compile: Callable[[], None] | None = None,
-    on_first: Callable[[PlanDraft], None] | None = None, on_ranked: Callable[[PlanDraft], None] | None = None,
+    workload: Resolved, model: Model, facts: Facts, listeners: Listeners[PlanDraft] = SILENT, *, alone: bool = True,
+    by_region: bool = False,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the deployments that meet the workload's targets; the best are run before they are ranked.
 
-    `by_region` as in `plan`; not `alone`, too, and nothing is run. `on_compile` is called before the simulator is
-    compiled first, `on_first` with the plans of a few nodes before the others are searched, unless those are known,
-    `on_ranked` with the draft once its plans are ranked, before fronts and changes.
+    `by_region` as in `plan`; not `alone`, too, and nothing is run. First plans are not reported where those of the
+    other machines are known.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -146,9 +143,9 @@ def plan_serving(
     ]
     simulates = alone and workload.simulate and not one_pass
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
-    report = advance or (lambda *_: None)
+    report = listeners.advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
-    _report_first(on_first, workload, model, nodes, plain)
+    _report_first(listeners.on_first, workload, model, nodes, plain)
     questions = _questions(workload, model, nodes, plain, draft)
     options = _options(questions, model, draft, lambda done: report(done, steps))
     smaller = [pair for pair in wanted if pair not in plain]
@@ -161,15 +158,15 @@ def plan_serving(
     cheapest, picks, missed = _best(options, workload, fills=not alone)
     _count_missed([pick for _, pick in missed], draft)
     plans = verified_plans(
-        picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps), on_compile,
-        by_region=by_region,
+        picks, workload if simulates else None, draft, lambda done: report(len(nodes) + done, steps),
+        listeners.on_compile, by_region=by_region,
     )  # fmt: skip
     draft.plans = [plan.candidate(place) for place, (_, plan) in enumerate(plans, start=1)]
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
-    if on_ranked is not None:
-        on_ranked(draft)
+    if listeners.on_ranked is not None:
+        listeners.on_ranked(draft)
     draft.front = _shown(_front(cheapest, workload, WHOLE))
     if not one_pass:
         first = plans[0][1].pick if plans else None

@@ -20,7 +20,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.flops import causal_forward_flops
-from flopwise.search.answer import Candidate, ComparedFigures, Lever, PlanDraft, device_levers
+from flopwise.search.answer import SILENT, Candidate, ComparedFigures, Lever, Listeners, PlanDraft, device_levers
 from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
 from flopwise.search.nodes import FIRST_NODES, NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
@@ -56,7 +56,6 @@ from flopwise.training.step import passes_transfer_s
 from flopwise.units import format_bytes, format_chance, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass, replace
 
-Advance = Callable[[int, int], None]
 HOPELESS, HOPELESS_BY_COST = 20.0, 5.0
 """Machines whose least conceivable cost is this many times that of the best run found are not searched for a list; the
 second where cost is all that counts, so that nothing else may speak for them."""
@@ -94,14 +93,12 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
 
 
 def plan_training(
-    workload: Resolved, model: Model, facts: Facts, advance: Advance | None = None, *, alone: bool = True,
-    dearest: float | None = None, by_region: bool = False, on_first: Callable[[PlanDraft], None] | None = None,
-    on_ranked: Callable[[PlanDraft], None] | None = None,
+    workload: Resolved, model: Model, facts: Facts, listeners: Listeners[PlanDraft] = SILENT, *, alone: bool = True,
+    dearest: float | None = None, by_region: bool = False,
 ) -> PlanDraft:  # fmt: skip
     """Search every offer for the layouts that meet the workload's targets; `alone` to `by_region` as in `plan`.
 
-    `on_first` is called with the plans of a few nodes before the others are searched, unless those are known,
-    `on_ranked` with the draft once its plans are ranked, before the front and changes.
+    First plans are not reported where those of the other machines are known.
 
     Raises:
         InfeasibleError: the constraints leave no offer.
@@ -114,13 +111,13 @@ def plan_training(
 
     def report_first(options: Sequence[TrainingOption]) -> bool:
         picks, _ = best_and_missed(options, _best_rows)
-        if picks and on_first is not None:
-            on_first(PlanDraft(plans=candidates(_best_of_kinds(picks, by_region=by_region))))
+        if picks and listeners.on_first is not None:
+            listeners.on_first(PlanDraft(plans=candidates(_best_of_kinds(picks, by_region=by_region))))
         return bool(picks)
 
     options = _options(
-        workload, model, groups, draft, advance, facts, alone=alone, dearest=dearest,
-        report_first=None if on_first is None else report_first,
+        workload, model, groups, draft, listeners.advance, facts, alone=alone, dearest=dearest,
+        report_first=None if listeners.on_first is None else report_first,
     )  # fmt: skip
     if workload.instances is not None:
         draft.plans = candidates(
@@ -145,8 +142,8 @@ def plan_training(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
-    if on_ranked is not None:
-        on_ranked(draft)
+    if listeners.on_ranked is not None:
+        listeners.on_ranked(draft)
     unbeaten = front(
         options, lambda option: option.objectives, lambda option: np.flatnonzero(option.num_gpus >= workload.min_gpus)
     )
@@ -362,8 +359,9 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
 
 
 def _options(
-    workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft, advance: Advance | None,
-    facts: Facts, *, alone: bool, dearest: float, report_first: Callable[[list[TrainingOption]], bool] | None = None,
+    workload: Resolved, model: Model, groups: dict[str, list[NodeKind]], draft: PlanDraft,
+    advance: Callable[[int, int], None] | None, facts: Facts, *, alone: bool, dearest: float,
+    report_first: Callable[[list[TrainingOption]], bool] | None = None,
 ) -> list[TrainingOption]:  # fmt: skip
     """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept.
 

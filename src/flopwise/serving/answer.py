@@ -89,6 +89,25 @@ class DraftGain:
     pays_up_to: int  # sequences decoding at once on one attention replica, looked up at powers of two; 0: never
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeQuestion:
+    """What is asked of a service: its load, its deployment, machines and start, and how requests are answered.
+
+    `gpus`: accelerators of all replicas; None: of one. `static`: a fixed batch; `encode`: one pass over each input.
+    `simulate`: near saturation latencies are those of simulated requests.
+    """
+
+    request: RequestSpec
+    deployment: ServingSpec
+    machines: MachineSpec
+    start: StartSpec
+    sessions: SessionsSpec | None = None
+    gpus: int | None = None
+    static: bool = False
+    encode: bool = False
+    simulate: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServeAnswer(Result):
     """The estimate of one replica, and of all `replicas` together."""
@@ -112,20 +131,18 @@ class ServeAnswer(Result):
 
     @classmethod
     def of(
-        cls, job: ServeJob, request: RequestSpec, deployment: ServingSpec, machines: MachineSpec, start: StartSpec,
-        facts: Facts, *, gpus: int | None = None, static: bool = False, encode: bool = False,
-        notes: tuple[str, ...] = (), sessions: SessionsSpec | None = None, simulate: bool = False,
+        cls, job: ServeJob, question: ServeQuestion, facts: Facts, *, notes: tuple[str, ...] = (),
         on_compile: Callable[[], None] | None = None,
     ) -> ServeAnswer:  # fmt: skip
-        """The answer for `gpus` accelerators (None: one replica) that hold replicas of `job`, which has no load yet.
+        """The answer for accelerators that hold replicas of `job`, which has no load yet.
 
-        `simulate`: near saturation latencies are those of simulated requests. `on_compile` is called where the
-        simulator must be compiled first.
+        `on_compile` is called where the simulator must be compiled first.
 
         Raises:
             SpecError: no whole replicas, or a load that cannot be.
         """
-        job, replicas, request_notes = _loaded_replica(job, request, gpus, static=static, encode=encode)
+        request, sessions, start = question.request, question.sessions, question.start
+        job, replicas, request_notes = _loaded_replica(job, question)
         rate, cluster = request.rate, job.cluster
         session_run = None
         if sessions is not None and sessions.turns is not None:
@@ -140,7 +157,7 @@ class ServeAnswer(Result):
             result = estimate(job)
         at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
         memory = memory_answer(
-            job.model, replace(deployment, weights=job.weights.name),
+            job.model, replace(question.deployment, weights=job.weights.name),
             job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
             context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
@@ -148,7 +165,7 @@ class ServeAnswer(Result):
         waits = _under_load(job, result, rate) if rate is not None and alone else None
         if waits is not None and job.output_tokens > 1 and SIMULATED_FROM <= waits.utilisation_frac < 1:
             share = format_percent(waits.utilisation_frac)
-            if simulate:
+            if question.simulate:
                 result, waits = _simulated_load(job, waits, facts, on_compile)
                 request_notes += (f"latencies are those of simulated requests: {share} of capacity is used",)
             else:
@@ -164,7 +181,7 @@ class ServeAnswer(Result):
         notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
         return ServeAnswer(
             estimate=result,
-            machines=machines,
+            machines=question.machines,
             facts=facts,
             replicas=replicas,
             memory=memory,
@@ -302,7 +319,7 @@ class ServeAnswer(Result):
             "bound": estimate.bound,
             "breakdown": entries(estimate.breakdown, "seconds"),
             **attributes(estimate, "lower_bound_s mfu_frac"),
-            "utilisation_frac": estimate.lower_bound_s / sum(seconds for _, seconds in estimate.breakdown),
+            "utilisation_frac": estimate.roofline_frac,
             **attributes(estimate, "usd_per_million_output_tokens usd_per_million_input_tokens"),
             "usd_per_million_requests": self.usd_per_million_requests,
             **attributes(estimate, "prefill_frac joules_per_request joules_per_output_token"),
@@ -344,19 +361,18 @@ def _interval_fields(name: str, value: Ranged | None, scale: float = 1.0) -> dic
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
-def _loaded_replica(
-    job: ServeJob, request: RequestSpec, gpus: int | None, *, static: bool, encode: bool
-) -> tuple[ServeJob, int, tuple[str, ...]]:
-    """(one replica under its share of the load, replicas, what was assumed of the requests) on `gpus` accelerators.
+def _loaded_replica(job: ServeJob, question: ServeQuestion) -> tuple[ServeJob, int, tuple[str, ...]]:
+    """(one replica under its share of the load, replicas, what was assumed of the requests).
 
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
+    request, static = question.request, question.static
     inputs, outputs, notes = request_tokens(
-        job.model, request, encode=encode, images=job.techniques.images * job.techniques.image_tokens
+        job.model, request, encode=question.encode, images=job.techniques.images * job.techniques.image_tokens
     )
     notes = notes if request.requests is None else ()  # lengths are drawn
-    total = job.num_gpus if gpus is None else gpus
+    total = job.num_gpus if question.gpus is None else question.gpus
     if total % job.num_gpus:
         raise SpecError(
             f"{format_items(total, 'GPU')} cannot be divided into replicas of {job.layout.text}, which take "

@@ -45,7 +45,7 @@ def serve_figure(
 
     Further a cold start, the percentiles of a load that can be kept up with, and sums over several `replicas`.
     """
-    job, tree = estimate.job, _Tree(estimate)
+    job, tree = estimate.job, _ServingTree(estimate)
     name = f"{job.model.name} on {estimate.num_gpus} x {job.cluster.accelerator.name}"
     memory = serving_memory_figure(job.model, job.layout, estimate.memory, job.weights, job.kv_dtype, job.engine)
     more = () if start is None else (_cold_start_figure(start),)
@@ -186,7 +186,7 @@ def _step_figure(name: str, step: StepTime, note: str) -> Figure:
     return total(name, "s", _lines(step_lines(step)), note=note)
 
 
-class _Tree:
+class _ServingTree:
     """The figures of one estimate; what several share is built once."""
 
     def __init__(self, estimate: ServeEstimate) -> None:

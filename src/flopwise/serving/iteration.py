@@ -28,6 +28,7 @@ from flopwise.cost.kernels import (
     PORTED,
     UNPACKED,
     VECTOR_FRAC,
+    Elements,
     Timing,
     pointwise_s,
     work_s,
@@ -385,9 +386,7 @@ class Runner:
                 work = self._as_read(counted)
                 dtype, bits = self._format(work, inside=inside)
                 act_bytes = self._act_bytes if inside else self.plain_bytes
-                timing = work_s(
-                    self.own_rates, work, dtype=dtype, weight_bits=bits, act_bytes=act_bytes, kv_bytes=self.kv_bytes
-                )
+                timing = work_s(self.own_rates, work, Elements(dtype, bits, act_bytes, self.kv_bytes))
                 timing = self.among_others(self._fusion(work, timing))
                 yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 

@@ -196,6 +196,11 @@ class ServeEstimate:
     assumptions: tuple[str, ...] = ()
 
     @property
+    def roofline_frac(self) -> float:
+        """Seconds of a step at datasheet rates over those estimated."""
+        return self.lower_bound_s / sum(seconds for _, seconds in self.breakdown)
+
+    @property
     def num_gpus(self) -> int:
         """GPUs of the replica."""
         return self.job.num_gpus

@@ -149,7 +149,7 @@ def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoi
         tokens_per_s=rate * replicas,
         tokens_per_s_per_gpu=rate / estimate.num_gpus,
         tokens_per_s_per_user=None if tpot is None else 1 / tpot.value,
-        roofline_frac=min(1.0, estimate.lower_bound_s / sum(seconds for _, seconds in estimate.breakdown)),
+        roofline_frac=min(1.0, estimate.roofline_frac),
         **{name: getattr(estimate, name) for name in same},
     )
 

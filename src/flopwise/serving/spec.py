@@ -126,7 +126,7 @@ class ServingSpec(Spec):
 
         Raises: UnknownNameError, SpecError: there is no such format or engine.
         """
-        weights = facts.weight_format(self.weights or "bf16")
+        weights = facts.weight_format(self.weights or defaults.WEIGHTS)
         return ServingSoftware(
             weights=weights,
             kv_dtype=facts.cache_format(self.kv_dtype or ("fp32" if weights.computes == "fp32" else "bf16")),

@@ -515,7 +515,7 @@ def memory_changes(job: ServeJob) -> Changes:
     return Changes(
         shared_tokens=min(how.shared_tokens, job.input_tokens - 1) // block * block if how.shared_tokens else 0,
         kept_frac=how.kept_frac,
-        away_bytes=0.0 if away is None else away.frac * layer_bytes(job.model, job.weights, job.layout),
+        away_bytes=offloaded_bytes(job),
         away_cache_frac=0.0 if away is None or away.host is None else away.frac,
         draft=draft,
         redundant_experts=how.redundant_experts,
@@ -523,9 +523,12 @@ def memory_changes(job: ServeJob) -> Changes:
     )
 
 
+def offloaded_bytes(job: ServeJob) -> Floats:
+    """Bytes of a device's weights that stand in the host's memory; shape of the layout."""
+    away = job.techniques.offload
+    return 0.0 if away is None else away.frac * layer_bytes(job.model, job.weights, job.layout)
+
+
 def host_bytes(job: ServeJob) -> float:
     """Bytes that a replica keeps in the host's memory."""
-    away = job.techniques.offload
-    if away is None:
-        return 0.0
-    return away.frac * float(layer_bytes(job.model, job.weights, job.layout)) * int(job.layout.num_gpus)
+    return float(offloaded_bytes(job)) * int(job.layout.num_gpus)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.cost.cluster import Cluster
+from flopwise.cost.kernels import Elements
 from flopwise.cost.sustained import training_rates
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
@@ -104,9 +105,9 @@ class EngineClock:
                 name = prefix + (f"{place}: " if place else "") + labels.get(kernel.work.name, kernel.work.name)
                 bound = scalar(kernel.timing.memory_s) >= scalar(kernel.timing.compute_s)
                 yield kernel_shape(
-                    runner.rates, kernel.work, name=name, layers=layers, forward=True,
-                    dtype=kernel.dtype, seconds=kernel.timing.seconds, memory_bound=bound, pass_s=pass_s,
-                    weight_bits=kernel.weight_bits, kv_bytes=runner.kv_bytes,
+                    runner.rates, kernel.work, Elements(kernel.dtype, kernel.weight_bits, kv_bytes=runner.kv_bytes),
+                    name=name, layers=layers, forward=True,
+                    seconds=kernel.timing.seconds, memory_bound=bound, pass_s=pass_s,
                 )  # fmt: skip
 
 
@@ -227,16 +228,13 @@ class TrainingClock:
                 yield kernel_shape(
                     context.rates,
                     kernel.work,
+                    Elements(kernel.dtype, 8 * context.act_bytes, context.act_bytes, context.act_bytes),
                     name=f"{label} ({gradient})" if gradient else label,
                     layers=layers,
                     forward=kernel.forward,
-                    dtype=kernel.dtype,
                     seconds=kernel.at(clock).seconds,
                     memory_bound=scalar(kernel.memory_s) > 0,
                     pass_s=pass_s,
-                    act_bytes=context.act_bytes,
-                    kv_bytes=context.act_bytes,
-                    weight_bits=8 * context.act_bytes,
                 )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopwise.cost.kernels import ALIGNED_BYTES, DECODE_QUERIES, QUERY_BLOCK, tile_costs, work_bytes
+from flopwise.cost.kernels import ALIGNED_BYTES, DECODE_QUERIES, QUERY_BLOCK, Elements, tile_costs, work_bytes
 from flopwise.cost.rates import Rates, precision
 from flopwise.facts.architecture import Item, Stack, Weight
 from flopwise.ops.fusion import fused_groups, single_groups
@@ -150,21 +150,19 @@ def kernel_names(items: Sequence[Item], *, fused: bool) -> dict[str, str]:
 def kernel_shape(
     rates: Rates,
     work: Work,
+    elements: Elements,
     *,
     name: str,
     layers: int,
     forward: bool,
-    dtype: str,
     seconds: Floats,
     memory_bound: bool,
     pass_s: float,
-    weight_bits: float = 16.0,
-    act_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
 ) -> KernelShape:
     """One kernel that takes `seconds` as a row of the table; its bytes cross DRAM once."""
-    each_s, flops = scalar(seconds), scalar(work.causal_flops)
-    moved = scalar(work_bytes(work, weight_bits=weight_bits, act_bytes=act_bytes, kv_bytes=kv_bytes))
+    each_s, flops, dtype = scalar(seconds), scalar(work.causal_flops), elements.dtype
+    bits = 16.0 if elements.weight_bits is None else elements.weight_bits
+    moved = scalar(work_bytes(work, weight_bits=bits, act_bytes=elements.act_bytes, kv_bytes=elements.kv_bytes))
     limit = moved / rates.hbm_bytes_per_s if memory_bound else flops / rates.peak_flops_per_s(dtype)
     product = work.kind in PRODUCTS
     return KernelShape(

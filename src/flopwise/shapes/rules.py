@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flopwise.cost.kernels import QUERY_BLOCK, flash_dim, grouped_matmul_s
+from flopwise.cost.kernels import QUERY_BLOCK, Elements, flash_dim, grouped_matmul_s
 from flopwise.facts.architecture import (
     Attend,
     Convolution,
@@ -388,7 +388,7 @@ def _whole_expert_s(case: Case, shape: KernelShape, rows: float, cut: set[float]
     groups_here = max(1.0, shape.groups / tp)
     rates = case.clock.cluster.rates
     whole, now = (
-        scalar(grouped_matmul_s(rates, *dims, groups, dtype=shape.dtype).seconds)
+        scalar(grouped_matmul_s(rates, *dims, groups, Elements(shape.dtype)).seconds)
         for dims, groups in (((m, n, k), groups_here), ((shape.m or 0.0, shape.n or 0.0, shape.k or 0.0), shape.groups))
     )
     return shape.seconds * whole / now

@@ -62,7 +62,7 @@ MATCHER = re.compile(r'([a-z_]+)="([^"]*)"')
 
 
 @dataclass(slots=True)
-class _Series:
+class _SampledSeries:
     """One series: its labels, its last sample, and its rate."""
 
     record: MetricRecord
@@ -107,7 +107,7 @@ class PrometheusSource:
         self._selector = "{" + ",".join([f'__name__=~"{_label_text(wanted)}"', *map(_matcher, matches)]) + "}"
         self._interval_s, self._history_s = interval_s, history_s
         self._next_s: float | None = None
-        self._series: dict[tuple[Any, ...], _Series] = {}
+        self._series: dict[tuple[Any, ...], _SampledSeries] = {}
         self._devices: dict[str, float] = {}  # when each was last seen
 
     def readings(self) -> list[WatchReading]:
@@ -152,7 +152,7 @@ class PrometheusSource:
                 series = self._series.get(key)
                 if series is None:
                     window = LATENCY_WINDOW_S if record.kind == "histogram" else RATE_WINDOW_S
-                    series = self._series[key] = _Series(record, labels, CounterRate(window))
+                    series = self._series[key] = _SampledSeries(record, labels, CounterRate(window))
                 for at_s, value in values:
                     if at_s > series.last_s and value - value == 0:  # neither NaN nor infinite
                         series.pending.append((at_s, value))
@@ -220,7 +220,7 @@ def _device(labels: Mapping[str, str]) -> str:
     return f"{host}/{number}{'.' + part if part else ''}"
 
 
-def _add_device(values: dict[str, float], series: _Series) -> None:
+def _add_device(values: dict[str, float], series: _SampledSeries) -> None:
     record = series.record
     scaled = series.value * record.scale
     if record.meaning == "memory_free":
@@ -233,7 +233,7 @@ def _add_device(values: dict[str, float], series: _Series) -> None:
             values[name] = scaled
 
 
-def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
+def _job(series: Sequence[_SampledSeries], at_s: float) -> Iterator[tuple[str, float]]:
     """Measures of all engines and runs together; a counter needs two samples."""
     by_meaning: dict[str, list[float]] = defaultdict(list)
     buckets: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
@@ -260,7 +260,7 @@ def _job(series: Sequence[_Series], at_s: float) -> Iterator[tuple[str, float]]:
         yield from ((f"{meaning}_p{percent}_s", bound.value) for percent, bound in values if bound is not None)
 
 
-def _host(series: Sequence[_Series]) -> Iterator[tuple[str, float]]:
+def _host(series: Sequence[_SampledSeries]) -> Iterator[tuple[str, float]]:
     """Mean shares of the processors' time, and the share of the busiest disk."""
     rates: dict[str, list[float]] = defaultdict(list)
     for one in series:

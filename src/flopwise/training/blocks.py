@@ -19,6 +19,7 @@ from flopwise.cost.fabric import group_fabric
 from flopwise.cost.kernels import (
     BACKWARD_SOFTMAX,
     BLOCK,
+    Elements,
     Timing,
     matmul_s,
     overlap_timing,
@@ -220,6 +221,11 @@ class BlockContext:
         """Bytes of one element of the activations."""
         return self.recipe.elem_bytes
 
+    @property
+    def elements(self) -> Elements:
+        """Formats of kernels that multiply nothing: activations and what stands for a cache are as wide."""
+        return Elements(act_bytes=self.act_bytes, kv_bytes=self.act_bytes)
+
 
 class BoostedKernels(NamedTuple):
     """Kernels of a block at the boost clock of the device's cores, and what of their seconds that clock sets."""
@@ -348,7 +354,7 @@ def _activates_experts(item: Item) -> bool:
     return is_activation(item) and item.name.startswith("experts/")
 
 
-class _Part(NamedTuple):
+class _KernelPart(NamedTuple):
     """The work of a kernel, before it is timed."""
 
     work: Work
@@ -359,7 +365,7 @@ class _Part(NamedTuple):
     unpack_s: Floats | None  # to turn a weight into 16 bits before; None where it has them
 
 
-def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_Part]:
+def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) -> list[_KernelPart]:
     """The kernels that `group` is forward and backward."""
     works = [w for w in (item_work(item, context.shape, context.split) for item in group) if w is not None]
     if not works:
@@ -375,11 +381,11 @@ def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) 
     kernels = []
     for part in (work, *undone):
         dtype = work_dtype(part, precision, in_layers=in_layers)
-        kernels.append(_Part(part, dtype, part is work, eager, passes[part is not work], unpack_s))
+        kernels.append(_KernelPart(part, dtype, part is work, eager, passes[part is not work], unpack_s))
     return kernels
 
 
-def _timings(parts: Sequence[_Part], context: BlockContext) -> list[Timing]:
+def _timings(parts: Sequence[_KernelPart], context: BlockContext) -> list[Timing]:
     """Seconds of each part as a kernel alone; plain products of one format are evaluated together."""
     timings: dict[int, Timing] = {}
     products: dict[str, list[int]] = {}
@@ -389,12 +395,12 @@ def _timings(parts: Sequence[_Part], context: BlockContext) -> list[Timing]:
             products.setdefault(part.dtype, []).append(place)
             continue
         scores = traffic if part.eager else None
-        timings[place] = work_s(
-            context.rates, part.work, dtype=part.dtype, act_bytes=wide, kv_bytes=wide, score_traffic=scores
-        )
+        elements = Elements(part.dtype, act_bytes=wide, kv_bytes=wide)
+        timings[place] = work_s(context.rates, part.work, elements, score_traffic=scores)
     for dtype, places in products.items():
         works = [parts[place].work for place in places]
-        timings |= zip(places, products_s(context.rates, works, dtype=dtype, act_bytes=wide), strict=True)
+        elements = Elements(dtype, act_bytes=wide)
+        timings |= zip(places, products_s(context.rates, works, elements), strict=True)
     return [timings[place] for place in range(len(parts))]
 
 
@@ -433,7 +439,7 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 work = Work(
                     name=f"{item.name}/{what}{suffix}", kind="gather", in_elems=read * elems, out_elems=written * elems
                 )
-                timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
+                timing = work_s(context.rates, work, context.elements)
                 figures = _seconds(work, "bf16", context, timing)
                 kernel = BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
                 yield kernel._replace(modules=frozenset({"moe", "activation"} if what == "clamp" else {"moe"}))
@@ -455,7 +461,7 @@ def routing_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel
     dtype = "bf16" if context.recipe.precision in LOW_PRECISIONS else context.recipe.precision
     for item in (item for item in group if isinstance(item, Experts)):
         for work in _mask_products(item, context) if masks else _permutations(item, context):
-            timing = work_s(context.rates, work, dtype=dtype, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
+            timing = work_s(context.rates, work, context.elements._replace(dtype=dtype))
             backward = work.name.endswith(GRADIENT)
             if context.block.backward or not backward:
                 kernel = BlockKernel(work, dtype, not backward, False, *_seconds(work, dtype, context, timing))  # noqa: FBT003
@@ -612,11 +618,11 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
     elems = context.tokens * words * context.software.loss_bytes / 2.0 / context.act_bytes
     for name in ("loss", f"loss{GRADIENT}"):
         work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
-        timing = work_s(context.rates, work, act_bytes=context.act_bytes, kv_bytes=context.act_bytes)
+        timing = work_s(context.rates, work, context.elements)
         yield BlockKernel(work, "bf16", name == "loss", False, *_seconds(work, "bf16", context, timing))  # noqa: FBT003
 
 
-def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_bytes: float = 2.0) -> list[Timing]:
+def products_s(rates: Rates, works: Sequence[Work], elements: Elements) -> list[Timing]:
     """`work_s` of each of several plain products, whose formula is evaluated once for as many as a cache holds.
 
     Source: `matmul_s`. Assumes: what formulas of short columns cost is their calls.
@@ -626,12 +632,12 @@ def products_s(rates: Rates, works: Sequence[Work], *, dtype: str = "bf16", act_
     size = max(each[0].size for each in dims) * np.size(rates.num_sms)
     most, timings = max(1, BLOCK // size), list[Timing]()
     if most == 1 or inner > 1:
-        return [matmul_s(rates, *work.dims, dtype=dtype, act_bytes=act_bytes) for work in works]
+        return [matmul_s(rates, *work.dims, elements) for work in works]
     for start in range(0, len(works), most):
         some = dims[start : start + most]
         shape = (len(some), *(1,) * (outer - inner), *np.broadcast_shapes(*(each[0].shape for each in some)))
         m, n, k = (np.stack(np.broadcast_arrays(*column)).reshape(shape) for column in zip(*some, strict=True))
-        timing = matmul_s(rates, m, n, k, dtype=dtype, act_bytes=act_bytes)
+        timing = matmul_s(rates, m, n, k, elements)
         timings += [Timing(*parts) for parts in zip(*map(np.asarray, timing), strict=True)]
     return timings
 

@@ -35,13 +35,13 @@ _MEMORY_ITEMS = {
 
 def train_figure(estimate: TrainEstimate) -> Figure:
     """The tree of an estimate: throughput with its interval, utilisation, bounds, memory and the run."""
-    tree, job = _Tree(estimate), estimate.job
+    tree, job = _TrainingTree(estimate), estimate.job
     memory = step_memory_figure(job.model, job.recipe, job.layout, estimate.memory)
     figures = [*tree.throughput(), *tree.utilisation(), *tree.bounds(), memory, *tree.run()]
     return estimate_of(f"{job.model.name} on {estimate.num_gpus:,} x {job.cluster.accelerator.name}", figures)
 
 
-class _Tree(RunFigures):
+class _TrainingTree(RunFigures):
     """The headline figures over the step's."""
 
     def throughput(self) -> list[Figure]:

@@ -116,12 +116,9 @@ class DataSpec(Spec):
         Assumes: fine-tuning takes `defaults.TUNING_BATCH` sequences, whatever their length; a run has some steps; where
         nobody has said how many ranks share the batch, those of a machine can.
         """
-        from flopwise.ops.tensors import parameters
-
         sequences = self.sequences(seq_len)
         if sequences is None:
-            tokens = next(batch for size, batch in defaults.BATCH_TOKENS if parameters(model) < size)
-            usual = defaults.TUNING_BATCH if tunes else tokens / seq_len
+            usual = defaults.TUNING_BATCH if tunes else usual_batch_tokens(model) / seq_len
             whole = self.samples or (self.tokens or math.inf) / seq_len
             usual = min(usual, max(1.0, whole * self.epochs / defaults.LEAST_STEPS))
             sequences = unit * divisible_batch(usual / unit)
@@ -533,3 +530,31 @@ class ReadsSpec(Spec):
         return Reads(
             storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date
         )
+
+
+def usual_batch_tokens(model: Model) -> float:
+    """Tokens of a global batch in pre-training, by the model's size.
+
+    Source: `defaults.BATCH_TOKENS`. Assumes: as there.
+    """
+    from flopwise.ops.tensors import parameters
+
+    size = parameters(model)
+    return next(tokens for below, tokens in defaults.BATCH_TOKENS if size < below)
+
+
+LAYOUT_SETTINGS = {
+    **{name: (name,) for name in ("dp", "tp", "pp", "cp", "ep", "recompute", "interleave")},
+    "stages": ("pp",), "ranks": ("tp", "cp", "ep", "dp"), "replicas": ("dp",), "dp x cp": ("dp", "cp"),
+    "ranks of experts": ("ep",), "ZeRO stage": ("zero", "fsdp"), "shard": ("shard", "fsdp"),
+    "ranks that share the shards": ("shard", "fsdp"), "micro-batch": ("micro_batch",),
+    "layers of the stages": ("stage_layers",),
+}  # fmt: skip
+"""Options that say a layout's settings, by the names of their figures."""
+SETTINGS = {
+    "sequence length": ("seq",), "global batch": ("global_batch", "global_batch_tokens"), "optimizer": ("optimizer",),
+    "spare nodes": ("spares",), "GPUs per node": ("gpus_per_node",), "LoRA rank": ("lora",),
+    "base format": ("base_format", "qlora"), "load of the fullest expert over the mean": ("expert_skew",),
+    "bytes per token": ("token_bytes",), "batches per validation": ("validate_batches",),
+}  # fmt: skip
+"""Options of the recipe, the data and the run, by the names of their figures."""

@@ -169,7 +169,7 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
         yield f"{title}\n{table(headers, rows, paper)}"
     yield heading(f"One step of the engine, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
-    share = units.format_percent(estimate.lower_bound_s / sum(seconds for _, seconds in estimate.breakdown))
+    share = units.format_percent(estimate.roofline_frac)
     least = f"{units.format_seconds(estimate.lower_bound_s)} at datasheet rates, {share} of the estimate"
     yield pairs([("at least", least), ("MFU", units.format_percent(estimate.mfu_frac))], paper)
 

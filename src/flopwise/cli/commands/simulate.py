@@ -160,7 +160,7 @@ def _show(
     elastic: AutoscaleAnswer | None,
     sizes: tuple[Size, ...],
     comparison: ReplayComparison | None,
-    targets: Sequence[_Target],
+    targets: Sequence[_LatencyTarget],
     further: Mapping[str, str],
     *,
     explain: bool,
@@ -189,7 +189,7 @@ def _show(
         click.get_current_context().exit(1)
 
 
-class _Target(NamedTuple):
+class _LatencyTarget(NamedTuple):
     """A latency at a percentile, its limit and what the run had; seconds."""
 
     latency: str
@@ -199,14 +199,14 @@ class _Target(NamedTuple):
     holds: bool
 
 
-def _targets(summary: RunSummary, given: Mapping[str, Any]) -> list[_Target]:
+def _targets(summary: RunSummary, given: Mapping[str, Any]) -> list[_LatencyTarget]:
     """The targets that name a percentile; one without answered requests is missed."""
     targets = []
     for name, figure in TARGETS.items():
         limit = given[name]
         if limit is not None and limit.stated:
             had = getattr(getattr(summary, figure), limit.percentile)
-            targets.append(_Target(name, limit.percentile, limit.seconds, had, bool(had <= limit.seconds)))
+            targets.append(_LatencyTarget(name, limit.percentile, limit.seconds, had, bool(had <= limit.seconds)))
     return targets
 
 
@@ -266,7 +266,7 @@ def _batch_further(worked: BatchAnswer, given: Mapping[str, Any]) -> dict[str, s
     return {"The cheapest machines for this queue": shlex.join([*words, "--purchase", "spot"])}
 
 
-def _judgement(one: _Target) -> str:
+def _judgement(one: _LatencyTarget) -> str:
     limit, had = map(units.format_seconds, (one.limit_s, one.measured_s))
     what = f"{TITLES[TARGETS[one.latency]]} {one.percentile}"
     return f"{'Meets' if one.holds else 'Misses'} {what} of {limit}: {had}."

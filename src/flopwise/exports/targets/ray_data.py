@@ -10,7 +10,6 @@ from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
 from flopwise.exports.exported import Files
 from flopwise.exports.targets import vllm
-from flopwise.exports.vllm_options import engine_options
 
 PROGRAM = "ray_batch.py"
 BATCHES = 8
@@ -25,7 +24,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 def export(deployment: Deployment) -> Files:
     """`batch.json`, and the program that reads it."""
     command, layout = vllm.command(deployment), deployment.candidate.layout
-    model, options = engine_options(command.args)
+    model, options = vllm.engine_options(command.args)
     job = {
         "title": deployment.title, "input": deployment.value("data"), "output": deployment.value("output"),
         "max_tokens": deployment.workload.output_tokens,

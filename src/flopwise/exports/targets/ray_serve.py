@@ -11,7 +11,7 @@ from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import config_map, metadata, placement_notes
 from flopwise.exports.ray_cluster import NOTES, ray_cluster
-from flopwise.exports.vllm_options import engine_options
+from flopwise.exports.targets.vllm import engine_options
 
 if TYPE_CHECKING:
     from flopwise.exports.deployment import Deployment

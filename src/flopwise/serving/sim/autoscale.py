@@ -259,7 +259,7 @@ def elastic(
         trace, cost, limits, replicas=first * schedulers, spare=(rule.most - first) * schedulers,
         balancer=balancer, policy=policy,
     )  # fmt: skip
-    deployments = _Deployments(engine(plan, on_compile), rule, schedulers)
+    deployments = _ScaledDeployments(engine(plan, on_compile), rule, schedulers)
     log = _Log(samples)
     _run_ticks(deployments, rule, plan.trace.arrival_ps + cost.request_ps, limits.num_blocks, log, report)
     deployments.switch_off_drained()
@@ -270,7 +270,7 @@ def elastic(
 
 
 def _run_ticks(
-    deployments: _Deployments,
+    deployments: _ScaledDeployments,
     rule: Autoscaling,
     come_ps: Column,
     num_blocks: int,
@@ -302,7 +302,7 @@ def _run_ticks(
             report(now_ps / PS, max(come_ps[-1], now_ps) / PS)
 
 
-class _Deployments:
+class _ScaledDeployments:
     """The deployments of a fleet; each has `schedulers` neighbouring replicas."""
 
     def __init__(self, machines: FastFleet, rule: Autoscaling, schedulers: int) -> None:

@@ -256,7 +256,7 @@ def _spans(queue: BatchQueue, goal: float) -> Iterator[float]:
         yield queue.deadline_s + queue.boot_s
 
 
-class _Line(NamedTuple):
+class _WorkCurve(NamedTuple):
     """Progress over time: segments from `at` to the next, with `rate` workers at work."""
 
     at: Seconds
@@ -291,7 +291,7 @@ class _Lives:
             self.starts = np.concatenate([self.starts, ends - life], axis=1)
             self.ends = np.concatenate([self.ends, ends], axis=1)
 
-    def progress(self) -> _Line:
+    def progress(self) -> _WorkCurve:
         """The work done over time, as far as lives are drawn."""
         starts, ends = self.starts.ravel(), self.ends.ravel()
         begins = np.minimum(starts + self.queue.boot_s, ends)
@@ -305,7 +305,7 @@ class _Lives:
         at, change, drop = at[order], change[order], drop[order]
         rate = np.cumsum(change)
         done = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(at))]) - np.cumsum(drop)
-        return _Line(at, done, rate)
+        return _WorkCurve(at, done, rate)
 
     def kept_s(self, until_s: float) -> float:
         """The work done if all workers are taken back at `until_s`; seconds of one worker."""
@@ -322,7 +322,7 @@ class _Lives:
         return int(np.count_nonzero(self.ends < until_s))
 
 
-def _reaches(line: _Line, goal: float) -> float | None:
+def _reaches(line: _WorkCurve, goal: float) -> float | None:
     """The first moment at which `goal` is done; None beyond the drawn lives."""
     ends = np.append(line.at[1:], np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -332,7 +332,7 @@ def _reaches(line: _Line, goal: float) -> float | None:
     return float(hit[good[0]]) if good.size else None
 
 
-def _switch_s(queue: BatchQueue, line: _Line, goal: float) -> float | None:
+def _switch_s(queue: BatchQueue, line: _WorkCurve, goal: float) -> float | None:
     """The moment from which on-demand workers have to take over, whatever becomes of the spot workers from there on.
 
     What they have in hand counts as lost, so that no interruption while the others boot costs the deadline.

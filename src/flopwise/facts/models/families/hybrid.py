@@ -30,6 +30,7 @@ from flopwise.facts.models.families.llama import (
 )
 from flopwise.facts.models.families.moe import MANNERS, Manner, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
+from flopwise.values import dataclass
 
 # blocks that carry a state along the sequence; names and `reads` as in `blocks`
 
@@ -59,19 +60,34 @@ def mamba1(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2Scan:
+    """Sizes of a Mamba 2 scan: `heads` x `head_dim` channels, B and C of `state` elements in `groups` groups."""
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    kernel: int  # of the convolution before
+    chunk: int = 256  # positions that are computed as products
+
+
 def mamba2(
-    width: int, source: str, *, heads: int, head_dim: int, state: int, groups: int, kernel: int, bias: bool = False,
-    conv_bias: bool = True, norm: bool = True, chunk: int = 256, out_bias: bool | None = None,
+    width: int, source: str, scan: Mamba2Scan, *, bias: bool = False, conv_bias: bool = True, norm: bool = True,
+    out_bias: bool | None = None,
 ) -> Items:  # fmt: skip
-    """Mamba 2 (arXiv 2405.21060): `heads` x `head_dim` channels, B and C of `state` elements in `groups` groups."""
-    inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
+    """Mamba 2 (arXiv 2405.21060)."""
+    heads, head_dim, state, kernel = scan.heads, scan.head_dim, scan.state, scan.kernel
+    inner, mixed = heads * head_dim, heads * head_dim + 2 * scan.groups * state
     kept = heads * head_dim * state + mixed * (kernel - 1)
     return (
         Linear("mamba/in_proj", width, inner + mixed + heads, bias=bias, shard="column", reads=source),
         Convolution("mamba/conv", mixed, kernel, bias=conv_bias, shard="column"),
         Pointwise("mamba/act", mixed, "silu", shard="column"),
         Weight("mamba/A_log, D, dt_bias", 3 * heads, shard="column"),
-        Recurrence("mamba/scan", "mamba2", heads=heads, key_dim=state, value_dim=head_dim, state=kept, chunk=chunk),
+        Recurrence(
+            "mamba/scan", "mamba2", heads=heads, key_dim=state, value_dim=head_dim, state=kept, chunk=scan.chunk
+        ),
         Pointwise("mamba/gate", inner, "silu", gated=True, shard="column"),
         *((RMS("mamba/norm", inner, shard="column"),) if norm else ()),
         Linear("mamba/out_proj", inner, width, bias=bias if out_bias is None else out_bias, shard="row"),
@@ -163,12 +179,12 @@ def mamba_two(c: Fields) -> Model:
     inner = c.size("expand", 2) * width
     if heads * dim != inner:
         raise c.wrong("num_heads", heads, f"num_heads x head_dim must equal expand x hidden_size = {inner}")
-    scan = mamba2(
-        width, "norm", heads=heads, head_dim=dim, state=c.size("state_size"), groups=c.size("n_groups", 1),
-        kernel=c.size("conv_kernel", 4), bias=c.flag("use_bias"), conv_bias=c.flag("use_conv_bias", default=True),
-        chunk=c.size("chunk_size", 256),
+    scan = Mamba2Scan(
+        heads=heads, head_dim=dim, state=c.size("state_size"), groups=c.size("n_groups", 1),
+        kernel=c.size("conv_kernel", 4), chunk=c.size("chunk_size", 256),
     )  # fmt: skip
-    return language_model(c, [alone(width, scan)] * c.layers())
+    block = mamba2(width, "norm", scan, bias=c.flag("use_bias"), conv_bias=c.flag("use_conv_bias", default=True))
+    return language_model(c, [alone(width, block)] * c.layers())
 
 
 def mamba1_block(c: Fields, *, norms: bool = False) -> Block:
@@ -192,10 +208,13 @@ def _mamba2_block(c: Fields, inner: int, *, norm: bool = True) -> Block:
         head_dim = c.size("mamba_d_head")
     if heads * head_dim != inner:
         raise c.wrong("mamba_n_heads", heads, f"mamba_n_heads x mamba_d_head must equal the inner width {inner}")
+    scan = Mamba2Scan(
+        heads=heads, head_dim=head_dim, state=c.size("mamba_d_state"), groups=c.size("mamba_n_groups", 1),
+        kernel=c.size("mamba_d_conv", 4), chunk=c.size("mamba_chunk_size", 256),
+    )  # fmt: skip
     return partial(
-        mamba2, c.size("hidden_size"), heads=heads, head_dim=head_dim, state=c.size("mamba_d_state"),
-        groups=c.size("mamba_n_groups", 1), kernel=c.size("mamba_d_conv", 4), bias=c.flag("mamba_proj_bias"),
-        conv_bias=c.flag("mamba_conv_bias", default=True), norm=norm, chunk=c.size("mamba_chunk_size", 256),
+        mamba2, c.size("hidden_size"), scan=scan, bias=c.flag("mamba_proj_bias"),
+        conv_bias=c.flag("mamba_conv_bias", default=True), norm=norm,
         out_bias=c.flag("projectors_bias") if c.model_type == "falcon_h1" else None,
     )  # fmt: skip
 
@@ -301,12 +320,11 @@ def nemotron_h(c: Fields) -> Model:
         if kind == "mlp":
             return mlp(width, c.size("intermediate_size"), act, "norm", gated=False, bias=bias)
         if kind == "mamba":
-            return mamba2(
-                width, "norm", heads=c.size("mamba_num_heads"), head_dim=c.size("mamba_head_dim"),
-                state=c.size("ssm_state_size"), groups=c.size("n_groups"), kernel=c.size("conv_kernel", 4),
-                bias=c.flag("use_bias"), conv_bias=c.flag("use_conv_bias", default=True),
-                chunk=c.size("chunk_size", 128),
+            scan = Mamba2Scan(
+                heads=c.size("mamba_num_heads"), head_dim=c.size("mamba_head_dim"), state=c.size("ssm_state_size"),
+                groups=c.size("n_groups"), kernel=c.size("conv_kernel", 4), chunk=c.size("chunk_size", 128),
             )  # fmt: skip
+            return mamba2(width, "norm", scan, bias=c.flag("use_bias"), conv_bias=c.flag("use_conv_bias", default=True))
         experts = Mixture(
             width=width, experts=c.size("n_routed_experts"), top_k=c.size("num_experts_per_tok"),
             hidden=c.size("moe_intermediate_size"), act=act, gated=False, latent=c.maybe("moe_latent_size") or 0,

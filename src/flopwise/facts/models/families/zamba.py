@@ -7,7 +7,7 @@ from functools import partial
 
 from flopwise.facts.architecture import Attend, Item, Linear, Model, Norm, Pointwise
 from flopwise.facts.models.blocks import Block, Items, activation, residual
-from flopwise.facts.models.families.hybrid import alone, mamba1_block, mamba2, step_rank
+from flopwise.facts.models.families.hybrid import Mamba2Scan, alone, mamba1_block, mamba2, step_rank
 from flopwise.facts.models.families.llama import language_model
 from flopwise.facts.models.fields import Fields
 
@@ -130,11 +130,11 @@ def zamba(c: Fields) -> Model:
 def zamba2(c: Fields) -> Model:
     """Zamba 2: Mamba 2, one or two shared blocks in turn, and low-rank adapters that tell their uses apart."""
     heads = c.size("n_mamba_heads", 8)
-    scan = partial(
-        mamba2, c.size("hidden_size"), heads=heads, head_dim=_inner(c, heads) // heads,
-        state=c.size("mamba_d_state", 64), groups=c.size("mamba_ngroups", 1), kernel=c.size("mamba_d_conv", 4),
-        bias=c.flag("add_bias_linear"), chunk=c.size("chunk_size", 256),
+    scan = Mamba2Scan(
+        heads=heads, head_dim=_inner(c, heads) // heads, state=c.size("mamba_d_state", 64),
+        groups=c.size("mamba_ngroups", 1), kernel=c.size("mamba_d_conv", 4), chunk=c.size("chunk_size", 256),
     )  # fmt: skip
+    block = partial(mamba2, c.size("hidden_size"), scan=scan, bias=c.flag("add_bias_linear"))
     rank = c.size("adapter_rank", 128)
     attention_rank = rank if c.flag("use_shared_attention_adapter") else 0
-    return _hybrid(c, scan, c.size("num_mem_blocks", 1), rank=rank, attention_rank=attention_rank)
+    return _hybrid(c, block, c.size("num_mem_blocks", 1), rank=rank, attention_rank=attention_rank)
