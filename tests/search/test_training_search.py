@@ -21,6 +21,8 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
+    PARTIAL_MODES,
+    PARTIALS,
     LayoutSearch,
     StepTables,
     TimedLayouts,
@@ -46,6 +48,7 @@ from flopwise.training.job import TrainJob
 from flopwise.training.layout import ALL_TARGETS, Layout, Recipe
 from flopwise.training.memory import FITS_WITH, confident_capacity_bytes, memory_band, step_memory
 from flopwise.training.schedules import NAMES
+from flopwise.training.step import whole_step_s
 from named import FACTS, lora_with, recipe_with
 
 TOKENS = 1e9
@@ -178,10 +181,15 @@ def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_no_step_is_shorter_than_the_bound_that_rules_meshes_out(case: str) -> None:
     job, node = whole(case), eight("p5.48xlarge")
-    table = StepTables().table(job, node.cluster)
+    table = StepTables().table(job, node.cluster).with_partials(job.model, PARTIALS)
     for family in job.space.families:
-        bound = floor_s(table, job.space, family)
+        bound = floor_s(table, job.space, family, family.recomputes)
         assert (steps_s(table, job.space, family).min(axis=(0, 1)) >= bound * (1 - 1e-9)).all()
+        for every, mode in zip(EVERY, PARTIAL_MODES, strict=True):  # full recompute of some blocks
+            some = replace(job.space.columns(family), recompute=2, recompute_every=every)
+            steps = whole_step_s(table, family.inner_index, family.degree_index, some)
+            bound = floor_s(table, job.space, family, (mode,))
+            assert (steps >= bound * (1 - 1e-9)).all()
 
 
 def test_no_run_takes_less_than_its_operations_at_the_rates_of_kernels() -> None:

@@ -1,9 +1,9 @@
 """The best layouts of a recipe on every kind of node, in columns.
 
 What a layout needs in memory does not depend on the machine, so the space and its memory are evaluated once; each kind
-of node then times the meshes on which something fits, unless a lower bound says that they cannot win. On one kind of
-node a slower run on as many GPUs is worse in everything that a plan weighs, so only the fastest for each number of GPUs
-go on.
+of node then times the meshes on which something fits, unless a lower bound says that they cannot win; the mesh of the
+least bound for each number of GPUs comes first, for what it takes rules out most others. On one kind of node a slower
+run on as many GPUs is worse in everything that a plan weighs, so only the fastest for each number of GPUs go on.
 
 Full recompute of every n-th block only takes time and no block the less memory: a layout with it is slower than the
 same without recompute, and needs more than the same with all of it. Two bounds thus spare nearly all of this axis.
@@ -11,7 +11,7 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,12 +77,16 @@ FEW = 1024
 """Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
 """What a step table of a search has beside recompute of all blocks."""
+PARTIAL_MODES = tuple(range(FULL + 1, FULL + 1 + len(PARTIALS)))
+"""Their places among the modes of a step table."""
 TIE = 1.03
 """Layouts whose steps are no longer than this many times the fastest are as fast.
 
 Source: benchmarks/truth/training.csv: the errors of two layouts of one model on the same machines, published together,
 differ by 3 % (the median of 13 tables, each by the median of its pairs).
 """
+ROUNDING = 1.0 + 1e-9
+"""More than what two ways to add up the lines of a step may differ by, over the step."""
 KINDS = 4
 """Kinds of parallelism besides that of data: tensor, pipeline, context, expert."""
 
@@ -301,6 +305,10 @@ class Piece(NamedTuple):
         return self if kept.size == self.meshes.size else Piece._make(column.take(kept, axis=-1) for column in self)
 
 
+FamilyPiece = tuple[Family, int, Piece]
+"""A family, its first row, and some of its meshes."""
+
+
 class Rows(NamedTuple):
     """Candidates with their times, in columns of one shape."""
 
@@ -359,13 +367,13 @@ def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
     return np.broadcast_to(whole_s, family.shape)
 
 
-def floor_s(table: StepTable, space: Space, family: Family) -> Floats:
-    """Least seconds of a step for each recompute mode and mesh of `family`, (modes, meshes), whatever else is chosen.
+def floor_s(table: StepTable, space: Space, family: Family, modes: tuple[int, ...]) -> Floats:
+    """Least seconds of a step for each of `modes` of the table and mesh of `family`, whatever else is chosen.
 
     What the busiest stage takes for all micro-batches, with what activations on the host add, and the bubble of the
     most interleaved 1F1B; messages across replicas, launches and the optimizer come on top.
     """
-    modes, inner, degree = np.array(family.recomputes)[:, None], family.inner_index, family.degree_index
+    mode, inner, degree = np.array(modes)[:, None], family.inner_index, family.degree_index
     each_s = table.stage_s
     if table.moved_bytes is not None:
         known, parts = len(table.moved_bytes), table.stage_parts
@@ -374,11 +382,11 @@ def floor_s(table: StepTable, space: Space, family: Family) -> Floats:
         )
         each_s = table.stage_s[:known] + open_s
     num_micro = table.recipe.global_batch / (family.dp * space.inner.micro_batch[inner])
-    total: Floats = each_s[modes, degree, inner] * num_micro
+    total: Floats = each_s[mode, degree, inner] * num_micro
     if any(turn.schedule for turn in family.turns):
         return total
     deepest = max(turn.interleave for turn in family.turns)
-    bubble: Floats = table.rest_s[modes, degree, inner] * ((space.degrees[degree] > 1) / deepest)
+    bubble: Floats = table.rest_s[mode, degree, inner] * ((space.degrees[degree] > 1) / deepest)
     return total + bubble
 
 
@@ -412,8 +420,8 @@ class _NodeSearch:
     fitting: int = 0
     smallest: float = float("inf")  # tensors of the smallest that does not fit
 
-    def pieces(self, unless: LayoutSearch | None) -> Iterator[tuple[Family, int, Piece]]:
-        """(family, its first row, piece) of the meshes on which something fits; small families first, to be beaten."""
+    def pieces(self, unless: LayoutSearch | None) -> Iterator[FamilyPiece]:
+        """The meshes on which something fits; small families first, to be beaten."""
         search, space = self.search, self.search.space
         for number in sorted(range(len(space.families)), key=lambda i: space.families[i].meshes):
             family, least = space.families[number], search.least_bytes(number)
@@ -462,17 +470,46 @@ class _NodeSearch:
             simple = kinds <= most
             np.minimum.at(self.least_s[:, most], gpus[simple], step_s[simple])
 
-    def beatable(self, table: StepTable, family: Family, piece: Piece) -> Piece:
-        """The meshes of a piece of `family` that have a choice that fits and might be the fastest.
+    def beatable(self, table: StepTable, pieces: Sequence[FamilyPiece]) -> Iterator[FamilyPiece]:
+        """Of each piece the meshes that have a choice that fits and might be the fastest, as those before are timed.
 
-        A step takes at least `floor_s`. Where full recompute fits, some of it may: that takes no less than none.
+        A step takes at least `floor_s`. Where full recompute fits, that of some blocks may.
         """
-        meshes = family.take(piece.meshes)
-        possible = piece.open.copy()
-        if family.recomputes == MODES:
-            possible[0] |= possible[FULL]
-        least = np.where(possible, floor_s(table, self.search.space, meshes), np.inf).min(axis=0)
-        return piece.take(np.flatnonzero(least < self.to_beat_s(meshes.num_gpus, piece.kinds)))
+        floors = [self.piece_floor_s(table, family, piece) for family, _, piece in pieces]
+        self.time_likeliest(table, pieces, floors)
+        for (family, start, piece), least_s in zip(pieces, floors, strict=True):
+            open_ = np.flatnonzero(least_s < self.to_beat_s(family.num_gpus[piece.meshes], piece.kinds))
+            if open_.size:
+                yield family, start, piece.take(open_)
+
+    def piece_floor_s(self, table: StepTable, family: Family, piece: Piece) -> Floats:
+        """The least seconds of a step on each mesh of a piece of `family`, of the modes of recompute that fit."""
+        possible, modes = piece.open, family.recomputes
+        if self.recomputes_some(family):
+            modes, possible = modes + PARTIAL_MODES, np.concatenate([possible, *[possible[FULL:]] * len(EVERY)])
+        each_s = floor_s(table, self.search.space, family.take(piece.meshes), modes)
+        return np.asarray(np.where(possible, each_s, np.inf).min(axis=0))
+
+    def recomputes_some(self, family: Family) -> bool:
+        """True if full recompute of some blocks is tried beside that of none and all."""
+        return family.recomputes == MODES and not self.search.space.offload
+
+    def time_likeliest(self, table: StepTable, pieces: Sequence[FamilyPiece], floors: Sequence[Floats]) -> None:
+        """Lower the fastest steps to those on the meshes of the least floors, one for each number of GPUs.
+
+        What these beat need not be timed. They themselves are timed with their pieces: room for rounding keeps them in.
+        """
+        gpus = np.concatenate([family.num_gpus[piece.meshes] for family, _, piece in pieces])
+        likeliest = np.zeros(gpus.size, dtype=bool)
+        likeliest[_least_per_count(gpus, np.concatenate(floors))] = True
+        rows, ends = [], np.cumsum([least_s.size for least_s in floors])[:-1]
+        for (family, start, piece), chosen in zip(pieces, np.split(likeliest, ends), strict=True):
+            some = piece.take(np.flatnonzero(chosen))
+            choice, mesh = np.nonzero(some.fits.reshape(family.choices, -1))
+            rows.append(choice * family.meshes + some.meshes[mesh] + start)
+        inner, degree, layout = self.search.space.at_rows(np.concatenate(rows))
+        step_s = np.asarray(ROUNDING * whole_step_s(table, inner, degree, layout))
+        self.add_least(np.asarray(layout.num_gpus), kinds_in(layout), step_s)
 
     def time(self, table: StepTable, family: Family, start: int, piece: Piece, *, every: bool) -> None:
         """Add what is fastest on each mesh of a piece, or everything that fits."""
@@ -490,7 +527,7 @@ class _NodeSearch:
             )
         )  # fmt: skip
         self.add_least(self.parts[-1].num_gpus, self.parts[-1].kinds, self.parts[-1].step_s)
-        if family.recomputes == MODES and not self.search.space.offload:
+        if self.recomputes_some(family):
             by_mode = (-1, len(MODES), meshes.meshes)
             fits, none_s = piece.fits.reshape(by_mode), whole_s.reshape(by_mode)[:, 0]
             maybe = fits[:, FULL] & ~fits[:, 0]
@@ -510,20 +547,28 @@ class _NodeSearch:
         open_rows: Index = rows[none_s < self.to_beat_s(gpus, kinds)]
         return open_rows
 
-    def recompute_partly(self, table: StepTable, rows: Index) -> None:
-        """Add those of `rows` that fit with full recompute of each of `EVERY` only; `table` has `PARTIALS`."""
+    def recompute_partly(self, table: StepTable, rows: Index, *, every: bool) -> None:
+        """Add those of `rows` that fit with full recompute of each of `EVERY` only; `table` has `PARTIALS`.
+
+        Their memory is evaluated where one of their steps may be the fastest, unless `every` one is kept.
+        """
         search, times = self.search, 1 + np.arange(len(EVERY))[:, None]
         for start in range(0, rows.size, CHUNK // len(EVERY)):
             part = rows[start : start + CHUNK // len(EVERY)]
             inner, degree, whole = search.space.at_rows(part)
-            layout = replace(whole, recompute_every=np.array(EVERY)[:, None])
-            nbytes = search.partial_bytes(part, whole)
-            step = np.asarray(whole_step_s(table, inner, degree, layout))
-            fits, self.timed = nbytes <= self.capacity, self.timed + step.size
-            each = (
-                part + times * search.space.size, step, np.asarray(layout.num_gpus), nbytes, kinds_in(layout)
-            )  # fmt: skip
-            self.parts.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in each))
+            gpus, kinds = np.asarray(whole.num_gpus), kinds_in(whole)
+            partly = replace(whole, recompute_every=np.array(EVERY)[:, None])
+            step = np.asarray(whole_step_s(table, inner, degree, partly))
+            self.timed += step.size
+            if not every:
+                open_ = np.flatnonzero((step < self.to_beat_s(gpus, kinds)).any(axis=0))
+                part, gpus, kinds, step = part[open_], gpus[open_], kinds[open_], step[:, open_]
+                whole = whole.take(open_)
+            if part.size:
+                nbytes = search.partial_bytes(part, whole)
+                columns = part + times * search.space.size, step, gpus, nbytes, kinds
+                fits = nbytes <= self.capacity
+                self.parts.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in columns))
 
     def rows(self, *, every: bool) -> Rows:
         """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept."""
@@ -557,16 +602,13 @@ def timed_layouts(
     going = _NodeSearch(search, node, capacity)
     if after is not None and after.table is not None:
         table = replace(after.table, moved_bytes=search.moved_bytes)
-    for family, start, fitting in going.pieces(unless):
-        if not going.least_s.size:
-            going.start(after)
-        table = table or tables.table(search, node.cluster)
-        piece = fitting if every else going.beatable(table, family, fitting)
-        if piece.meshes.size:
+    pieces = [*going.pieces(unless)]
+    if pieces:
+        table = (table or tables.table(search, node.cluster)).with_partials(search.model, PARTIALS)
+        going.start(after)
+        for family, start, piece in pieces if every else going.beatable(table, pieces):
             going.time(table, family, start, piece, every=every)
-    if table is not None and (undecided := going.undecided_rows(every=every)).size:
-        table = table.with_partials(search.model, PARTIALS)
-        going.recompute_partly(table, undecided)
+        going.recompute_partly(table, going.undecided_rows(every=every), every=every)
     best = going.rows(every=every)
     kept = goodput_frac(best.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
     return TimedLayouts(
