@@ -232,7 +232,7 @@ def _instance_parts(name: str) -> tuple[str, int, str]:
 
 
 def region_names(offers: Iterable[Offer]) -> tuple[str, ...]:
-    """Every region, or pattern of regions, that offers name, in lower case and their order, then several as one text."""
+    """Every region, or pattern of regions, that offers name, in lower case and their order; several also as one."""
     places = dict.fromkeys(offer.region.lower() for offer in offers)
     return tuple(dict.fromkeys([*(part for place in places for part in place.split("/")), *places]))
 
