@@ -100,12 +100,15 @@ def test_volumes_cost_what_the_tiers_say_of_all_of_them_together(facts: Facts) -
 
 
 def test_a_price_that_is_not_known_counts_as_the_dearest_that_is(facts: Facts) -> None:
-    """Else a provider that nobody has looked up would be the cheapest."""
+    """Else a provider that nobody has looked up would be the cheapest; whichever others the fleet may use."""
     job = desks("d", ["L40S"], 1, volumes={"storage": "10TB"})
-    platform = fleet_from({"name": "f", "workloads": [job], "policies": {"providers": {"nebius": 1, "aws": 0}}})
-    made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
-    assert made.volumes[0, "nebius"].usd == pytest.approx(made.volumes[0, "aws"].usd)
-    assert "not known; counted at the price of aws" in made.volumes[0, "nebius"].notes[0]
+    known = {name: tiered_usd(1e13, p.tiers) for (name, kind), p in FACTS.volume_prices.items() if kind == "storage"}
+    dearest = max(known, key=known.__getitem__)
+    for others in ({"aws": 0}, {}):
+        platform = fleet_from({"name": "f", "workloads": [job], "policies": {"providers": {"nebius": 1, **others}}})
+        made = allocation_problem(platform, planned_workloads(platform, facts), FACTS)
+        assert made.volumes[0, "nebius"].usd == pytest.approx(known[dearest])
+        assert f"not known; counted at the price of {dearest}" in made.volumes[0, "nebius"].notes[0]
 
 
 def test_what_is_sent_grows_with_the_traffic_and_what_is_stored_does_not(facts: Facts) -> None:

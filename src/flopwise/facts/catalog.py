@@ -427,8 +427,7 @@ class Facts:
         if not named:
             raise UnknownNameError("instance", str(instance), types)
         canonical = None if accelerator is None else self.accelerator(accelerator).name
-        own = region is not None and any(o.region.lower() == region.lower() for o in self.offers)
-        if region is not None and not own and not known_region(region, regions := region_names(self.offers)):
+        if region is not None and not known_region(region, regions := region_names(self.offers)):
             raise UnknownNameError("region", region, regions)
         return tuple(
             o

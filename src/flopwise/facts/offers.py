@@ -232,9 +232,9 @@ def _instance_parts(name: str) -> tuple[str, int, str]:
 
 
 def region_names(offers: Iterable[Offer]) -> tuple[str, ...]:
-    """Every region, or pattern of regions, that offers name, in lower case and their order."""
-    parts = (part for offer in offers for part in offer.region.lower().split("/"))
-    return tuple(dict.fromkeys(parts))
+    """Every region, or pattern of regions, that offers name, in lower case and their order; several also as one."""
+    places = dict.fromkeys(offer.region.lower() for offer in offers)
+    return tuple(dict.fromkeys([*(part for place in places for part in place.split("/")), *places]))
 
 
 def known_region(pattern: str, names: Iterable[str]) -> bool:

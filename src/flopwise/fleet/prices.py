@@ -190,8 +190,9 @@ def volume_bills(
 
     Source: arithmetic on `data/storage_prices.csv`.
     Assumes: prices in tiers are paid at their average over the volumes of the whole fleet, as if one provider had them
-    all; where a cloud's price is not known, the dearest that is known among the fleet's counts; what is kept on own
-    machines, or sent to an API, is in their price.
+    all; where a cloud's price is not known, the dearest that is known of any cloud counts, whichever of them the fleet
+    may use (else a policy that leaves a dear cloud out would make the others cheaper); what is kept on own machines, or
+    sent to an API, is in their price.
     """
     clouds = sorted({name for by_name in providers for name, cloud in by_name.items() if cloud})
     nbytes = [{kind: float(getattr(job.volumes, kind)) for kind in VOLUME_KINDS} for job in jobs]
@@ -213,11 +214,12 @@ def volume_bills(
 
 def _byte_rates(kind: VolumeKind, total: float, clouds: Sequence[str], facts: Facts) -> dict[str, tuple[float, str]]:
     """(USD a byte on average over `total`, where that is from) of each cloud."""
-    known, rates, words = {}, dict[str, tuple[float, str]](), kind.replace("_", " ")
-    for name in clouds:
-        if (bill := volume_usd(name, kind, total, facts)) is not None:
-            known[name] = bill[0] / total
-            rates[name] = known[name], f"{words} of {name}: {bill[1].source}, {bill[1].date}"
+    known, rates, words = dict[str, float](), dict[str, tuple[float, str]](), kind.replace("_", " ")
+    for name in sorted({provider for provider, priced in facts.volume_prices if priced == kind}):
+        bill = volume_usd(name, kind, total, facts)
+        assert bill is not None, "its price is in the table"
+        known[name] = bill[0] / total
+        rates[name] = known[name], f"{words} of {name}: {bill[1].source}, {bill[1].date}"
     dearest = max(known, key=known.__getitem__, default=None)
     usd = 0.0 if dearest is None else known[dearest]
     counted = (

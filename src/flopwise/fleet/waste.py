@@ -74,7 +74,12 @@ class Waste:
             by_type[o.provider, o.instance] | ({spot} if spot is not None and o.purchase == "spot" else frozenset())
             for o in options
         ]
-        self.usd = [o.usd_each + o.usd_running + rules.carbon_usd_per_kg * o.kg_each for o in options]
+        fixed = [o.usd_running + rules.carbon_usd_per_kg * o.kg_each for o in options]
+        self.usd = [o.usd_each + usd for o, usd in zip(options, fixed, strict=True)]
+        self.prices = [  # a month of one machine, or an hour and what is beside it where machines come and go
+            (usd,) if demands[o.workload].levels is None or not o.is_scaled else (o.usd_each / o.busy_hours, beside)
+            for o, usd, beside in zip(options, self.usd, fixed, strict=True)
+        ]
         self.scale = [o.unit if demands[o.workload].splittable else o.instances for o in options]
 
     @property
@@ -95,7 +100,8 @@ class Waste:
 
         `discount`: on what the dearer costs. Of a workload with a backup on-demand machines stand by one by one, too,
         for those with the same software. Where the load has levels, what is paid all month carries its base and what
-        is paid by the hour its top: neither takes the other's place.
+        is paid by the hour its top: neither takes the other's place. What is paid by the hour is on at any of the
+        levels beside others, so its price of an hour counts, and not its month by itself.
         """
         option, other, demand = self.options[cheaper], self.options[dearer], self.demands[self.options[dearer].workload]
         scales = [(self.scale[cheaper], self.scale[dearer])]
@@ -111,8 +117,9 @@ class Waste:
         for scale, other_scale in scales:
             parts = np.arange(1, -(-other.instances // other_scale) + 1) * other_scale
             machines = np.ceil(parts / other.instances * option.instances / scale - CENT) * scale
-            if (machines * self.usd[cheaper] > parts * self.usd[dearer] * discount + CENT).any():
-                return False
+            for price, dearer_price in zip(self.prices[cheaper], self.prices[dearer], strict=True):
+                if (machines * price > parts * dearer_price * discount + CENT).any():
+                    return False
             if counted and (machines > parts).any():
                 return False
         return True
