@@ -11,6 +11,8 @@ import pytest
 
 _STATE = os.environ.get("FLOPWISE_SETUP_STATE")
 """The file that make writes when it is through; where nobody names one, everything is there."""
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flopwise"
+"""Where make keeps what is too large to install, or takes too long to check, in each run."""
 FAILED = "what make installs or checks beside the tests has failed"
 _ROUND_S = 0.2
 

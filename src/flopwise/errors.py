@@ -95,15 +95,19 @@ def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str
     if not key:
         return ()
 
-    def likeness(name: str, key: str) -> float:
-        matcher = difflib.SequenceMatcher(None, name, key)
-        whole = matcher.ratio()
-        matcher.set_seq1(name[: len(key)])
-        return max(whole, matcher.ratio() * BEGINNING)
+    def likeness(matcher: difflib.SequenceMatcher[str], name: str) -> float:
+        """0.0 where a bound that is quick to find is too low: most names are not near."""
+        best = 0.0
+        for text, weight in ((name, 1.0), (name[: len(key)], BEGINNING)):
+            matcher.set_seq1(text)
+            if min(matcher.real_quick_ratio(), matcher.quick_ratio()) * weight >= NEAR:
+                best = max(best, matcher.ratio() * weight)
+        return best
 
     scores: dict[str, float] = {}
     for typed in dict.fromkeys([key, key.translate(LOOK_ALIKE)]):
-        scores = {name: likeness(name, typed) for name in folded}
+        matcher = difflib.SequenceMatcher(None, "", typed)  # what it knows of its second text it keeps
+        scores = {name: likeness(matcher, name) for name in folded}
         if any(score >= NEAR for score in scores.values()):
             break
     close = sorted((name for name in scores if scores[name] >= NEAR), key=lambda name: -scores[name])[:limit]

@@ -63,8 +63,9 @@ def takes(
 def _with_nearest(error: SpecError, function: str, given: Mapping[str, Any], known: set[str]) -> SpecError:
     """The error, with the nearest of all arguments where it is about one that the function does not have."""
     for name in given:
-        near = nearest_names(name, known, limit=1)
-        if name not in known and str(error).startswith(f"unknown argument {name!r}") and near:
+        if name in known or not str(error).startswith(f"unknown argument {name!r}"):
+            continue
+        if near := nearest_names(name, known, limit=1):
             return SpecError(f"unknown argument {name!r}; nearest: {near[0]}. help(flopwise.{function}) lists all")
     return error
 

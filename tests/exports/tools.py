@@ -15,10 +15,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))  # for record_engines.py, which is a program
-from setup_beside import wait_for_setup
-
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flopwise"
-"""Where `make exports` keeps what is too large to install in each run."""
+from setup_beside import CACHE, wait_for_setup
 
 _ACCEPTED = Path(tempfile.gettempdir()) / f"flopwise-accepted-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
 """A file for each input that a slow tool has accepted in this run of the tests, whichever worker showed it."""

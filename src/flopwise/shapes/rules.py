@@ -174,6 +174,7 @@ def head_dims(case: Case) -> Iterator[Finding]:
                 if not isinstance(item, Attend) or (item.name, item.qk_dim, stack.name) in done:
                     continue
                 done.add((item.name, item.qk_dim, stack.name))
+                path = f"{stack.name}/{kind.name}/{item.name}" if len(clock.model.stacks) > 1 else item.name
                 dim, runs_at = item.qk_dim, int(flash_dim(item.qk_dim))
                 if dim == runs_at or item.latent_dim is not None or item.v_dim != dim:
                     continue
@@ -183,11 +184,11 @@ def head_dims(case: Case) -> Iterator[Finding]:
                 best = min(near, default=None, key=lambda o: max(o[3] / dim, dim / o[3]))
                 if best is None or not case.worth(best[0]):
                     saves = case.percent(0.0 if best is None else best[0])
-                    yield Fine(item.name, f"heads of {dim} run as {runs_at}; other heads would save {saves}")
+                    yield Fine(path, f"heads of {dim} run as {runs_at}; other heads would save {saves}")
                     continue
                 gain_s, heads, kv_heads, to = best
                 yield case.advice(
-                    item.name,
+                    path,
                     f"{item.heads} heads of {dim}",
                     f"{heads} heads of {to}" + (f", {kv_heads} of keys" if kv_heads != heads else ""),
                     f"flash kernels compute heads of {dim} as {runs_at}",
