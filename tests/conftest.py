@@ -39,6 +39,10 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_pool, "1")
 
 
+gc.disable()  # until all is collected, which makes much and leaves nothing over
+_ALLOCATIONS = 50_000
+"""Between two looks for what nothing refers to: Python's 700 are for less memory than a worker has."""
+
 LONGEST = (
     "exports/test_vllm_server.py",
     "exports/test_platform.py",
@@ -66,6 +70,8 @@ def pytest_collection_finish() -> None:
     """Leave what stays to the end out of later collections: thousands of tests are looked through in each of them."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, 20, 50)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

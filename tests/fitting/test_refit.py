@@ -82,10 +82,9 @@ def test_what_is_right_stays(facts: Facts) -> None:
     assert np.abs(found.unseen).max() < 1e-9
 
 
-@pytest.mark.parametrize("noise", [0.1, 0.2])
-def test_noise_is_not_learned(facts: Facts, noise: float) -> None:
+def test_noise_is_not_learned(facts: Facts) -> None:
     """Runs that scatter about what is known: any constant that follows them predicts the next one worse."""
-    found = fitted(facts, cpu_rows(facts, {}, count=14, noise=noise))
+    found = fitted(facts, cpu_rows(facts, {}, count=14, noise=0.2))
     assert found.values == {}
     assert found.groups == "model"
     assert found.unseen is not None
