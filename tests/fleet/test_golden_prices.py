@@ -75,18 +75,15 @@ def daly(every_s: float, stall_s: float, restart_s: float, mtbf_s: float) -> flo
     return every_s / total
 
 
-def test_spot_time_goes_to_checkpoints_rework_and_restarts() -> None:
+def test_spot_pays_for_checkpoints_rework_and_restarts() -> None:
     """Four instances, each taken back once in 50 h: a job is hit every 12.5 h; saved every half hour in a minute."""
+    found = price(
+        offer(spot_usd_per_hour=3.0), "spot", 100, interruptions_per_hour=1 / 50, instances=4, checkpoint_s=60,
+        restart_s=300, saved_every_s=1800,
+    )  # fmt: skip
     lasting = daly(1800, 60, 300, 12.5 * 3600)
-    assert float(prices.spot_frac(4 / (50 * 3600), 60.0, 300.0, 1800.0)) == pytest.approx(lasting, rel=1e-5)
-
-
-def test_a_job_of_several_spot_instances_stands_still_with_each() -> None:
-    """Four instances, each taken back once in 50 h; each time costs ten minutes."""
-    found = price(offer(spot_usd_per_hour=3.0), "spot", 100, interruptions_per_hour=1 / 50, instances=4)
-    hours = 100 * math.exp(4 * 600 / (50 * 3600))
-    assert found.billed_hours == pytest.approx(hours, rel=1e-5)
-    assert found.usd_per_month == pytest.approx(3.0 * hours, rel=1e-5)
+    assert found.billed_hours == pytest.approx(100 / lasting, rel=1e-5)
+    assert found.usd_per_month == pytest.approx(3.0 * 100 / lasting, rel=1e-5)
 
 
 def test_requests_that_are_asked_again_pay_for_restarts_alone() -> None:

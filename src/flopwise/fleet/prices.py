@@ -94,13 +94,14 @@ def break_even_frac(reserved_usd_per_hour: Floats, on_demand_usd_per_hour: Float
 
 def effective(
     offer: Offer, purchase: str, hours_per_month: float, facts: Facts, *, interruptible: bool = True,
-    interruptions_per_hour: float | None = None, instances: int = 1, starts_per_month: float = 1.0,
+    checkpoint_s: float = 0.0, restart_s: float = RESTART_S, interruptions_per_hour: float | None = None,
+    saved_every_s: float | None = None, instances: int = 1, starts_per_month: float = 1.0,
 ) -> EffectivePrice | None:  # fmt: skip
     """The effective price of one instance of `offer` for `hours_per_month` of work.
 
     `instances`: of the job, which stands still when one is taken back. `interruptions_per_hour` of one spot instance,
     None: as `data/spot.csv` has it; pass 0 for hours that have the interruptions in them already, as the runs of
-    `flopwise plan` have. An interruption costs `RESTART_S`. `starts_per_month`: how often the machines are turned on.
+    `flopwise plan` have. `starts_per_month`: how often the machines are turned on.
 
     None: not sold so, the price is not known, or spot for what may not be interrupted.
 
@@ -108,8 +109,8 @@ def effective(
     """
     usd = offer.price_usd_per_hour(purchase)
     _check_ranges(
-        hours_per_month, interruptions_per_hour=interruptions_per_hour, instances=instances,
-        starts_per_month=starts_per_month,
+        hours_per_month, checkpoint_s=checkpoint_s, restart_s=restart_s, interruptions_per_hour=interruptions_per_hour,
+        saved_every_s=saved_every_s, instances=instances, starts_per_month=starts_per_month,
     )  # fmt: skip
     if usd is None or (purchase == "spot" and not interruptible):
         return None
@@ -125,7 +126,7 @@ def effective(
         if purchase == "spot":
             rate, origin = _interruptions(offer, interruptions_per_hour, facts)
             notes += [origin] if origin else []
-            lasting = float(spot_frac(rate * instances / HOUR_S, 0.0, RESTART_S))
+            lasting = float(spot_frac(rate * instances / HOUR_S, checkpoint_s, restart_s, saved_every_s))
             billed = hours_per_month / max(lasting, 1e-9)
             longer = billed / hours_per_month - 1
             if longer > 1e-9:
@@ -153,7 +154,7 @@ def _check_ranges(hours_per_month: float, **figures: float | None) -> None:
     if not 0 < hours_per_month <= MOST_HOURS:
         raise SpecError(f"hours_per_month: {hours_per_month:g} is out of range; allowed: above 0, up to {MOST_HOURS:g}")
     for name, value in figures.items():
-        above = name in {"instances", "starts_per_month"}
+        above = name in {"saved_every_s", "instances", "starts_per_month"}
         if value is not None and (not 0 <= value < math.inf or (above and not value)):
             raise SpecError(f"{name}: {value:g} is out of range; allowed: {'above 0' if above else '0 or more'}")
 

@@ -91,7 +91,7 @@ class DraftGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeQuestion:
-    """What is asked of a service: its load, its deployment, machines and start, and how requests are answered.
+    """A service in question: its load, its deployment, machines and start, and how requests are answered.
 
     `gpus`: accelerators of all replicas; None: of one. `static`: a fixed batch; `encode`: one pass over each input.
     `simulate`: near saturation latencies are those of simulated requests.
