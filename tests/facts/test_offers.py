@@ -11,7 +11,7 @@ from each import each
 from flopwise.api.facts import instances
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.offers import PURCHASES, Offer
+from flopwise.facts.offers import PURCHASES, Offer, known_region, region_names
 from flopwise.options import PROVIDER_ALIASES
 
 FACTS = load_facts()
@@ -192,6 +192,24 @@ def test_regions_may_be_patterns(region: str, asked: str, *, serves: bool) -> No
         provider="p", instance="i", region=region, accelerator="T4", count=1, source="s", price_date="2026-01-01"
     )
     assert offer.serves(asked) is serves
+
+
+def test_several_limits_are_met_by_one_place() -> None:
+    offer = Offer(
+        provider="p", instance="i", region="eu-north1/us-central1", accelerator="T4", count=1, source="s",
+        price_date="2026-01-01",
+    )  # fmt: skip
+    assert offer.serves_each(["eu-*"])
+    assert offer.serves_each(["us-*"], [])
+    assert offer.serves_each(["eu-*"], ["us-*", "eu-north1"])
+    assert offer.serves_each(["eu-*"], ["eu-north1/us-central1"])
+    assert not offer.serves_each(["eu-*"], ["us-*"])
+
+
+def test_a_region_of_an_offer_with_several_places_is_known() -> None:
+    names = region_names(FACTS.offers)
+    assert all(known_region(offer.region, names) for offer in FACTS.offers)
+    assert "eu-north1/us-central1" in names
 
 
 def test_a_fraction_of_a_gpu_is_a_share_of_one() -> None:

@@ -163,3 +163,12 @@ def test_a_hypothetical_device_of_the_policies_is_on_offer(facts: Facts) -> None
     assert cheapest.offer.provider == "custom"
     (only,) = planned(facts, {"gpus": [custom]}, CHAT)
     assert {option.offer.provider for option in only.options} == {"custom"}
+
+
+def test_a_residency_and_the_policies_regions_need_one_place_that_is_in_both(facts: Facts) -> None:
+    """Machines of either Finland or Iowa are in Europe or in the US: no place of theirs is in both."""
+    europe = DESKS | {"residency": ["eu-*"]}
+    (both,) = planned(facts, {"regions": ["us-*"]}, europe)
+    assert not both.options
+    (one,) = planned(facts, {"regions": ["eu-north1/us-central1"]}, europe)
+    assert {option.region for option in one.options} == {"eu-north1/us-central1"}

@@ -22,7 +22,7 @@ from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day,
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
@@ -190,11 +190,24 @@ class Offer:
         known to stand in us-east-1. What is sold at `any` place is nowhere in particular: `any` and `*` alone ask for
         it. The offer's own words, such as `eu-north1/us-central1`, ask for it, too.
         """
-        wanted = region.lower()
-        return wanted == self.region.lower() or any(
-            fnmatchcase(place, wanted) and (place != ANY or wanted in (ANY, "*"))
-            for place in self.region.lower().split("/")
+        return self.serves_each((region,))
+
+    def serves_each(self, *limits: Sequence[str]) -> bool:
+        """True if one place of the offer is within a region of each of `limits`, as in `serves`; empty ones allow all.
+
+        What is sold in `eu-north1/us-central1` is in Europe or in the US, but nowhere in both.
+        """
+        own = self.region.lower()
+        asked = [[region.lower() for region in limit] for limit in limits if limit]
+        return any(
+            all(any(region == own or _is_within(place, region) for region in limit) for limit in asked)
+            for place in own.split("/")
         )
+
+
+def _is_within(place: str, region: str) -> bool:
+    """True if a place is a region, or fits its pattern; `any` place only where that is asked for. In lower case."""
+    return fnmatchcase(place, region) and (place != ANY or region in (ANY, "*"))
 
 
 _CARDS = re.compile(r"\s*(?:(\d+)\s*(?:x\s*|\s))?(.*)", re.IGNORECASE)

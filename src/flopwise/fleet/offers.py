@@ -173,7 +173,7 @@ def why_not_allowed(
         return "the region is not among the policies'"
     if not own and (limit := devices.forbids(offer)) is not None:
         return FORBIDS[limit] + (" by the policies" if limit in {"gpus", "vendors", "exclude"} else "")
-    if job.spec.residency and not any(offer.serves(region) for region in job.spec.residency):
+    if not offer.serves_each(job.spec.residency, () if own else rules.regions):
         return "its data may not be in that region"
     return _why_without_tags(offer, job, having)
 
@@ -266,8 +266,10 @@ def _why_forbidden(offer: ApiOffer, job: ResolvedJob, platform: Platform, facts:
         (limits.regions, "region not allowed"),
         (platform.rules.regions, "the region is not among the policies'"),
     ):
-        if regions and not any(offer.serves(region) for region in regions):
+        if not offer.serves_each(regions):
             return f"{reason} (region {offer.region})"
+    if not offer.serves_each(spec.residency, limits.regions, platform.rules.regions):
+        return f"no region is within all that are named (region {offer.region})"
     having = providers_with_tags(job, facts)
     if having is not None and offer.provider not in having:
         return f"the provider is not known to have {', '.join(spec.tags)}"
