@@ -101,6 +101,12 @@ def test_a_custom_device_without_links_is_offered_alone() -> None:
     assert [o.count for o in facts.offers if o.provider == "custom"] == [1]
 
 
+def test_a_plan_on_a_custom_device_without_a_price_says_what_is_missing() -> None:
+    unpriced = DEVICE.removesuffix(",price=1.5")
+    with pytest.raises(SpecError, match="a plan needs its price: add price=1.5, US dollars an hour"):
+        flopwise.plan("gpt2", task="serve", rate=1, input=128, output=64, gpus=[unpriced])
+
+
 def test_a_fleet_may_name_a_custom_device() -> None:
     found = flopwise.assess(
         {

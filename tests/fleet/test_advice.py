@@ -120,3 +120,17 @@ def test_two_workloads_of_one_plan_are_advised_each() -> None:
     found = assess_with_plans(fleet, catalog(), scenarios=0, today=TODAY).assessment
     names = [note.workload for note in found.advice if note.kind == "corpus"]
     assert sorted(names) == ["again", "tune"]
+
+
+@pytest.mark.parametrize(("gpu", "says"), [("T4G", True), ("T4", False)])
+def test_machines_with_arm_processors_ask_for_images_of_their_own(gpu: str, says: bool) -> None:
+    whole = load_facts(None)
+    facts = whole.with_tables(offers=tuple(o for o in whole.offers if o.accelerator == gpu and o.provider == "aws"))
+    workload = CHAT | {"model": "Qwen2.5-1.5B", "constraints": {"gpus": [gpu]}}
+    fleet = fleet_from({"name": "f", "workloads": [workload], "policies": {"purchase": ["on_demand"]}})
+    notes = [note for note in assess(fleet, facts, scenarios=0, today=TODAY).advice if note.kind == "arm"]
+    assert len(notes) == says
+    for note in notes:
+        assert note.text.startswith("g5g.")
+        assert "linux/arm64" in note.text
+        assert "`policies.exclude`" in note.text

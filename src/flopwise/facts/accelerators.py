@@ -78,6 +78,7 @@ class Accelerator:
     torus_axes: Count | None = None  # of the torus that the fast links form, each with its share; None: no torus
     matrix_unit_dim: Count | None = None  # side of the systolic array that multiplies matrices; None: none
     intra_node: str | None = None  # between devices of a node, as usual: link, pcie, host; None: link, else pcie
+    arm_host: bool = False  # the processors of its machines are Arm, which x86 images and wheels do not run on
     notes: str = ""
     calibration: Calibration = field(default=NOT_CALIBRATED, repr=False, hash=False, metadata={"inner": True})
     """What is known of achieved rates: the shipped calibration, with a facts folder's laid over it."""

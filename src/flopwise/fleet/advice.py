@@ -1,4 +1,4 @@
-"""What to mind on the machines of the plan: formats and their quality, fp16, PCIe and NUMA placement, the corpus."""
+"""What to mind on machines of the plan: formats and their quality, fp16, Arm, placement by PCIe and NUMA, a corpus."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ WHOLE = frozenset({"fp32", "bf16", "fp16"})
 ENOUGH = 0.98
 """Share of a score that published evaluations keep, below which a format needs more than a check."""
 AMP = "PyTorch, torch.amp.GradScaler (defaults of version 2); Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2"
+ARM_WHEELS = "PyTorch, Get Started: CUDA wheels for aarch64; Docker documentation, multi-platform builds"
 NUMA = "NVIDIA, nvidia-smi topo -m and CUDA C++ Best Practices Guide (pinned memory); numactl(8)"
 
 
@@ -32,6 +33,8 @@ def _notes(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
         yield _quality_note(chosen.name, str(weights), facts)
     if chosen.job.trains and _runs_in_fp16(chosen, facts):
         yield _loss_scaling_note(chosen.name)
+    if facts.accelerators[chosen.option.candidate.gpu].arm_host:
+        yield _arm_note(chosen.name, chosen.option.instance)
     yield from _placement(chosen, facts)
     if chosen.job.trains and chosen.planned.workload is not None:
         yield from _corpus(chosen, facts)
@@ -77,6 +80,14 @@ def _loss_scaling_note(name: str) -> SetupNote:
         "(usually to a norm of 1), and monitor the share of skipped steps"
     )
     return SetupNote(kind="fp16", workload=name, text=text, source=AMP)
+
+
+def _arm_note(name: str, instance: str) -> SetupNote:
+    text = (
+        f"{instance} has Arm processors: build images for linux/arm64, and check that all wheels and CUDA extensions "
+        "of the project exist for aarch64; to leave such machines out, name the device in `policies.exclude`"
+    )
+    return SetupNote(kind="arm", workload=name, text=text, source=ARM_WHEELS)
 
 
 def _placement(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:

@@ -300,7 +300,7 @@ class Alert(PlainRecord, frozen=True):
 class SetupNote(PlainRecord, frozen=True):
     """Advice for setting up a workload, computed from its plan."""
 
-    kind: str  # quantisation, fp16, placement, corpus
+    kind: str  # quantisation, fp16, arm, placement, corpus
     workload: str
     text: str
     source: str  # of what it says beside the plan; empty where there is none

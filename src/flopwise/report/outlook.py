@@ -159,7 +159,7 @@ MEANINGS = {
 
 KINDS = {
     "quantisation": "Quantised weights", "fp16": "Training in fp16", "placement": "Devices, sockets and memory",
-    "corpus": "The corpus",
+    "corpus": "The corpus", "arm": "Arm processors",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
+from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import Offer, names_instance
 from flopwise.search.allowed import FORBIDS, AllowedDevices, device_names
 from flopwise.search.answer import RejectionLog
@@ -161,4 +162,6 @@ def _check_names(workload: Resolved, facts: Facts) -> None:
         facts.offers_for(instance=instance)
     sold = dict.fromkeys(o.accelerator for o in facts.offers)
     if limits.gpus and not device_names(limits.gpus, facts) & sold.keys():
+        if unpriced := next((name for name in limits.gpus if CustomDevice.of(name) is not None), None):
+            raise SpecError(f"{unpriced}: a plan needs its price: add price=1.5, US dollars an hour")
         raise UnknownNameError("GPU with a price", ", ".join(limits.gpus), sold)

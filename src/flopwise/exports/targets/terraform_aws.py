@@ -24,8 +24,6 @@ from flopwise.exports.terraform import (
 PROVIDER = "aws"
 SOURCE = ("hashicorp/aws", "~> 6.0")
 POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly")
-ARM = ("Graviton", "T4G", "GB200", "GB300")
-"""Beginnings of the names of devices whose machines have Arm processors."""
 NVME = """\
 MIME-Version: 1.0
 Content-Type: multipart/mixed; boundary="//"
@@ -196,7 +194,7 @@ def _lustre() -> HclBlock:
 
 def _image(pool: NodePool) -> str:
     """The type of AMI, of Amazon Linux 2023. Source: EKS API reference, Nodegroup, amiType (read 2026-11-22)."""
-    machine = "ARM_64" if pool.accelerator.name.startswith(ARM) else "x86_64"
+    machine = "ARM_64" if pool.accelerator.arm_host else "x86_64"
     software = {"NVIDIA": "NVIDIA", "AWS": "NEURON"}.get(pool.accelerator.vendor, "STANDARD")
     return f"AL2023_{machine}_{software if pool.resource else 'STANDARD'}"
 
