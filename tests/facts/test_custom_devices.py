@@ -103,7 +103,7 @@ def test_a_custom_device_without_links_is_offered_alone() -> None:
 
 def test_a_plan_on_a_custom_device_without_a_price_says_what_is_missing() -> None:
     unpriced = DEVICE.removesuffix(",price=1.5")
-    with pytest.raises(SpecError, match="a plan needs its price: add price=1.5, US dollars an hour"):
+    with pytest.raises(SpecError, match=r"a plan needs its price: add price=1\.5, US dollars an hour"):
         flopwise.plan("gpt2", task="serve", rate=1, input=128, output=64, gpus=[unpriced])
 
 
