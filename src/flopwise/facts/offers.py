@@ -198,9 +198,9 @@ class Offer:
         What is sold in `eu-north1/us-central1` is in Europe or in the US, but nowhere in both.
         """
         own = self.region.lower()
-        asked = [[region.lower() for region in limit] for limit in limits if limit]
+        lower_case = [[region.lower() for region in limit] for limit in limits if limit]
         return any(
-            all(any(region == own or _is_within(place, region) for region in limit) for limit in asked)
+            all(any(region == own or _is_within(place, region) for region in limit) for limit in lower_case)
             for place in own.split("/")
         )
 
