@@ -178,6 +178,24 @@ def test_a_budget_that_stops_raises_and_says_so_before(store: Path) -> None:
     assert saved.texts("budget")[-1].startswith("100 % of the budget is used up: $1.")
 
 
+def test_a_budget_that_is_used_up_while_an_alert_is_written_still_has_its_own(store: Path) -> None:
+    with (  # noqa: PT012 - the loop is what raises
+        pytest.raises(BudgetReachedError),
+        record(store=store, price_usd_per_hour=3600, budget_usd=0.5, on_budget="stop") as run,
+    ):
+        write = run.event
+
+        def slowly(kind: str, text: str) -> None:
+            write(kind, text)
+            busy(0.1)  # 0.10 of the 0.50 US dollars
+
+        run.event = slowly
+        for _ in range(1000):
+            busy(0.005)
+            run.step()
+    assert Recorded.of(store).texts("budget")[-1].startswith("100 % of the budget is used up: $0.")
+
+
 def test_alerts_come_once_at_50_80_95_and_100_percent() -> None:
     budget = RunBudget(RecordingSpec(budget_usd=10, budget_hours=100), 1.0)
     shown = [(hours, text) for hours in (1, 5, 6, 8.1, 9.6, 10, 11) for text in budget.alerts(hours * 3600)]

@@ -519,10 +519,11 @@ class TrainingRecorder:
 
     def _check_budget(self) -> None:
         """Alerts at shares of the budget, and an end agreed on by all ranks where it is used up."""
+        elapsed_s = self.elapsed_s  # an alert takes time to write: what is used up later has one of its own
         if self.rank == 0:
-            for text in self.budget.alerts(self.elapsed_s):
+            for text in self.budget.alerts(elapsed_s):
                 self.event("budget", text)
-        is_used = self.rank == 0 and self.budget.stops and self.budget.used_frac(self.elapsed_s) >= 1.0
+        is_used = self.rank == 0 and self.budget.stops and self.budget.used_frac(elapsed_s) >= 1.0
         self._agreement.agree(self.steps, wants_end=is_used)
 
     @property
