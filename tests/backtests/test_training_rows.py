@@ -9,7 +9,7 @@ import pytest
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
 from flopwise.backtests.training import row_job, row_layout, row_model, row_stack, usual_micro_batch
-from flopwise.errors import FlopwiseError
+from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.ops.tensors import parameters
 from named import FACTS
@@ -68,9 +68,11 @@ def test_messages_to_experts_are_those_of_the_stack_unless_a_row_says_so() -> No
         "model": "Qwen3-30B-A3B", "gpu": "H100-SXM-80GB", "gpus": "16", "ep": "16", "global_batch": "64",
         "micro_batch": "1", "seq_len": "4096", "publisher": "nvidia",
     }  # fmt: skip
-    asked = [("megatron-te", ""), ("nemo", ""), ("megatron-te", "node")]
+    asked = [("megatron-te", ""), ("nemo", ""), ("megatron-te", "node"), ("nemo", "all-to-all")]
     found = [row_job({**row, "software": name, "dispatch": way}, FACTS).recipe.stack for name, way in asked]
-    assert [stack.node_dispatch for stack in found] == [False, True, True]
+    assert [stack.node_dispatch for stack in found] == [False, True, True, False]
+    with pytest.raises(SpecError, match="dispatch is 'star'; allowed: node, all-to-all"):
+        row_job({**row, "dispatch": "star"}, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +210,29 @@ def test_what_a_row_leaves_open_is_what_fits() -> None:
     assert (int(large.recompute), int(large.recompute_every)) <= (int(small.recompute), int(small.recompute_every))
     stated = row_job({**cells, "gpu": "A100-SXM-40GB", "recompute": "none", "micro_batch": "1"}, FACTS).layout
     assert (int(stated.recompute), int(stated.micro_batch)) == (0, 1)
+
+
+def test_mixtures_on_megatron_compute_modules_again_before_whole_layers() -> None:
+    """NVIDIA's recipe of DeepSeek-V3 on GB200, April 2026: the up-projections of latent attention, no layer.
+
+    Qwen3 has no such projections; on few devices its norms and activations run again instead. Others run whole layers.
+    """
+    row = {
+        "model": "DeepSeek-V3", "gpu": "GB200", "gpus": "256", "pp": "4", "ep": "64", "interleave": "4",
+        "micro_batch": "1", "global_batch": "4096", "seq_len": "4096", "precision": "mxfp8", "software": "nemo",
+        "year": "2026", "month": "4",
+    }  # fmt: skip
+    job = row_job(row, FACTS)
+    assert (int(job.layout.recompute), job.recipe.modules) == (1, ("mla_up_proj",))
+    few = {
+        "model": "Qwen3-30B-A3B", "gpu": "H100-SXM-80GB", "gpus": "16", "ep": "16", "micro_batch": "2",
+        "global_batch": "512", "seq_len": "4096",
+    }  # fmt: skip
+    norms, layers = (row_job({**few, "software": name}, FACTS) for name in ("nemo", "fsdp-compile"))
+    assert "mla_up_proj" not in norms.recipe.modules
+    assert norms.recipe.modules == ("layernorm", "activation")
+    assert int(norms.layout.recompute) == 1
+    assert layers.recipe.modules == ()
 
 
 @pytest.mark.parametrize(

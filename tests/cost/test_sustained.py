@@ -25,6 +25,7 @@ from flopwise.cost.sustained import (
     grouped_kernel,
     limited_rates,
     products_clock_frac,
+    scaled_headroom,
     training_rates,
 )
 from flopwise.facts.architecture import Attend
@@ -227,3 +228,19 @@ def test_attention_is_no_faster_than_alone_and_no_slower_than_two_thirds_more(
     back_s = float(back.seconds + back.compute_s * (dims[1] / dims[0] / BACKWARD_RATE - 1))
     assert 0.95 < float(ahead.seconds) * 1e3 / forward_ms < 5 / 3
     assert 0.95 < back_s * 1e3 / backward_ms < 5 / 3
+
+
+def test_products_in_few_bits_are_faster_where_each_operation_has_more_power() -> None:
+    """GB300: 1,400 W for 5 PFLOP/s in 8 bits, where those measured had 235 W for each: 280 / 235 to the power 0.65."""
+    chips = {name: rates(FACTS.accelerator(name)) for name in ("GB300", "B200", "H100-SXM-80")}
+    exponent = chips["GB300"].value["train_clock_exponent"]
+    assert scaled_headroom(chips["GB300"]) == pytest.approx((280 / 235) ** exponent)
+    assert scaled_headroom(chips["B200"]) == pytest.approx((1000 / 4.5 / 235) ** exponent)
+    assert scaled_headroom(chips["H100-SXM-80"]) == 1.0  # its clock falls with all that it computes
+    limited = replace(chips["GB300"], tdp_w=1000.0, made_for_w=1400.0)
+    assert scaled_headroom(limited) == scaled_headroom(chips["GB300"])  # the limit has a rule of its own
+    table = chips["GB300"]
+    trained = training_rates(table, FACTS.stack("megatron-te"), "mxfp8").value
+    scaled = table.value["train_scaled_frac"] * (280 / 235) ** exponent
+    assert trained["matmul_frac.fp8"] == pytest.approx(table.value["matmul_frac.fp8"] * scaled)
+    assert trained["matmul_frac.bf16"] == table.value["matmul_frac.bf16"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flopwise.fitting.constants import Array, Constant
-from flopwise.fitting.robust import FitModel, even_weights, fit, solve
+from flopwise.fitting.robust import FitModel, even_weights, fit, loss, solve
 
 CONSTANTS = (Constant("a", ("any",), 1.0, 0.01, 100.0, 5.0), Constant("b", ("any",), 1.0, 0.01, 100.0, 5.0))
 
@@ -82,3 +82,25 @@ def test_what_one_house_has_in_common_does_not_bend_the_constants_of_all() -> No
 
 def test_a_source_with_many_rows_does_not_decide_alone() -> None:
     assert even_weights(["a"] * 4 + ["b"]) == pytest.approx([0.5] * 4 + [1.0])
+
+
+class Kinked(FitModel):
+    """Two figures, each the greater of two lines in both constants: no step along both helps from where they cross."""
+
+    constants = CONSTANTS
+    weights = np.ones(2)
+
+    def errors(self, point: Array) -> Array:
+        a, b = point
+        return np.array([max(a - 10.0 * b, 10.0 * b - a) + 0.3 * (a - 1.0), 0.2 * (a - 1.0)])
+
+    def only(self, members: Sequence[int]) -> Kinked:
+        raise NotImplementedError
+
+
+def test_constants_move_one_by_one_where_no_common_step_helps() -> None:
+    model, start = Kinked(), np.zeros(2)
+    before = loss(model.constants, model.errors(start), model.weights, start, model.shared_errors())
+    found = fit(model, start, 3)
+    after = loss(model.constants, found.errors, model.weights, found.point, model.shared_errors())
+    assert after < 0.9 * before

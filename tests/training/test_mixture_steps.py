@@ -12,7 +12,7 @@ import pytest
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.cost.kernels import STREAMS, grouped_matmul_s
-from flopwise.cost.sustained import training_rates
+from flopwise.cost.sustained import grouped_kernel, training_rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Experts
 from flopwise.facts.catalog import load_facts
@@ -23,6 +23,7 @@ from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
 from flopwise.options import OptionError
+from flopwise.search.layout_search import layout_search
 from flopwise.training.blocks import BlockKernel, added_grad_bytes, kernels_of
 from flopwise.training.estimate import TrainEstimate, estimate, single_table
 from flopwise.training.job import TrainJob
@@ -226,6 +227,40 @@ def test_recorded_steps_of_fused_experts_wait_for_no_host_and_hide_their_message
     assert after["expert_parallel"] == pytest.approx(shown / 16 + contention * alone * 15 / 16)
 
 
+def test_messages_between_nodes_run_beside_other_passes_where_stages_have_several_chunks() -> None:
+    """NVIDIA's recipes of DeepSeek-V3 on B200: two chunks and 32 ranks of experts over four nodes, April 2026.
+
+    128 micro-batches over 2 chunks are 256 passes, of which 2 x 7 + 8 + 1 fill the pipeline; what hides still slows the
+    passes beside it by its contention. One chunk a stage, or the experts of one node: nothing hides.
+    """
+    b200 = cluster(FACTS.accelerator("B200"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
+    stack, model = FACTS.stack("nemo"), load_model("DeepSeek-V3")
+    sent = {}
+    for paired, ep, chunks in product((True, False), (8, 32), (1, 2)):
+        recipe = recipe_with(seq_len=4096, global_batch=4096, precision="mxfp8", stack=replace(stack, pairs_network=paired))
+        layout = Layout(dp=32, pp=8, ep=ep, zero=1, interleave=chunks)
+        found = estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=b200))
+        sent[paired, ep, chunks] = dict(found.breakdown)["expert_parallel"]
+    for ep, chunks in ((8, 1), (8, 2), (32, 1)):
+        assert sent[True, ep, chunks] == sent[False, ep, chunks] > 0
+    contention, beside = b200.rates.value["train_contention"], 1 - (2 * 7 + 8 + 1) / 256
+    assert sent[True, 32, 2] == pytest.approx(sent[False, 32, 2] * (1 - beside * (1 - contention)), rel=0.02)
+
+
+def test_experts_without_a_gate_are_multiplied_one_by_one() -> None:
+    """cuDNN's fused grouped products end in a gated activation, which Nemotron 3's squared ReLU is not."""
+    fused = recipe_with(seq_len=4096, global_batch=64, precision="mxfp8", stack=FACTS.stack("nemo-2026"))
+    jobs = {
+        name: TrainJob(model=load_model(name), recipe=fused, layout=Layout(dp=8, ep=8, zero=1), cluster=GB300)
+        for name in ("Nemotron-3-Nano-30B-A3B", "Qwen3-30B-A3B")
+    }
+    kinds = {name: grouped_kernel(job.recipe.stack, job.recipe.precision) for name, job in jobs.items()}
+    assert kinds == {"Nemotron-3-Nano-30B-A3B": "split", "Qwen3-30B-A3B": "fused"}
+    assert jobs["Qwen3-30B-A3B"].recipe is fused
+    space = layout_search(load_model("Nemotron-3-Nano-30B-A3B"), fused, most=8)
+    assert space.recipe == jobs["Nemotron-3-Nano-30B-A3B"].recipe
+
+
 def test_activation_of_fused_experts_is_part_of_their_product() -> None:
     """Qwen3-30B-A3B: forward two halves of 768 read and one written for each of 8 experts of a token, in 16 bits."""
     fused = FACTS.stack("nemo-2026")
@@ -275,7 +310,8 @@ def test_megatron_hides_what_its_options_are_set_to_hide() -> None:
     assert (plain.tp_overlap, plain.ep_overlap, plain.dp_overlap, plain.node_dispatch) == (0.0, 0.0, 0.0, False)
     assert (usual.tp_overlap, usual.ep_overlap, usual.node_dispatch) == (0.0, 0.0, False)
     assert usual.dp_overlap > 0
-    assert min(tuned.tp_overlap, tuned.ep_overlap, tuned.dp_overlap) > 0
+    assert min(tuned.tp_overlap, tuned.dp_overlap) > 0
+    assert (tuned.ep_overlap, tuned.pairs_network) == (0.0, True)
     assert tuned.node_dispatch
     found = []
     for software in (plain, usual, tuned):

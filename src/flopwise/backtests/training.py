@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 from flopwise.backtests.prediction import (
     Prediction,
@@ -63,6 +64,11 @@ CHECKPOINTING = ("torchtune", "unsloth")
 """Stacks that recompute whole layers unless they are told not to: torchtune's recipes, Unsloth's get_peft_model."""
 MODES = ((0, 1), (1, 1), (2, 4), (2, 3), (2, 2), (2, 1))
 """Recompute from least to most: its mode, and of every how many blocks."""
+MODULES = (("mla_up_proj",), ("layernorm", "activation"), ("core_attn", "moe"))
+"""Modules that recipes of mixtures on Megatron-Core compute again, from least to most, each set with those before it:
+NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs, 2025-2026."""
+DISPATCH = {"node": True, "all-to-all": False}
+"""Whether a token crosses the network once for each node that wants it."""
 RUNS_WITH = 0.1
 """Probability to fit from which a layout may be what somebody ran."""
 USUAL_TOKENS, USUAL_STAGE_TOKENS = 12_288, 6_144
@@ -206,8 +212,8 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
         lora = Lora(rank=whole(row, "lora_rank", LORA_RANK), targets=targets, base=facts.weight_format(base))
     replicas = int(layout.dp) * int(layout.micro_batch)
     seq, stack = whole(row, "seq_len", 2048), facts.stack(row_stack(row))
-    if row.get("dispatch") == "node":
-        stack = replace(stack, node_dispatch=True)
+    if row.get("dispatch"):
+        stack = replace(stack, node_dispatch=choice(row, "dispatch", DISPATCH, stack.node_dispatch))
     return Recipe(
         seq_len=seq,
         documents=None if row.get("task") in {"pretrain", "", None} else packed_documents(row, seq),
@@ -284,21 +290,32 @@ def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
 
     What was measured was possible. Where nothing fits, memory is not what decides: the job as it is.
     """
-    layout, usual, chip = job.layout, int(job.layout.micro_batch), job.cluster.accelerator
-    modes = (
-        [(int(layout.recompute), 1)] if row.get("recompute") else [m for m in MODES if m[0] >= int(layout.recompute)]
-    )
+    usual, chip, kept = int(job.layout.micro_batch), job.cluster.accelerator, bool(row.get("recompute"))
+    ways = [(int(job.layout.recompute), 1, job.recipe.modules)] if kept else _recomputes(job)
     sizes = [usual] if row.get("micro_batch") else [usual >> n for n in range(usual.bit_length())]
-    if len(modes) == len(sizes) == 1:
+    if len(ways) == len(sizes) == 1:
         return job
-    table, band = memory_table(job.model, job.recipe), memory_band(job.recipe, chip.calibration)
+    band = memory_band(job.recipe, chip.calibration)
+    recipes = {modules: replace(job.recipe, modules=modules) for _, _, modules in ways}
+    tables = {modules: memory_table(job.model, recipe) for modules, recipe in recipes.items()}
     for size in sizes:
-        for mode, every in modes:
-            tried = replace(layout, micro_batch=size, recompute=mode, recompute_every=every)
-            needs = step_memory(job.model, job.recipe, tried, table=table, device_kind=chip.kind).total_bytes
+        for mode, every, modules in ways:
+            tried, recipe = replace(job.layout, micro_batch=size, recompute=mode, recompute_every=every), recipes[modules]
+            needs = step_memory(job.model, recipe, tried, table=tables[modules], device_kind=chip.kind).total_bytes
             if band.probability_at_most(float(needs), chip.hbm_bytes) >= RUNS_WITH:
-                return replace(job, layout=tried)
+                return replace(job, layout=tried, recipe=recipe)
     return job
+
+
+def _recomputes(job: TrainJob) -> list[tuple[int, int, tuple[str, ...]]]:
+    """Ways to recompute, from least to most: the mode, of every how many blocks, and modules."""
+    plain = [(mode, every, ()) for mode, every in MODES if mode >= int(job.layout.recompute)]
+    if not job.recipe.stack.name.startswith(OF_MEGATRON) or not job.model.has_experts:
+        return plain
+    latent = any(i.latent_dim for stack in job.model.stacks for i in stack.items if isinstance(i, Attend))
+    added = [modules for modules in MODULES if latent or "mla_up_proj" not in modules]
+    sets = [tuple(chain(*added[: n + 1])) for n in range(len(added))]
+    return [plain[0], *((1, 1, modules) for modules in sets), *(way for way in plain[1:] if way[0] > 1)]
 
 
 def absent_inputs(row: Row, job: TrainJob) -> set[str]:

@@ -200,6 +200,8 @@ class TrainingStack(Software):
     # tuned kernels for AMD's devices
     fused_experts: bool = False  # gated experts whose products are one fused kernel have their activation in it; such
     # steps are recorded as one CUDA graph, and experts' messages run beside the passes of another micro-batch
+    pairs_network: bool = False  # experts' messages between nodes run beside the passes of another micro-batch, where
+    # stages have several chunks
     cast_passes: float = _by_fit(
         "Passes over operands and results of a product in low precision, to cast and transpose them."
     )

@@ -25,6 +25,8 @@ PULL = 0.02  # weight of a squared distance from the prior, in spreads, against 
 SHARED_SPREAD = 0.2  # of a logarithm: how far a group's errors stray together freely
 STEP = 0.02  # of a logarithm, for derivatives
 REACHES = (0.7, 0.25, 0.08)  # of a step, until it helps
+SINGLE_REACH = 0.25  # of a step by one constant alone
+SHORTER = (1.0, 0.35, 0.1)  # of the step that a constant alone would take, until it helps
 
 
 class FitModel(ABC):
@@ -43,6 +45,11 @@ class FitModel(ABC):
     @abstractmethod
     def only(self, members: Sequence[int]) -> FitModel:
         """The model of a subset of the figures."""
+
+    def moved_errors(self, errors: Array, point: Array, index: int) -> Array:
+        """The errors at `point`, of which one constant, that at `index`, has moved since they were `errors`."""
+        del errors, index
+        return self.errors(point)
 
     def values(self, point: Array) -> Values:
         """The constants' values at `point`."""
@@ -200,7 +207,10 @@ class Fit:
 def fit(
     model: FitModel, start: Array, rounds: int, least_gain: float = 1e-3, tell: Callable[[str], None] = lambda _: None
 ) -> Fit:
-    """Gauss-Newton steps from `start` that shrink until they help, until one gains under `least_gain` of the loss."""
+    """Gauss-Newton steps from `start` that shrink until they help, until one gains under `least_gain` of the loss.
+
+    Where none helps, as at the kinks of a maximum, constants move one by one.
+    """
     point, slopes, shared = start, model.slopes(start), model.shared_errors()
     for turn in range(rounds):
         here = model.errors(point)
@@ -211,12 +221,35 @@ def fit(
             if after < before:
                 break
         else:
-            break
+            new, after = _moved_one_by_one(model, point, here, slopes, shared)
+            if not after < before:
+                break
         point, slopes = new, model.slopes(new)
         tell(f"  round {turn + 1}: loss {after:.4f}, {error_text(model.errors(point))}")
         if before - after < least_gain * before:
             break
     return Fit(model, point, slopes, model.errors(point))
+
+
+def _moved_one_by_one(
+    model: FitModel, point: Array, errors: Array, slopes: Array, shared: Array
+) -> tuple[Array, float]:
+    """`point` with each constant in turn where the loss is less, as far as it would go alone or less; and that loss."""
+    least = loss(model.constants, errors, model.weights, point, shared)
+    for index, constant in enumerate(model.constants):
+        own = slopes[:, [index]]
+        if not own.any():
+            continue
+        aim = solve([constant], errors, own, model.weights, point[[index]], shared, SINGLE_REACH)[0]
+        for share in SHORTER:
+            new = point.copy()
+            new[index] += share * (aim - point[index])
+            moved = model.moved_errors(errors, new, index)
+            after = loss(model.constants, moved, model.weights, new, shared)
+            if after < least:
+                point, errors, least = new, moved, after
+                break
+    return point, least
 
 
 def error_text(errors: Array) -> str:

@@ -9,6 +9,7 @@ Letters: as in `flopwise.facts.architecture`; on one rank a dimension is what is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import singledispatch
 
 from flopwise.facts.architecture import (
@@ -97,6 +98,16 @@ def is_activation(item: Item) -> bool:
     Source: names of the items (`flopwise.facts.models.blocks`). Assumes: nothing further.
     """
     return isinstance(item, Pointwise) and item.name.endswith("/act")
+
+
+def activates_experts(item: Item) -> bool:
+    """True if an item is the activation function of routed experts. Source and assumptions: `is_activation`."""
+    return is_activation(item) and item.name.startswith("experts/")
+
+
+def has_gated_experts(items: Iterable[Item]) -> bool:
+    """True if routed experts of `items` have a gated activation. Source and assumptions: `is_activation`."""
+    return any(activates_experts(item) and isinstance(item, Pointwise) and item.gated for item in items)
 
 
 def expert_token_share(split: Split) -> Floats:

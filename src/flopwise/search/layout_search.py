@@ -47,7 +47,7 @@ from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import keep_kernels, step_watts
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import checkpoint_bytes, goodput_frac
-from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, as_trained
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, as_multiplied, as_trained
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import (
@@ -338,6 +338,7 @@ def layout_search(
         InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
     """
     model = as_trained(model, recipe)
+    recipe = as_multiplied(model, recipe)
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
     recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.stack.recomputes) or recomputes

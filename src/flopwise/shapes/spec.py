@@ -67,6 +67,7 @@ class ShapeSpec(Spec):
         """
         from flopwise.ops.degrees import check_expert_parallel
         from flopwise.shapes.clocks import TrainingClock
+        from flopwise.training.job import as_multiplied
         from flopwise.training.on_device import recipe_on
 
         tokens = DataSpec(seq=self.seq).seq_len(model)
@@ -75,7 +76,7 @@ class ShapeSpec(Spec):
         check_expert_parallel(model, self.ep or 1)
         batch = self.batch or TRAINED_BATCH
         spec = TrainingSpec(precision=self.precision, stack=self.stack, attention=self.attention)
-        recipe, _ = recipe_on(spec.recipe(tokens, batch, facts), cluster.accelerator)
+        recipe = as_multiplied(model, recipe_on(spec.recipe(tokens, batch, facts), cluster.accelerator)[0])
         fuses = recipe.stack.activations == "fused"  # a stack that fuses less has the same kernels, or more
         compared = (stack for stack in map(facts.stack, COMPARED) if stack.activations == "fused" or not fuses)
         return TrainingClock(

@@ -33,7 +33,16 @@ from flopwise.facts.architecture import PREDICTED_HEAD, Attend, Experts, Item, L
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
-from flopwise.ops.work import expert_token_share, inner_tp, is_activation, item_work, linear_dims, of_experts
+from flopwise.ops.work import (
+    activates_experts,
+    expert_token_share,
+    has_gated_experts,
+    inner_tp,
+    is_activation,
+    item_work,
+    linear_dims,
+    of_experts,
+)
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
@@ -321,7 +330,7 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
     """The kernels of one block at the boost clock, forward and backward, as the forward pass runs them."""
     own = _kernels(items, context)
     if has_fused_experts(items, context.recipe) and not any(isinstance(i, Experts) and i.bias for i in items):
-        own = [(group, trained) for group, trained in own if not all(map(_activates_experts, group))]
+        own = [(group, trained) for group, trained in own if not all(map(activates_experts, group))]
     groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in own]
     timings = iter(_timings([part for _, parts in groups for part in parts], context))
     for group, parts in groups:
@@ -341,17 +350,12 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
 def has_fused_experts(items: Sequence[Item], recipe: Recipe) -> bool:
     """True if the gated experts of a block are fused kernels that hold activation, biases and limits.
 
-    Source: cuDNN frontend documentation, grouped GEMM with GLU and dGLU epilogues; Megatron-Bridge pull request 5620,
-    by which hybrids of state spaces, whose experts have no gate, ran without them in the containers 26.06 and 26.08.
+    Source: cuDNN frontend documentation, grouped GEMM with GLU and dGLU epilogues.
     Assumes: NVIDIA's recipes as published.
     """
     if not recipe.stack.fused_experts or grouped_kernel(recipe.stack, recipe.precision) != "fused":
         return False
-    return any(_activates_experts(item) and isinstance(item, Pointwise) and item.gated for item in items)
-
-
-def _activates_experts(item: Item) -> bool:
-    return is_activation(item) and item.name.startswith("experts/")
+    return has_gated_experts(items)
 
 
 class _KernelPart(NamedTuple):

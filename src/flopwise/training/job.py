@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
+from flopwise.ops.work import has_gated_experts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
 from flopwise.training.stragglers import JITTER_FRAC
 from flopwise.values import dataclass
@@ -49,6 +50,22 @@ def as_trained(model: Model, recipe: Recipe) -> Model:
     return model.with_predictors() if recipe.stack.trains_predictors and recipe.lora is None else model
 
 
+def as_multiplied(model: Model, recipe: Recipe) -> Recipe:
+    """`recipe` with the kernels that the experts of `model` can have, the same object where these are the stack's own.
+
+    Fused grouped products hold a gated activation: experts without a gate are multiplied one by one.
+
+    Source: cuDNN frontend documentation, grouped GEMM with GLU and dGLU epilogues; Megatron-Bridge pull request 5620,
+    by which hybrids of state spaces, whose experts have no gate, ran without them in the containers 26.06 and 26.08.
+    Assumes: all experts of a model are of one kind.
+    """
+    if recipe.stack.grouped_kernel != "fused" or not model.has_experts:
+        return recipe
+    if any(has_gated_experts(stack.items) for stack in model.stacks):
+        return recipe
+    return replace(recipe, stack=replace(recipe.stack, grouped_kernel="split"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
     """The input of an estimate: one layout of a recipe on a cluster; `tokens` of the run, None for a step alone."""
@@ -62,8 +79,9 @@ class TrainJob:
     conditions: Conditions = DEFAULT_CONDITIONS  # of the run
 
     def __post_init__(self) -> None:
-        """Take the model as the stack trains it."""
+        """Take the model as the stack trains it, with the kernels that it has for its experts."""
         object.__setattr__(self, "model", as_trained(self.model, self.recipe))
+        object.__setattr__(self, "recipe", as_multiplied(self.model, self.recipe))
 
     @property
     def micro_batches(self) -> float:

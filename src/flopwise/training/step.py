@@ -100,7 +100,7 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
         parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
     if hides_beside(table, layout.schedule):
         beside = table.stage_beside_s[recompute, degree, inner]
-        parts[ROUTED] = parts[ROUTED] - hidden_beside_s(table, layout.schedule, pipe, beside)
+        parts[ROUTED] = parts[ROUTED] - hidden_beside_s(table, inner, pipe, layout.schedule, beside)
     if recipe.documents is not None:
         each = np.asarray(layout.zero) > 2
         parts[WAITING] = num_micro * stage_s * recipe.documents.waiting_frac(micro, dp, num_micro, each=each)
@@ -211,17 +211,22 @@ def own_paired_frac(pipe: Pipe) -> Floats:
 
 def hides_beside(table: StepTable, schedule: Ints) -> bool:
     """True if messages may hide beside passes of other micro-batches: by the schedule, or the stack."""
-    return table.pairs_passes or any_of(schedule, lambda one: one.pairs)
+    return table.pairs_passes or table.pairs_crossing is not None or any_of(schedule, lambda one: one.pairs)
 
 
-def hidden_beside_s(table: StepTable, schedule: Ints, pipe: Pipe, beside_s: Floats) -> Floats:
+def hidden_beside_s(table: StepTable, inner: Index, pipe: Pipe, schedule: Ints, beside_s: Floats) -> Floats:
     """Seconds a step of messages that hide beside other passes, `beside_s` of each micro-batch that has one beside it.
+
+    `inner` indexes the table's axis.
 
     Source: `paired_frac`, `own_paired_frac`; `BlockTimes.lines`. Assumes: as there.
     """
-    share = paired_frac(schedule, pipe) * (np.asarray(pipe.stages) > 1)
+    staged = np.asarray(pipe.stages) > 1
+    share = paired_frac(schedule, pipe) * staged
     if table.pairs_passes:
         share = np.maximum(share, own_paired_frac(pipe))
+    elif table.pairs_crossing is not None:
+        share = np.maximum(share, own_paired_frac(pipe) * (staged & table.pairs_crossing[inner]))
     return share * pipe.micro_batches * beside_s
 
 
@@ -271,7 +276,7 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
     if hides_beside(table, layout.schedule):
         beside = table.model_beside_s[mode, inner] / pp
         mean[ROUTED] = mean[ROUTED] - hidden_beside_s(
-            table, layout.schedule, Pipe(pp, layout.interleave, num_micro), beside
+            table, inner, Pipe(pp, layout.interleave, num_micro), layout.schedule, beside
         )
     imbalance = np.where(pp > 1, np.maximum(busiest - sum(mean.values()), 0.0), 0.0)
     shown = {name: np.where(pp > 1, mean[name], parts[name]) for name in table.lines}

@@ -91,6 +91,8 @@ class TrainingDevice(Device):
             factors = [self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(name), self.clock()]
             if name != FULL_RATE:
                 factors.append(self.parameter("train_scaled_frac"))
+                if self.rates.value["train_scaled_power"] and self.chip.tdp_w is not None:
+                    factors += [self.parameter("train_scaled_power"), self.datasheet("tdp_w", "W")]
             rate = self.clock_frac * self.boosted.matmul_flops_per_s(dtype)
             self._known[key] = self._achieved_rate(dtype, rate, factors)
         return self._known[key]
@@ -302,11 +304,12 @@ class StepFigures(Ledger):
         """Messages of experts hidden behind passes of other micro-batches; None where none run so."""
         pipe = Pipe(self.pp, int(self.layout.interleave), self.micro_batches)
         each = float(self.table.model_beside_s[self.mode, 0]) / self.pp
-        hidden = number(hidden_beside_s(self.table, self.layout.schedule, pipe, each))
+        hidden = number(hidden_beside_s(self.table, np.array(0), pipe, self.layout.schedule, each))
         if not hidden:
             return None
-        name = schedule_text(int(self.layout.schedule), int(self.layout.interleave))
-        name = self.software.name if self.table.pairs_passes else name
+        by_schedule = any_of(self.layout.schedule, lambda one: one.pairs) and not self.table.pairs_passes
+        scheduled = schedule_text(int(self.layout.schedule), int(self.layout.interleave))
+        name = scheduled if by_schedule else self.software.name
         text = f"messages that {name} overlaps with other passes, less the slowdown of those passes"
         return self.add_time("overlapped with other passes", hidden, text, self.num_micro, setting("stages", self.pp))
 

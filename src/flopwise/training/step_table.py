@@ -20,6 +20,7 @@ from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.weights import frozen_bytes
+from flopwise.ops.work import inner_tp
 from flopwise.training.adapters import adapter_matrices, adapter_parameters, extra_items
 from flopwise.training.blocks import (
     BlockContext,
@@ -99,6 +100,7 @@ class StepTable:
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
     fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
     pairs_passes: bool = False  # experts' messages run beside passes of other micro-batches, whatever the schedule
+    pairs_crossing: NDArray[np.bool_] | None = None  # (n,): those between nodes do so, where stages have several chunks
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
     jitter_frac: float = JITTER_FRAC  # standard deviation of step times between ranks, over their mean
 
@@ -185,8 +187,18 @@ def step_table(
         fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
         lines_by_block=lines, matrices=matrices,
         pairs_passes=any(has_fused_experts(items, recipe) for items, _, _ in block_list(model)),
+        pairs_crossing=_crosses_nodes(shared[0], inner) if recipe.stack.pairs_network and model.has_experts else None,
         **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
     )  # fmt: skip
+
+
+def _crosses_nodes(context: BlockContext, inner: Inner) -> NDArray[np.bool_]:
+    """Whether the ranks that share experts reach beyond the fast links, by inner column.
+
+    Source: Megatron-Core, `parallel_state`: they are neighbours, behind those of one expert.
+    Assumes: a domain holds whole groups where they fit.
+    """
+    return np.asarray(inner.ep * inner_tp(context.split) > context.fabric.domain)
 
 
 class TowerBlock(NamedTuple):
