@@ -29,8 +29,8 @@ LOSSLESS = {
     "train_joules_per_flop": 1e-30, "train_contention": 0.0, "misaligned_frac": 1.0,
     "overlap_loss": 0.0, "overlap_loss.attention": 0.0, "kernel_s": 0.0, "attention_s": 0.0, "attention_block_s": 0.0,
     "attention_tail": 0.0, "wave_tail": 0.0, "wave_tail.scaled": 0.0, "tile_knee": 0.0, "tile_fill_s": 0.0,
-    "train_grouped_frac.split": 1.0, "train_grouped_passes.split": 0.0, "grouped_s": 0.0, "grouped_frac": 1.0,
-    "train_grouped_frac.fused": 1.0, "train_grouped_passes.fused": 0.0, "core_bytes_per_s": 1e30,
+    "train_grouped_frac.split": 1.0, "train_permute_passes.exchange": 0.0, "grouped_s": 0.0, "grouped_frac": 1.0,
+    "train_grouped_frac.fused": 1.0, "train_permute_passes.node": 0.0, "core_bytes_per_s": 1e30,
     "matmul_frac.fp8": 1.0, "train_scaled_frac": 1.0, "train_scaled_power": 0.0, "quantise_kernels": 0.0,
 }  # fmt: skip
 """Calibrated shares as one, calibrated losses as nothing."""

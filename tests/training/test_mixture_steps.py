@@ -233,7 +233,7 @@ def test_messages_between_nodes_run_beside_other_passes_where_stages_have_severa
     128 micro-batches over 2 chunks are 256 passes, of which 2 x 7 + 8 + 1 fill the pipeline; what hides still slows the
     passes beside it by its contention. One chunk a stage, or the experts of one node: nothing hides.
     """
-    b200 = cluster(FACTS.accelerator("B200"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
+    b200 = cluster(FACTS.accelerator("B200"), gpus_per_node=8, network_bytes_per_s_per_gpu=100e9)
     stack, model = FACTS.stack("nemo"), load_model("DeepSeek-V3")
     sent = {}
     for paired, ep, chunks in product((True, False), (8, 32), (1, 2)):
@@ -482,7 +482,7 @@ def test_rows_are_permuted_as_wide_as_they_are_sent() -> None:
     moved = {k.work.name: k for k in kernels if "permute" in k.work.name}
     sides = ("gate_up_proj/permute", "down_proj/unpermute")
     assert set(moved) == {f"experts/{side}{suffix}" for side in sides for suffix in ("", "/grad")}
-    passes = rates.value["train_grouped_passes.ragged"]
+    passes = rates.value["train_permute_passes.ragged"]
     nbytes = passes * 2 * (2 * 4096 * 2) * 4096
     for name, kernel in moved.items():
         assert kernel.forward != name.endswith("/grad")

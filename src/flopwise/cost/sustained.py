@@ -166,6 +166,17 @@ def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
 
+def permuting(software: TrainingStack) -> str:
+    """How rows come into their experts' order: "ragged" as XLA sorts them, else after a plain "exchange" or by "node".
+
+    Source: Megatron-Core, `token_dispatcher.py`: its all-to-all dispatcher permutes before the exchange and sorts chunks
+    after it; flexible ones (DeepEP, HybridEP) permute once. Assumes: other stacks do as the first.
+    """
+    if software.grouped_kernel == "ragged":
+        return "ragged"
+    return "node" if software.node_dispatch else "exchange"
+
+
 def scaled_headroom(rates: Rates) -> float:
     """Rate of 8- and 4-bit products over that on the devices on which they were measured, whose power limits them.
 
@@ -203,7 +214,7 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
         "latent_prefill_frac": flash * min(1.0, latent),
         "grouped_frac": 1.0 if grouped == "masked" else value[f"train_grouped_frac.{grouped}"],
         "grouped_passes": 0.0,
-        PERMUTE_PASSES: 0.0 if grouped == "masked" else value[f"train_grouped_passes.{grouped}"],
+        PERMUTE_PASSES: 0.0 if grouped == "masked" else value[f"train_permute_passes.{permuting(software)}"],
     }
     scan = SCAN_RATE * prod(value[name] for name in ATTENTION["fa2"]) / value[FULL_RATE]
     changed["recurrence_frac"] = min(value["recurrence_frac"], scan)

@@ -338,7 +338,7 @@ def _cpu_parameters(probe: Probe, device: ProbedDevice, figures: _Figures) -> It
         "attention_tail": (0.0, frac, "As wave_tail."),
         "attention_block_s": (0.0, seconds, "Contained in the rate of attention."),
         "train_grouped_frac.split": (1.0, frac, "An expert's product is a small one: tile_fill_s."),
-        "train_grouped_passes.split": (2.0, "passes", "Read and written once on either side: counted."),
+        "train_permute_passes.exchange": (2.0, "passes", "Read and written once on either side: counted."),
         "train_contention": (0.0, frac, "No messages."),
     }
     for dtype, rate in figures.packed.items():

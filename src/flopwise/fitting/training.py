@@ -19,7 +19,7 @@ from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.training import row_job
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.rates import Rates, families, rates
-from flopwise.cost.sustained import ATTENTION, grouped_kernel
+from flopwise.cost.sustained import ATTENTION, grouped_kernel, permuting
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model, Recurrence
 from flopwise.facts.catalog import Facts
@@ -149,6 +149,8 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
             "cast_passes": recipe.precision in LOW_PRECISIONS,
         }  # fmt: skip
         return stack.name in constant.scopes and sends.get(constant.name, True)
+    if constant.name.startswith("train_permute"):
+        return experts and constant.name.endswith(f".{permuting(stack)}")
     if "_grouped_" in constant.name:
         return experts and constant.name.endswith(f".{grouped_kernel(stack, recipe.precision)}")
     if constant.name.startswith("train_attention"):  # a scan's kernels go by flash attention 2
@@ -219,11 +221,12 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         Constant("train_grouped_frac.split", ("any",), 0.9, 0.2, 1.0, 0.2),
         Constant("train_grouped_frac.fused", ("any",), 0.9, 0.2, 1.0, 0.2),
         Constant("train_grouped_frac.ragged", ("any",), 0.8, 0.2, 1.0, 0.3),
-        # Megatron-Core's all-to-all dispatcher permutes tokens, sorts chunks by expert, and pads what is quantised;
-        # HybridEP leaves them in the experts' order, a read and a write; MaxText sorts and gathers
-        Constant("train_grouped_passes.split", ("any",), 4.0, 0.5, 40.0),
-        Constant("train_grouped_passes.fused", ("any",), 2.0, 0.5, 40.0),
-        Constant("train_grouped_passes.ragged", ("any",), 4.0, 0.5, 40.0),
+        # Megatron-Core's all-to-all dispatcher permutes tokens, sorts chunks by expert, and pads what is quantised; after
+        # DeepEP one kernel permutes, and HybridEP leaves them in the experts' order: a read and a write; MaxText sorts
+        # and gathers
+        Constant("train_permute_passes.exchange", ("any",), 4.0, 0.5, 40.0),
+        Constant("train_permute_passes.node", ("any",), 2.0, 0.5, 40.0),
+        Constant("train_permute_passes.ragged", ("any",), 4.0, 0.5, 40.0),
         Constant("train_contention", ("any",), 0.2, 0.01, 1.0),
         stack("pointwise_traffic", fused, 0.8, 0.3, 3.0),
         stack("pointwise_traffic", eager, 0.8, 0.3, 4.0),
