@@ -383,6 +383,8 @@ class Engine(Software):
     intel_experts_s: float = 0.0  # time a layer of experts and step there, besides `experts_s`
     delta_s: float = 0.0  # time a layer and step of a delta rule that is many small operations, besides their bytes
     recurrent_s: float = 0.0  # host time a step of models with recurrent states, for which it does not plan ahead
+    worker_s: float = 0.0  # host time a step to call each of the tensor-parallel processes, one after another
+    worker_sequence_s: float = 0.0  # of it, to serialize each sequence's part of the call
     local: bool  # for one user on one machine
     composed: bool = False  # experts and recurrences are several operations, which the host launches one by one
     triton_experts: bool = False  # its experts run in Triton kernels where the device's maker has none for it
