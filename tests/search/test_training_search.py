@@ -22,7 +22,6 @@ from flopwise.facts.models.config import model_from_config
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
     PARTIAL_MODES,
-    PARTIALS,
     LayoutSearch,
     StepTables,
     TimedLayouts,
@@ -198,7 +197,7 @@ def test_what_is_dropped_is_no_better_than_what_is_kept(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_no_step_is_shorter_than_the_bound_that_rules_meshes_out(case: str) -> None:
     job, node = whole(case), eight("p5.48xlarge")
-    table = StepTables().table(job, node.cluster).with_partials(job.model, PARTIALS)
+    table = StepTables().table(job, node.cluster)
     for family in job.space.families:
         bound = floor_s(table, job.space, family, family.recomputes)
         assert (steps_s(table, job.space, family).min(axis=(0, 1)) >= bound * (1 - 1e-9)).all()

@@ -79,7 +79,7 @@ FEW = 1024
 CALL_CANDIDATES = 10_000
 """Candidates whose steps take as long as what the calls of a step's formulas cost, however few candidates there are."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
-"""What a step table of a search has beside recompute of all blocks."""
+"""What step tables of a search have beside recompute of all blocks."""
 PARTIAL_MODES = tuple(range(FULL + 1, FULL + 1 + len(PARTIALS)))
 """Their places among the modes of a step table."""
 TIE = 1.03
@@ -252,7 +252,7 @@ class StepTables:
             self.kernels |= device_kernels(model, recipe, waiting, space.inner)
         table = step_table(
             model, recipe, built.rates, built.fabric, space.inner, space.degrees, kernels=self.kernels.get(device),
-            like=self.first,
+            like=self.first, partials=PARTIALS,
         )  # fmt: skip
         self.kernels[device], self.first = table.kernels, self.first or table
         keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
@@ -477,8 +477,11 @@ class _NodeSearch:
         """Of each piece the meshes that have a choice that fits and might be the fastest, as those before are timed.
 
         A step takes at least `floor_s`. Where full recompute fits, that of some blocks may. Pieces of one list are
-        timed at once.
+        timed at once. All are, where they are so few that bounds would take longer than they save.
         """
+        if _num_candidates(pieces) <= CALL_CANDIDATES:
+            yield [*pieces]
+            return
         floors = [self.piece_floor_s(table, family, piece) for family, _, piece in pieces]
         self.time_likeliest(table, pieces, floors)
 
@@ -624,7 +627,7 @@ def timed_layouts(
         table = replace(after.table, moved_bytes=search.moved_bytes)
     pieces = [*going.pieces(unless)]
     if pieces:
-        table = (table or tables.table(search, node.cluster)).with_partials(search.model, PARTIALS)
+        table = table or tables.table(search, node.cluster)
         going.start(after)
         for some in ([piece] for piece in pieces) if every else going.beatable(table, pieces):
             going.time(table, some, every=every)
