@@ -330,28 +330,16 @@ def _block_sums(
 
     Source: sums over blocks. Assumes: `first` of a `Partial` comes with a single pipeline degree.
     """
-    summed = lines.shape[2] - BESIDE
-
-    def counts_of(some: Partial | None) -> NDArray[np.float64]:
-        kinds = stage_layer_counts(stack.order, len(stack.kinds), int(degrees[0]), sizes, some, stack.output_heads)
-        return np.concatenate([[1.0], kinds.sum(axis=0), [1.0]])
-
-    def stages_of(some: Partial | None) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        return stage_weights(stack.order, len(stack.kinds), tuple(degrees.tolist()), sizes, some, stack.output_heads)
-
-    heaviest_stage = _heaviest_parts(*stages_of(None), lines[:, :, :-1], summed)
-    model = np.tensordot(counts_of(None), lines, 1)
-    if partials:  # each has stages of its own, of the same blocks
-        blocks = np.concatenate([lines[:-1, 0], lines[1:-1, 2], lines[-1:, 0]])[:, None]
-        weights, starts = zip(*map(stages_of, partials), strict=True)
-        offsets = np.cumsum([0, *map(len, weights[:-1])])[:, None]
-        parts = _heaviest_parts(
-            np.concatenate(weights), (np.stack(starts) + offsets).ravel(), blocks[:, :, :-1], summed
-        )
-        parts = parts.reshape(len(parts), len(partials), len(degrees), -1)
-        heaviest_stage = np.concatenate([heaviest_stage, parts], axis=1)
-        counts = np.stack([counts_of(some) for some in partials])
-        model = np.concatenate([model, np.tensordot(counts, blocks[:, 0], 1)])
+    kinds, stages, whole = len(stack.kinds), [], []
+    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=kinds), [1.0]])
+    partly = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]]) if partials else lines
+    for some in (None, *partials):
+        blocks = lines if some is None else partly
+        weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some, stack.output_heads)
+        stages.append(_heaviest_parts(weights, starts, blocks[:, :, :-1], lines.shape[2] - BESIDE))
+        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some, stack.output_heads).sum(axis=0)
+        whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
+    heaviest_stage, model = np.concatenate(stages, axis=1), np.concatenate(whole)
     stage_s, model_s = heaviest_stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
     return {
         "stage_parts": heaviest_stage[:-2],
@@ -364,7 +352,7 @@ def _block_sums(
         "weight_s": model[0, -3],
         "model_beside_s": model[:, -2],
         "again_flops": model[:, -1],
-        "forward_flops": np.tensordot(counts_of(None), _rows(kernels, "forward_flops"), 1),
+        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
     }
 
 
