@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,10 +17,10 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.shapes import Split
-from flopwise.training.estimate import estimate, single_table
+from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import layer_activation_bytes
-from flopwise.training.layout import Layout
+from flopwise.training.layout import Inner, Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.stages import Partial, even_layers, recomputed_layers, stage_layer_counts
 from flopwise.training.step_table import step_table
@@ -192,14 +193,18 @@ def test_layouts_that_cannot_be(layout: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "DeepSeek-V2-Lite"])
-def test_a_table_that_is_given_modes_is_one_that_had_them_from_the_start(name: str) -> None:
-    table, asked = single_table(job(name, tp=2, pp=3)), job(name)
-    some = (Partial(every=2), Partial(every=3))
-    given = table.with_partials(asked.model, some)
-    whole = step_table(
-        asked.model, RECIPE, H100.rates, H100.fabric, table.inner, table.degrees, kernels=table.kernels, partials=some
-    )
-    assert given.with_partials(asked.model, some) is given
-    for field in ("stage_parts", "stage_s", "rest_s", "stage_weight_s", "stage_beside_s", "model_parts", "model_s",
-                  "weight_s", "model_beside_s", "again_flops", "forward_flops"):  # fmt: skip
-        assert np.array_equal(getattr(given, field), getattr(whole, field)), field
+def test_a_table_has_for_each_degree_and_mode_what_a_table_of_these_alone_has(name: str) -> None:
+    asked, some = job(name), (Partial(every=2), Partial(every=3))
+    inner = Inner(*(np.array(column) for column in ([1, 2, 2], [1, 1, 2], [1, 1, 1], [1, 2, 1])))
+    table = partial(step_table, asked.model, RECIPE, H100.rates, H100.fabric, inner)
+    whole = table(np.array([1, 3, 9]), partials=some)
+    for d, degree in enumerate(whole.degrees):
+        for mode, alone in enumerate(some, start=3):
+            one = table(np.array([degree]), partials=(alone,))
+            assert one.stage_parts[:, 3, 0] == pytest.approx(whole.stage_parts[:, mode, d], rel=1e-12)
+            assert one.model_parts[3] == pytest.approx(whole.model_parts[mode], rel=1e-12)
+            for field in ("stage_s", "rest_s", "stage_weight_s", "stage_beside_s"):
+                found = getattr(whole, field)[mode, d]
+                assert getattr(one, field)[3, 0] == pytest.approx(found, rel=1e-12), field
+            for field in ("model_s", "model_beside_s", "again_flops"):
+                assert getattr(one, field)[3] == pytest.approx(getattr(whole, field)[mode], rel=1e-12), field

@@ -40,6 +40,7 @@ from flopwise.search.space import (
     Pipelines,
     Space,
     divisors,
+    joined_family,
     layouts,
     powers_of_two,
 )
@@ -75,8 +76,10 @@ BLOCK_CELLS = 2**14
 """Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
 FEW = 1024
 """Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
+CALL_CANDIDATES = 10_000
+"""Candidates whose steps take as long as what the calls of a step's formulas cost, however few candidates there are."""
 PARTIALS = tuple(Partial(every=n) for n in EVERY)
-"""What a step table of a search has beside recompute of all blocks."""
+"""What step tables of a search have beside recompute of all blocks."""
 PARTIAL_MODES = tuple(range(FULL + 1, FULL + 1 + len(PARTIALS)))
 """Their places among the modes of a step table."""
 TIE = 1.03
@@ -249,7 +252,7 @@ class StepTables:
             self.kernels |= device_kernels(model, recipe, waiting, space.inner)
         table = step_table(
             model, recipe, built.rates, built.fabric, space.inner, space.degrees, kernels=self.kernels.get(device),
-            like=self.first,
+            like=self.first, partials=PARTIALS,
         )  # fmt: skip
         self.kernels[device], self.first = table.kernels, self.first or table
         keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
@@ -471,17 +474,27 @@ class _NodeSearch:
             simple = kinds <= most
             np.minimum.at(self.least_s[:, most], gpus[simple], step_s[simple])
 
-    def beatable(self, table: StepTable, pieces: Sequence[FamilyPiece]) -> Iterator[FamilyPiece]:
+    def beatable(self, table: StepTable, pieces: Sequence[FamilyPiece]) -> Iterator[list[FamilyPiece]]:
         """Of each piece the meshes that have a choice that fits and might be the fastest, as those before are timed.
 
-        A step takes at least `floor_s`. Where full recompute fits, that of some blocks may.
+        A step takes at least `floor_s`. Where full recompute fits, that of some blocks may. Pieces of one list are
+        timed at once. All are, where they are so few that bounds would take longer than they save.
         """
+        if _num_candidates(pieces) <= CALL_CANDIDATES:
+            yield [*pieces]
+            return
         floors = [self.piece_floor_s(table, family, piece) for family, _, piece in pieces]
         self.time_likeliest(table, pieces, floors)
-        for (family, start, piece), least_s in zip(pieces, floors, strict=True):
-            open_ = np.flatnonzero(least_s < self.to_beat_s(family.num_gpus[piece.meshes], piece.kinds))
-            if open_.size:
-                yield family, start, piece.take(open_)
+
+        def open_part(number: int) -> FamilyPiece:
+            family, start, piece = pieces[number]
+            to_beat_s = self.to_beat_s(family.num_gpus[piece.meshes], piece.kinds)
+            return family, start, piece.take(np.flatnonzero(floors[number] < to_beat_s))
+
+        for group in _timed_together([open_part(number) for number in range(len(pieces))]):
+            some = [part for part in map(open_part, group) if part[2].meshes.size]
+            if some:
+                yield some
 
     def piece_floor_s(self, table: StepTable, family: Family, piece: Piece) -> Floats:
         """The least seconds of a step on each mesh of a piece of `family`, of the modes of recompute that fit."""
@@ -512,31 +525,41 @@ class _NodeSearch:
         step_s = np.asarray(ROUNDING * whole_step_s(table, inner, degree, layout))
         self.add_least(np.asarray(layout.num_gpus), kinds_in(layout), step_s)
 
-    def time(self, table: StepTable, family: Family, start: int, piece: Piece, *, every: bool) -> None:
-        """Add what is fastest on each mesh of a piece, or everything that fits."""
-        meshes = family.take(piece.meshes)
-        whole_s = steps_s(table, self.search.space, meshes)
-        self.timed += whole_s.size
-        shape = (family.choices, meshes.meshes)
-        step = np.where(piece.fits, whole_s, np.inf).reshape(shape)
+    def time(self, table: StepTable, pieces: Sequence[FamilyPiece], *, every: bool) -> None:
+        """Add what is fastest on each mesh of some pieces, or everything that fits; all are timed at once."""
+        joined, places = joined_family([family.take(piece.meshes) for family, _, piece in pieces])
+        whole_s = steps_s(table, self.search.space, joined)
+        shape, modes = (joined.choices, joined.meshes), len(joined.recomputes)
+        nbytes, first_row = np.full(shape, np.inf), np.empty((len(pieces), joined.choices), dtype=np.intp)
+        of_mesh = np.repeat(np.arange(len(pieces)), [piece.meshes.size for _, _, piece in pieces])
+        end = 0
+        for (family, start, piece), first, own in zip(pieces, first_row, places, strict=True):
+            here = slice(end, end := end + piece.meshes.size)
+            nbytes[own, here] = np.where(piece.fits, piece.nbytes, np.inf).reshape(family.choices, -1)
+            first[own] = np.arange(family.choices) * family.meshes + start
+            self.timed += piece.fits.size
+        meshes = np.concatenate([piece.meshes for _, _, piece in pieces])
+        kinds = np.concatenate([piece.kinds for _, _, piece in pieces])
+        fits = np.isfinite(nbytes)
+        step = np.where(fits, whole_s.reshape(shape), np.inf)
         best = step.argmin(axis=0)
-        choice, mesh = np.nonzero(np.isfinite(step)) if every else (best, np.arange(best.size))
+        choice, mesh = np.nonzero(fits) if every else (best, np.arange(best.size))
         self.parts.append(
             Rows(
-                choice * family.meshes + piece.meshes[mesh] + start, step[choice, mesh], meshes.num_gpus[mesh],
-                piece.nbytes.reshape(shape)[choice, mesh], piece.kinds[mesh],
+                first_row[of_mesh[mesh], choice] + meshes[mesh], step[choice, mesh], joined.num_gpus[mesh],
+                nbytes[choice, mesh], kinds[mesh],
             )
         )  # fmt: skip
         self.add_least(self.parts[-1].num_gpus, self.parts[-1].kinds, self.parts[-1].step_s)
-        if self.recomputes_some(family):
-            by_mode = (-1, len(MODES), meshes.meshes)
-            fits, none_s = piece.fits.reshape(by_mode), whole_s.reshape(by_mode)[:, 0]
+        if self.recomputes_some(joined):
+            by_mode = (-1, modes, joined.meshes)
+            fits, none_s = fits.reshape(by_mode), whole_s.reshape(by_mode)[:, 0]
             maybe = fits[:, FULL] & ~fits[:, 0]
             if not every:
                 maybe &= none_s < step[best, mesh]
             turn, mesh = np.nonzero(maybe)
-            rows = (turn * len(MODES) + FULL) * family.meshes + piece.meshes[mesh] + start
-            self.undecided.append((rows, none_s[maybe], meshes.num_gpus[mesh], piece.kinds[mesh]))
+            rows = first_row[of_mesh[mesh], turn * modes + FULL] + meshes[mesh]
+            self.undecided.append((rows, none_s[maybe], joined.num_gpus[mesh], kinds[mesh]))
 
     def undecided_rows(self, *, every: bool) -> Index:
         """Rows of full recompute that might be better with some blocks: their steps without any beat the fastest."""
@@ -605,10 +628,10 @@ def timed_layouts(
         table = replace(after.table, moved_bytes=search.moved_bytes)
     pieces = [*going.pieces(unless)]
     if pieces:
-        table = (table or tables.table(search, node.cluster)).with_partials(search.model, PARTIALS)
+        table = table or tables.table(search, node.cluster)
         going.start(after)
-        for family, start, piece in pieces if every else going.beatable(table, pieces):
-            going.time(table, family, start, piece, every=every)
+        for some in ([piece] for piece in pieces) if every else going.beatable(table, pieces):
+            going.time(table, some, every=every)
         going.recompute_partly(table, going.undecided_rows(every=every), every=every)
     best = going.rows(every=every)
     kept = goodput_frac(best.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
@@ -620,6 +643,38 @@ def timed_layouts(
         timed=going.timed, fitting=going.fitting,
         smallest_bytes=float(reported_bytes(going.smallest, software, kind)) if going.smallest < np.inf else 0.0,
     )  # fmt: skip
+
+
+def _timed_together(pieces: Sequence[FamilyPiece]) -> list[list[int]]:
+    """The pieces that have meshes, by number, in groups that are timed at once.
+
+    The choices that a piece does not have are evaluated for it, too: in the group that this costs least in, or in one
+    of its own where that costs more than `CALL_CANDIDATES`.
+    """
+    groups: list[list[int]] = []
+    for number, part in enumerate(pieces):
+        if not part[2].meshes.size:
+            continue
+
+        def added(group: list[int], part: FamilyPiece = part) -> float:
+            """Candidates that are evaluated beside those of a group and of the piece if they are timed at once."""
+            before = [pieces[other] for other in group]
+            together = _num_candidates([*before, part])
+            return together - _num_candidates(before) - _num_candidates([part]) if together <= CHUNK else np.inf
+
+        best = min(groups, key=added, default=[])
+        if best and added(best) <= CALL_CANDIDATES:
+            best.append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+def _num_candidates(pieces: Sequence[FamilyPiece]) -> int:
+    """Number of candidates on the meshes of some pieces if each has the choices of all."""
+    zeros = {zero for family, _, _ in pieces for zero in family.zeros}
+    turns = {turn for family, _, _ in pieces for turn in family.turns}
+    return len(zeros) * len(turns) * len(pieces[0][0].recomputes) * sum(piece.meshes.size for _, _, piece in pieces)
 
 
 def _least_per_count(gpus: NDArray[Any], value: Floats) -> Index:

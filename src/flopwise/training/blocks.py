@@ -7,8 +7,9 @@ gathers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, PERMUTE_PASSES, grouped_kernel
 from flopwise.facts.architecture import PREDICTED_HEAD, Attend, Experts, Item, Linear, Norm, Pointwise
 from flopwise.ops.backward import adapter_items, backward_works
+from flopwise.ops.columns import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
 from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.work import (
@@ -119,6 +121,10 @@ class Kernels:
                 return named
         assert selective == "full"
         return forward
+
+
+SUMMED = tuple(f.name for f in fields(Kernels) if f.name != "clock_frac")
+"""Fields of `Kernels` that are sums over a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +241,25 @@ class BlockContext:
         """Formats of kernels that multiply nothing: activations and what stands for a cache are as wide."""
         return Elements(act_bytes=self.act_bytes, kv_bytes=self.act_bytes)
 
+    def beside_experts(self) -> tuple[BlockContext, NDArray[np.intp] | None]:
+        """The combinations that differ in more than experts' ranks, and the place of each among them; None: its own."""
+        split, shape = self.split, self.shape
+        ep = np.asarray(split.ep)
+        if ep.ndim != 1 or (ep == ep[0]).all():
+            return self, None
+        given = (split.tp, split.cp, shape.batch, shape.query, shape.context, shape.encoder, ep)
+        columns = np.broadcast_arrays(*given)[:-1]
+        order = np.lexsort(columns)
+        first, run = runs(*(column[order] for column in columns))
+        place = np.empty_like(order)
+        place[order] = run
+        tp, cp, batch, query, context, encoder = (column[order[first]] for column in columns)
+        few = replace(
+            self, shape=replace(shape, batch=batch, query=query, context=context, encoder=encoder),
+            split=replace(split, tp=tp, cp=cp, ep=1, expert_tp=None, expert_load=1.0),
+        )  # fmt: skip
+        return few, place
+
 
 class BoostedKernels(NamedTuple):
     """Kernels of a block at the boost clock of the device's cores, and what of their seconds that clock sets."""
@@ -245,12 +270,19 @@ class BoostedKernels(NamedTuple):
 
     def plus(self, times: int, other: BoostedKernels) -> BoostedKernels:
         """These and `other` so many times."""
-        names = [f.name for f in fields(Kernels) if f.name != "clock_frac"]
         whole, clocked = (
-            Kernels(**{n: getattr(one, n) + times * getattr(more, n) for n in names})
+            Kernels(**{n: getattr(one, n) + times * getattr(more, n) for n in SUMMED})
             for one, more in ((self.whole, other.whole), (self.clocked, other.clocked))
         )
         return BoostedKernels(whole, clocked, self.forward_peak_s + times * other.forward_peak_s)
+
+    def take(self, places: NDArray[np.intp]) -> BoostedKernels:
+        """Those of the combinations at `places`."""
+        whole, clocked = (
+            Kernels(**{n: np.asarray(getattr(one, n))[..., places] for n in SUMMED})
+            for one in (self.whole, self.clocked)
+        )
+        return BoostedKernels(whole, clocked, np.asarray(self.forward_peak_s)[..., places])
 
     def at(self, clock: Floats) -> Kernels:
         """The kernels at a share of the boost clock.
@@ -268,12 +300,25 @@ def block_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: bo
     Source: sum over its operations (`flopwise.cost.kernels`).
     Assumes: operations run one after the other on one stream; weights are cold.
     """
-    split, devices = context.split, context.rates.num_sms
-    zero = np.zeros(np.broadcast(devices, context.shape.batch, split.tp, split.cp, split.ep).shape)
-    names = [f.name for f in fields(Kernels) if f.name != "clock_frac"]
-    total, clocked = ({name: zero.copy() for name in names} for _ in range(2))
+    groups, (few, place) = _kernels(items, context), context.beside_experts()
+    spread = [each for each in groups if any(map(_is_spread, each[0]))]
+    others = [each for each in groups if not any(map(_is_spread, each[0]))]
+    kernels = chain(_kernels_of(others, few, in_layers), loss_kernels(items, few, in_layers=in_layers))
+    total = _summed_kernels(kernels, few)
+    if place is not None:
+        total = total.take(place)
+    if not spread:
+        return total
+    return total.plus(1, _summed_kernels(_kernels_of(spread, context, in_layers), context))
+
+
+def _summed_kernels(kernels: Iterable[BlockKernel], context: BlockContext) -> BoostedKernels:
+    """The sums over some kernels of a block."""
+    split, shape = context.split, context.shape
+    zero = np.zeros(np.broadcast(context.rates.num_sms, shape.batch, split.tp, split.cp, split.ep).shape)
+    total, clocked = ({name: zero.copy() for name in SUMMED} for _ in range(2))
     forward_peak_s = zero.copy()
-    for kernel in kernels_of(items, context, in_layers=in_layers):
+    for kernel in kernels:
         work = kernel.work
         for floor in ("memory_s", "peak_s", "traffic_s"):
             total[floor] += getattr(kernel, floor)
@@ -328,9 +373,12 @@ def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
 
 def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool) -> Iterator[BlockKernel]:
     """The kernels of one block at the boost clock, forward and backward, as the forward pass runs them."""
-    own = _kernels(items, context)
-    if has_fused_experts(items, context.recipe) and not any(isinstance(i, Experts) and i.bias for i in items):
-        own = [(group, trained) for group, trained in own if not all(map(activates_experts, group))]
+    yield from _kernels_of(_kernels(items, context), context, in_layers)
+    yield from loss_kernels(items, context, in_layers=in_layers)
+
+
+def _kernels_of(own: Sequence[tuple[Group, bool]], context: BlockContext, in_layers: bool) -> Iterator[BlockKernel]:
+    """`kernels_of` some of the groups of a block, without its loss."""
     groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in own]
     timings = iter(_timings([part for _, parts in groups for part in parts], context))
     for group, parts in groups:
@@ -344,7 +392,6 @@ def kernels_of(items: Sequence[Item], context: BlockContext, *, in_layers: bool)
             yield kernel
         yield from expert_kernels(group, context)
         yield from routing_kernels(group, context)
-    yield from loss_kernels(items, context, in_layers=in_layers)
 
 
 def has_fused_experts(items: Sequence[Item], recipe: Recipe) -> bool:
@@ -356,6 +403,11 @@ def has_fused_experts(items: Sequence[Item], recipe: Recipe) -> bool:
     if not recipe.stack.fused_experts or grouped_kernel(recipe.stack, recipe.precision) != "fused":
         return False
     return has_gated_experts(items)
+
+
+def _is_spread(item: Item) -> bool:
+    """True if an item's work depends on how experts are spread over ranks."""
+    return isinstance(item, Experts) or (isinstance(item, Pointwise) and bool(item.per_expert))
 
 
 class _KernelPart(NamedTuple):
@@ -528,6 +580,8 @@ def _kernels(items: Sequence[Item], context: BlockContext) -> list[tuple[Group, 
     """Items that run as one kernel, and the trained ones; adapters follow the projections that carry them."""
     recipe = context.recipe
     groups = fused_groups(items) if context.fuses else single_groups(items)
+    if has_fused_experts(items, recipe) and not any(isinstance(i, Experts) and i.bias for i in items):
+        groups = [group for group in groups if not all(map(activates_experts, group))]
     if recipe.lora is None:
         return [(group, all(context.block.trains(item) for item in group)) for group in groups]
     carriers = {id(item) for item in adapted_products(items, recipe.lora)}

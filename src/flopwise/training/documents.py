@@ -81,7 +81,8 @@ class Documents:
         upto = below ** values.astype(np.float64)[:, None]
         shares = np.diff(upto, axis=1, prepend=0.0)
         lengths = np.array(self.lengths)
-        return (shares @ lengths)[back], (shares @ lengths**2)[back]
+        mean, square = ((shares * each).sum(axis=1) for each in (lengths, lengths**2))  # row by row, as BLAS is not
+        return mean[back], square[back]
 
     def waiting_frac(self, micro_batch: Ints, replicas: Ints, num_micro: Floats, *, each: Ints) -> Floats:
         """Share by which the replica with the longest documents takes longer than the mean; broadcasts.

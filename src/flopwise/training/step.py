@@ -7,7 +7,8 @@ one entry: the same formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,10 @@ FRESH_MEMORY = "fresh_memory"
 """The line of tensors that the system hands out page by page; there only where a CPU is the device."""
 WAITING = "waiting_for_lengths"
 """The line of what padded replicas wait for the one with the longest documents; there only where lengths are given."""
+_OF_TURNS = (ROUTED, "pipeline_p2p", "pipeline_bubble")
+"""Lines that depend on the schedule of a pipeline and its chunks."""
+_OF_SHARDS = ("optimizer", NEWTON_SCHULZ, "data_parallel", "offload", WAITING)
+"""Lines that depend on what is sharded."""
 
 
 def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
@@ -67,11 +72,12 @@ def whole_step_s(table: StepTable, inner: Index, degree: Index, layout: Layout) 
 
 
 def _sum_s(lines: dict[str, Floats]) -> Floats:
-    """The sum of all lines; what holds for many candidates is added up before it is spread over them."""
-    first, *others = sorted(lines.values(), key=np.size)
-    for line in others:
-        first = first + line
-    return first
+    """The sum of all lines, in one order whatever the shapes: what holds for many candidates is added up first."""
+    of_turns = [lines[name] for name in _OF_TURNS if name in lines]
+    of_shards = [lines[name] for name in _OF_SHARDS if name in lines]
+    of_passes = [line for name, line in lines.items() if name not in _OF_TURNS and name not in _OF_SHARDS]
+    total, *others = (reduce(add, group) for group in (of_passes, of_turns, of_shards) if group)
+    return reduce(add, others, total)
 
 
 def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:

@@ -96,7 +96,6 @@ class StepTable:
     stages: tuple[NDArray[np.float64], NDArray[np.intp]]  # as `stage_weights`
     partials: tuple[Partial, ...]  # what the modes after the first three are
     kernels: DeviceKernels  # of every block; for a table of other links
-    lines_by_block: NDArray[np.float64]  # (blocks, 3, parts + 3, n): what the stages are summed from
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
     fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
     pairs_passes: bool = False  # experts' messages run beside passes of other micro-batches, whatever the schedule
@@ -120,19 +119,6 @@ class StepTable:
     def software(self) -> TrainingStack:
         """The training stack of the recipe."""
         return self.recipe.stack
-
-    def with_partials(self, model: Model, partials: tuple[Partial, ...]) -> StepTable:
-        """The table extended by modes of partial recompute; stages are as even as the layers allow."""
-        if self.partials == partials:
-            return self
-        stack = split_model(model, self.recipe.frozen).model.stacks[0]
-        added = _mode_sums(stack, self.degrees, (), partials, self.lines_by_block)
-        del added["weight_s"]  # the same whatever is computed again
-        parts = np.concatenate([self.stage_parts[:, :RECOMPUTE_MODES], added.pop("stage_parts")], axis=1)
-        sums: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name)[:RECOMPUTE_MODES], each]) for name, each in added.items()
-        }
-        return replace(self, partials=partials, stage_parts=parts, **sums)
 
 
 def step_table(
@@ -185,7 +171,7 @@ def step_table(
         dense_params=dense, expert_params=expert, frozen_bytes=still,
         wire_s=_rows(loaded[-1], "wire_s"), stages=(weights, starts), kernels=kernels, partials=partials,
         fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
-        lines_by_block=lines, matrices=matrices,
+        matrices=matrices,
         pairs_passes=any(has_fused_experts(items, recipe) for items, _, _ in block_list(model)),
         pairs_crossing=_crosses_nodes(shared[0], inner) if recipe.stack.pairs_network and model.has_experts else None,
         **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
@@ -351,37 +337,16 @@ def _block_sums(
 ) -> dict[str, Any]:
     """Sums over the blocks of the heaviest stage and of all: seconds and operations of one micro-batch.
 
-    `lines`: those of every block, (blocks, 3, parts + 3, n). Modes are none, selective and full, then `partials`.
-
-    Source: sums over blocks. Assumes: as `_mode_sums`.
-    """
-    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
-    return {
-        **_mode_sums(stack, degrees, sizes, (None, *partials), lines),
-        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
-    }
-
-
-def _mode_sums(
-    stack: Stack,
-    degrees: NDArray[np.int64],
-    sizes: tuple[int, ...],
-    modes: Sequence[Partial | None],
-    lines: NDArray[np.float64],
-) -> dict[str, Any]:
-    """The sums of `_block_sums` that recompute changes, by mode; None: the modes none, selective and full.
-
-    A `Partial` is full recompute of some layers, while others, and what stands before and after the layers, keep
-    everything.
+    `lines`: those of every block, (blocks, 3, parts + 3, n). Modes are none, selective and full, then `partials`: full
+    recompute of some layers, while others, and what stands before and after the layers, keep everything.
 
     Source: sums over blocks. Assumes: `first` of a `Partial` comes with a single pipeline degree.
     """
-    kinds = len(stack.kinds)
-    stages, whole = [], []
-    for some in modes:
-        blocks = lines
-        if some is not None:
-            blocks = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
+    kinds, stages, whole = len(stack.kinds), [], []
+    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=kinds), [1.0]])
+    partly = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]]) if partials else lines
+    for some in (None, *partials):
+        blocks = lines if some is None else partly
         weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some, stack.output_heads)
         stages.append(_heaviest_parts(weights, starts, blocks[:, :, :-1], lines.shape[2] - BESIDE))
         counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some, stack.output_heads).sum(axis=0)
@@ -399,6 +364,7 @@ def _mode_sums(
         "weight_s": model[0, -3],
         "model_beside_s": model[:, -2],
         "again_flops": model[:, -1],
+        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
     }
 
 
