@@ -460,4 +460,4 @@ def _shortfalls(answer: Plan) -> list[str]:
         over = {TARGET_NAMES.get(name, name): times for name, times in miss.shortfall.items() if times > 1}
         short = [f"{name} {times:,.3g} times its limit" for name, times in over.items()]
         return [f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short) or 'too unsure'}"]
-    return [f"{r.count:,} {r.unit}: {r.reason}" for r in answer.ruled_out[:REASONS]]
+    return [f"{r.count:,} {r.unit}: {r.reason}" for r in answer.decisive[:REASONS]]

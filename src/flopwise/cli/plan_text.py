@@ -474,7 +474,7 @@ def reasons(plan: Plan) -> list[str]:
             if miss.shortfall.get(name, 0) <= 1
         ]
         floors.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
-    return floors + [f"{' '.join(_count_and_unit(r))}: {r.reason}" for r in plan.ruled_out[:5]]
+    return floors + [f"{' '.join(_count_and_unit(r))}: {r.reason}" for r in plan.decisive[:5]]
 
 
 def _count_and_unit(one: Rejection) -> tuple[str, str]:

@@ -322,7 +322,7 @@ def _why_none(
 
 
 def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
-    """The nearest miss with its figures, then what was ruled out."""
+    """The nearest miss with its figures, then what was ruled out, what decides first."""
     reasons = []
     if plan.misses:
         near, least = plan.misses[0], workload.confidence
@@ -332,7 +332,7 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
             f"the nearest is {near.num_instances} x {near.provider} {near.instance} ({near.gpu}), "
             f"{format_seconds(near.seconds)}: {over or odds or 'exceeds a limit'}"
         )
-    return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
+    return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.decisive]
 
 
 # Many searches at once: shared between processes where there are several cores, bounded in work for large fleets

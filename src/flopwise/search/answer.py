@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -139,6 +139,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return None if low is None or high is None else (low, high)
 
 
+Stage = Literal["offers", "formats", "layouts", "memory", "targets"]
+"""What a search looks at, one after the other: what it rejects at a later stage has passed those before."""
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
 class Rejection(msgspec.Struct, frozen=True):
     """Why candidates were rejected, how many of them, and one example; `unit` says what is counted."""
 
@@ -146,6 +151,7 @@ class Rejection(msgspec.Struct, frozen=True):
     count: int
     example: str
     unit: str = "layouts"
+    stage: Stage = "offers"
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
@@ -343,6 +349,11 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         """The percentile of a latency by its target; p95 in a plan of a file that has none."""
         return self.percentiles.get(target, "p95")
 
+    @property
+    def decisive(self) -> list[Rejection]:
+        """What was ruled out, the latest stage first: the reason why nothing is left is that of what came furthest."""
+        return sorted(self.ruled_out, key=lambda row: -STAGES.index(row.stage))
+
     def document(self) -> dict[str, Any]:
         """The plan by key."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
@@ -403,13 +414,16 @@ class RejectionLog:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._rows: dict[tuple[str, str], tuple[int, str]] = {}
+        self._rows: dict[tuple[str, str], Rejection] = {}
 
-    def add(self, reason: str, count: int, example: str = "", *, unit: str = "layouts") -> None:
+    def add(
+        self, reason: str, count: int, example: str = "", *, unit: str = "layouts", stage: Stage = "offers"
+    ) -> None:
         """Count `count` more of `unit` (layouts, offers, machines) for `reason`; the first example stays."""
         if count > 0:
-            before, kept = self._rows.get((reason, unit), (0, ""))
-            self._rows[reason, unit] = (before + int(count), kept or example)
+            row = self._rows.get((reason, unit), Rejection(reason, 0, "", unit, stage))
+            example = row.example or example
+            self._rows[reason, unit] = msgspec.structs.replace(row, count=row.count + int(count), example=example)
 
     def has(self, reason: str, unit: str = "layouts") -> bool:
         """True if anything was counted for `reason`: its example stays."""
@@ -417,8 +431,7 @@ class RejectionLog:
 
     def rows(self) -> list[Rejection]:
         """All reasons, the most frequent first."""
-        ordered = sorted(self._rows.items(), key=lambda item: -item[1][0])
-        return [Rejection(reason, count, example, unit) for (reason, unit), (count, example) in ordered]
+        return sorted(self._rows.values(), key=lambda row: -row.count)
 
 
 Ranked = TypeVar("Ranked")
