@@ -234,6 +234,8 @@ def test_policies_hold_for_what_is_there_too() -> None:
     broken = check(fleet_from(fleet(job, **rules)), catalog())
     assert not broken.holds
     assert [text.split(":")[0] for text in broken.reasons][-1] == "the quota of 2 x g4dn*"
+    assert broken.verdict.endswith("; the fleet as a whole violates a policy: " + broken.reasons[0] + ".")
+    assert "violates" not in answer().verdict
 
 
 def test_a_price_of_ones_own_is_what_is_paid() -> None:
