@@ -98,7 +98,7 @@ class Check(Result, PlainRecord, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Set-ups that meet targets and policies, the bill, its idle share, that of an assessment, a policy violated."""
+        """Set-ups that meet targets and policies, the bill, its idle share, the proposed one, a policy violated."""
         holding = sum(w.holds for w in self.workloads)
         bill = f"{format_usd(self.usd_per_month)} a month"
         idle = self.idle_usd_per_month / self.usd_per_month if self.usd_per_month else 0.0

@@ -11,6 +11,7 @@ from typing import Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
+from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import known_region, names_instance, region_names
 from flopwise.fleet import spec
 from flopwise.fleet.model import FileSource, Platform, ResolvedJob
@@ -19,6 +20,7 @@ from flopwise.fleet.schedules import schedule
 from flopwise.fleet.spec import API, HOSTABLE, OWNED, RUNS, Fleet, Job, Policies
 from flopwise.options import kind_of, provider_name
 from flopwise.search.allowed import DeviceLimits, device_names, vendor_names
+from flopwise.search.nodes import check_custom_price
 from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, read_text
@@ -258,7 +260,7 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
         own_rules = (job.workload.assumed_prices for job in platform.jobs if job.workload is not None)
-        facts = facts.with_custom(_gpu_names(platform))
+        facts = facts.with_custom(name for path, name in _gpu_names(platform) if _is_custom(path, name))
         facts = facts.with_assumed_prices(platform.rules.assumed_prices.union(*own_rules))
         facts = with_own(facts, platform.fleet.own_machines)
         known = _KnownNames(platform, facts, {p.provider.lower(): p.provider for p in hosted})
@@ -273,12 +275,25 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
 
 
-def _gpu_names(platform: Platform) -> Iterator[str]:
-    """Accelerators that the fleet names, as it writes them."""
-    yield from platform.rules.gpus
-    for job in platform.jobs:
-        yield from (*job.spec.constraints.gpus, *(() if job.spec.machines is None else job.spec.machines.gpus))
-    yield from (machine.gpu for machine in platform.fleet.own_machines)
+def _gpu_names(platform: Platform) -> Iterator[tuple[str, str]]:
+    """Accelerators that the fleet names, as it writes them, each with the path of its key."""
+    lists = [("policies.gpus", platform.rules.gpus)]
+    for number, job in enumerate(platform.jobs):
+        lists.append((f"workloads.{number}.constraints.gpus", job.spec.constraints.gpus))
+        if job.spec.machines is not None:
+            lists.append((f"workloads.{number}.machines.gpus", job.spec.machines.gpus))
+    for path, names in lists:
+        yield from ((f"{path}.{number}", name) for number, name in enumerate(names))
+    for number, machine in enumerate(platform.fleet.own_machines):
+        yield f"own_machines.{number}.gpu", machine.gpu
+
+
+def _is_custom(path: str, name: str) -> bool:
+    """True if a name describes a custom device. Raises SpecError: it describes one wrongly."""
+    try:
+        return CustomDevice.of(name) is not None
+    except SpecError as error:
+        raise _with_path(path, error) from None
 
 
 @dataclass(slots=True)
@@ -389,6 +404,10 @@ class _KnownNames:
         ):  # fmt: skip
             for number, name in enumerate(names):
                 check(f"{path}.{key}.{number}", name)
+        try:
+            check_custom_price(limits.gpus, self.facts)
+        except SpecError as error:
+            raise _with_path(f"{path}.gpus", error) from None
 
     def check_provider(self, path: str, name: str, apis: Mapping[str, str]) -> None:
         """One that offers machines, or is an API."""
