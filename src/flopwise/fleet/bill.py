@@ -30,7 +30,15 @@ from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_chance, format_seconds, format_usd
+from flopwise.units import (
+    HOUR_S,
+    HOURS_PER_MONTH,
+    format_bytes,
+    format_chance,
+    format_seconds,
+    format_times,
+    format_usd,
+)
 from flopwise.values import dataclass
 
 IDLE = "idle"
@@ -392,4 +400,4 @@ def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
     if name == "deadline" and workload.deadline_s is not None:
         return f"takes {format_seconds(near.seconds)} of {format_seconds(workload.deadline_s)} ({odds})"
     times = near.shortfall.get(name)
-    return f"misses {name}" + (f" {times:.2g} times" if times else "") + f" ({odds})"
+    return f"misses {name}" + (f" {format_times(times)}" if times else "") + f" ({odds})"

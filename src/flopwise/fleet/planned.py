@@ -41,7 +41,15 @@ from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_chance, format_rate, format_seconds
+from flopwise.units import (
+    HOUR_S,
+    HOURS_PER_MONTH,
+    format_bytes,
+    format_chance,
+    format_rate,
+    format_seconds,
+    format_times,
+)
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
@@ -326,7 +334,9 @@ def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
     reasons = []
     if plan.misses:
         near, least = plan.misses[0], workload.confidence
-        over = ", ".join(f"{name} {times:.2g} times its limit" for name, times in near.shortfall.items() if times > 1)
+        over = ", ".join(
+            f"{name} {format_times(times)} its limit" for name, times in near.shortfall.items() if times > 1
+        )
         odds = ", ".join(f"{format_chance(p)} chance of meeting {name}" for name, p in near.meets.items() if p < least)
         reasons.append(
             f"the nearest is {near.num_instances} x {near.provider} {near.instance} ({near.gpu}), "

@@ -12,7 +12,15 @@ from flopwise.errors import SpecError
 from flopwise.facts.price_coverage import PriceCoverage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
-from flopwise.units import HOUR_S, format_chance, format_change, format_interval, format_seconds, format_usd
+from flopwise.units import (
+    HOUR_S,
+    format_chance,
+    format_change,
+    format_interval,
+    format_seconds,
+    format_times,
+    format_usd,
+)
 from flopwise.values import dataclass
 
 OTHER_GPUS = 3
@@ -330,7 +338,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
         if not self.plans:
             target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
-            far = f", whose {LIMITED.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
+            far = f", whose {LIMITED.get(target, target)} is {format_times(times)} its limit" if times > 1 else ""
             return f"No plan meets every target. The nearest is {machines}{far}."
         runs = self.task in RUNS
         cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"
