@@ -42,3 +42,10 @@ def test_one_thing_has_no_plural() -> None:
 )
 def test_a_change_that_rounds_to_nothing_has_no_minus(ratio: float, digits: int, text: str) -> None:
     assert units.format_change(ratio, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.236, "1.24 times"), (99.94, "99.9 times"), (99.96, "100 times"), (14_312.0, "14,312 times")]
+)
+def test_a_ratio_is_never_a_power_of_ten(ratio: float, text: str) -> None:
+    assert units.format_times(ratio) == text

@@ -316,6 +316,11 @@ def format_multiple(ratio: float) -> str:
     )
 
 
+def format_times(ratio: float) -> str:
+    """A ratio in three digits, whole from a hundred on: `3.24 times`, `14,312 times`."""
+    return f"{ratio:,.0f} times" if ratio >= 99.95 else f"{ratio:.3g} times"
+
+
 def format_chance(probability: float) -> str:
     """A probability as a whole percentage; one that only rounds to 0 or 100 % is `<1 %` or `>99 %`."""
     percent = round(100 * probability)

@@ -13,6 +13,7 @@ from flopwise.cost.intervals import device_band
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.custom import KINDS
+from flopwise.fleet.read import parse_fleet, resolve_names
 
 DEVICE = "custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB,link=50GB/s,price=1.5"
 
@@ -105,6 +106,27 @@ def test_a_plan_on_a_custom_device_without_a_price_says_what_is_missing() -> Non
     unpriced = DEVICE.removesuffix(",price=1.5")
     with pytest.raises(SpecError, match=r"a plan needs its price: add price=1\.5, US dollars an hour"):
         flopwise.plan("gpt2", task="serve", rate=1, input=128, output=64, gpus=[unpriced])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "complaint"),
+    [
+        (DEVICE.removesuffix(",price=1.5"), r"f:4: workloads\.0\.constraints\.gpus: .*a plan needs its price"),
+        (
+            "custom:fp16=fast,memory=24GB",
+            r"f:4: workloads\.0\.constraints\.gpus\.0: custom device: fp16: 'fast' is not",
+        ),
+    ],
+)
+def test_a_fleet_that_describes_a_custom_device_wrongly_says_where(gpu: str, complaint: str) -> None:
+    """The one without a price was refused with the counts of all other offers, the other one at line 1."""
+    text = f"""name: f
+workloads:
+  - {{name: chat, task: serve, model: gpt2, traffic: {{requests_per_s: 1, input_tokens: 128, output_tokens: 64}},
+     constraints: {{gpus: ['{gpu}']}}}}
+"""
+    with pytest.raises(SpecError, match=complaint):
+        resolve_names(parse_fleet(text, "f"), load_facts())
 
 
 def test_a_fleet_may_name_a_custom_device() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small import assess
+from small import CHAT, assess, catalog
 
 from flopwise.facts.catalog import load_facts
-from flopwise.fleet.read import parse_fleet
+from flopwise.fleet.read import fleet_from, parse_fleet
 
 FLEET = """
 name: a plan on paper
@@ -63,3 +63,12 @@ def test_machines_asked_without_memory_have_none() -> None:
     assert assess(parse_fleet(text), load_facts(), scenarios=0).workloads[0].memory_bytes is None
     asked = assess(parse_fleet(text.replace("count: 1", "count: 1, memory: 8GB")), load_facts(), scenarios=0)
     assert asked.workloads[0].memory_bytes == 8e9
+
+
+def test_a_service_of_users_who_wait_costs_no_more_where_machines_are_slower() -> None:
+    """Eight users on one machine: its pace decides when they get their answers, not how many machines there are."""
+    users = CHAT | {"traffic": {"concurrency": 8, "input_tokens": 256, "output_tokens": 16}, "volumes": {}}
+    found = assess(fleet_from({"name": "f", "workloads": [users]}), catalog(), scenarios=0)
+    [row] = found.allocation
+    assert row.usd_low == row.usd_per_month == row.usd_high == found.usd_per_month.high
+    assert "degradation" not in {risk.kind for risk in found.risks}

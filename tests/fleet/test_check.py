@@ -209,6 +209,17 @@ def test_what_does_not_hold_says_by_how_much() -> None:
     assert any("200 of the 730 hours" in text for text in part_time.reasons)
 
 
+def test_the_reason_that_decides_comes_first() -> None:
+    whole = load_facts(None)
+    facts = catalog().with_tables(offers=(*catalog().offers, *whole.offers_for(instance="p3.2xlarge")))
+    large = CHAT | {"model": "Llama-3.1-8B", "existing": [{"instance": "p3.2xlarge"}]}
+    named = CHAT | {"name": "named", "existing": [{"instance": "p3.2xlarge", "weights": "fp8"}]}
+    reasons = [row.reasons for row in check(fleet_from(fleet(large, named)), facts).workloads]
+    openings = [[text.split(": ")[1] for text in texts] for texts in reasons]
+    fp8 = "vllm is not documented to run fp8 weights there"
+    assert openings == [["does not fit in memory", fp8], [fp8]]
+
+
 def test_policies_hold_for_what_is_there_too() -> None:
     where = judged(CHAT | {"residency": ["eu-*"]}, [{"instance": "g6e.xlarge", "region": "us-east-1"}])
     assert any("its data may not be in that region" in text for text in where.reasons)
@@ -223,6 +234,8 @@ def test_policies_hold_for_what_is_there_too() -> None:
     broken = check(fleet_from(fleet(job, **rules)), catalog())
     assert not broken.holds
     assert [text.split(":")[0] for text in broken.reasons][-1] == "the quota of 2 x g4dn*"
+    assert broken.verdict.endswith("; the fleet as a whole violates a policy: " + broken.reasons[0] + ".")
+    assert "violates" not in answer().verdict
 
 
 def test_a_price_of_ones_own_is_what_is_paid() -> None:

@@ -151,6 +151,49 @@ def test_a_policy_relaxed_over_all_that_clouds_sell_never_costs_more(seed: int, 
         assert loose <= strict * CLOSE
 
 
+LOOSER: dict[str, list[dict[str, Any]]] = {
+    "providers": [{"providers": names} for names in (["gcp"], ["gcp", "aws"], ["gcp", "aws", "runpod"], [])],
+    "deadline": [{"deadline": each} for each in ("1h", "3h", "24h", "100h")],
+    "latency": [{"latency": {"p95": each}} for each in ("1s", "3s", "10s")],
+    "confidence": [{"confidence": each} for each in (0.95, 0.8, 0.5)],
+    "max_gpus": [{"max_gpus": each} for each in (1, 2, 8)],
+}
+"""Constraints and targets of workloads, from the strictest to the loosest."""
+ENDS = {"deadline": {"batch", "finetune"}, "latency": {"serve"}, "confidence": {"batch", "finetune", "serve"}}
+"""Tasks that have a target."""
+
+
+def with_limit(document: dict[str, Any], limit: dict[str, Any]) -> dict[str, Any]:
+    """A fleet with a target or a constraint of all workloads that may have it."""
+    (name,) = limit
+    key = "targets" if name in ENDS else "constraints"
+    kinds = ENDS.get(name, ENDS["confidence"])
+    workloads = [
+        one | ({key: one.get(key, {}) | limit} if one["task"] in kinds else {}) for one in document["workloads"]
+    ]
+    return document | {"workloads": workloads}
+
+
+@pytest.mark.parametrize("field", LOOSER)
+@pytest.mark.parametrize("seed", [5, 17, 36])
+def test_a_workload_with_a_looser_limit_never_costs_more(seed: int, field: str) -> None:
+    """More providers, a later deadline, a slower answer, less confidence, more GPUs, each of all workloads."""
+    policies = {"purchase": ["on_demand", "spot"], "software": ["any"], "marketplace": field == "providers"}
+    tried = [with_limit(random_fleet(seed) | {"policies": policies}, limit) for limit in LOOSER[field]]
+    for strict, loose in itertools.pairwise(bill(document, wide_shelf())[0] for document in tried):
+        assert loose <= strict * CLOSE
+
+
+@pytest.mark.parametrize("field", ["providers", "deadline", "latency"])
+@pytest.mark.parametrize("seed", [5, 36])
+def test_more_providers_and_later_answers_cost_no_more_beside_shares(seed: int, field: str) -> None:
+    policies: dict[str, Any] = {"purchase": ["on_demand", "spot"], "marketplace": True, "share_tolerance": "30%"}
+    policies |= {"providers": {"aws": "40%", "gcp": "60%"}}
+    tried = [with_limit(random_fleet(seed) | {"policies": policies}, limit) for limit in LOOSER[field]]
+    for strict, loose in itertools.pairwise(bill(document, wide_shelf())[0] for document in tried):
+        assert loose <= strict * CLOSE
+
+
 @pytest.mark.parametrize("regions", [["eu*"], ["eu*", "us*"], None])
 def test_a_share_rests_on_an_instance_in_a_dearer_region_where_its_cheapest_is_left_out(
     regions: list[str] | None,

@@ -162,4 +162,17 @@ def test_a_provider_has_one_share() -> None:
     with pytest.raises(
         SpecError, match=r"f\.yaml:3: policies\.providers\.AWS: aws is the same provider; give it one share"
     ):
-        parse_fleet(text, "f.yaml")
+        resolve_names(parse_fleet(text, "f.yaml"), load_facts())
+
+
+def test_a_provider_of_policies_may_have_any_of_its_names(facts: Facts) -> None:
+    """A share of amazon was a share of nobody: no offer could run any workload."""
+    text = GOOD.replace("{aws: 60%, gcp: 40%}", "{Amazon: 60%, google: 40%}").replace(
+        "{provider: aws,", "{provider: ec2,"
+    )
+    rules = resolve_names(parse_fleet(text), facts)[0].rules
+    assert rules.shares == {"aws": 0.6, "gcp": 0.4}
+    assert [quota.provider for quota in rules.quotas] == ["aws"]
+    twice = GOOD.replace("{aws: 60%, gcp: 40%}", "{aws: 60%, amazon: 40%}")
+    with pytest.raises(SpecError, match=r"policies\.providers\.amazon: aws is the same provider; give it one share"):
+        resolve_names(parse_fleet(twice), facts)

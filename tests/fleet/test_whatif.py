@@ -155,6 +155,18 @@ def test_policies_that_stand_in_for_one_another_cost_something_together(facts: F
     assert both["all shares"] == pytest.approx(found.usd - (3 * 0.5 + 0.6) * MONTH)
 
 
+def test_the_policy_that_rules_cheaper_machines_out_is_named_with_its_cost(facts: Facts) -> None:
+    """Four T4 that only aws has, and one desk that gcp has to have for a share of 23 %: $438 instead of $365."""
+    large, small = (desks(name=name, machines={"count": n, "gpus": gpus}) for name, n, gpus in
+                    (("d", 4, ["T4"]), ("e", 1, ["T4", "L4"])))  # fmt: skip
+    policies = {"providers": {"aws": "80%", "gcp": "20%"}, "share_tolerance": "5%"}
+    platform = fleet_from({"name": "f", "workloads": [large, small], "policies": policies})
+    found = assess(platform, facts, scenarios=0)
+    rule = "a policy rules it out (the shares of aws, gcp together cost $73 a month)"
+    assert {w.name: rule in w.why_not_cheaper for w in found.workloads} == {"d": False, "e": True}
+    assert {r.why for r in found.by_provider if r.workload == "e" and r.provider == "aws"} == {f"cheaper, but {rule}"}
+
+
 @pytest.mark.parametrize("price", [0.45, 0.6, 0.9])
 @pytest.mark.parametrize("counts", [(4, 3), (5, 5, 2), (7, 2, 2, 1)])
 def test_a_price_rise_under_shares_is_no_less_than_nothing_and_no_more_than_the_same_machines(

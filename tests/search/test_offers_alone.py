@@ -62,6 +62,18 @@ def test_one_user_is_one_request_in_flight_and_the_faster_of_equal_plans_comes_f
         assert one.figures["e2e_s"] == pytest.approx(one.simulated.e2e_s["p50"], rel=0.1)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_users_who_wait_need_no_more_machines_where_those_are_slower(alone: bool) -> None:
+    """A month's interval is of the machines that a rate may need; for eight users it held a second one."""
+    asked = SERVICE | {"traffic": {"concurrency": 8, "input_tokens": 600, "output_tokens": 150}}
+    users = plan(workload_from(asked), facts(), alone=alone).plans[0]
+    assert users.ends("cost_usd") == (users.cost_usd, users.cost_usd)
+    paced = asked | {"targets": {"throughput": "100/s", "confidence": 0.5}}
+    ends = plan(workload_from(paced), facts(), alone=alone).plans[0].ends("cost_usd")
+    assert ends is not None
+    assert ends[0] < ends[1]
+
+
 def test_requests_in_flight_are_those_that_fit_and_no_more_than_users() -> None:
     """Ten users of two replicas are five each; where four fit, there are four; without users, all that fit."""
     most, ranks = np.array([64.0, 64.0, 4.0]), np.array([1, 2, 1])

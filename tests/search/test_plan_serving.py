@@ -124,3 +124,9 @@ def test_of_batches_at_one_price_an_encoder_takes_the_fastest() -> None:
     first = answer.plans[0]
     assert first.layout["max_batch"] == 1
     assert 0 < (first.figures["e2e_s"] or 0.0) < 0.01
+
+
+def test_the_verdict_of_a_hopeless_target_is_without_powers_of_ten() -> None:
+    """It was 3.21e+05 times its limit."""
+    hopeless = flopwise.plan("gpt2", task="serve", rate=1, gpu="h100", provider="lambda", latency="1us")
+    assert re.search(r"whose latency is \d+,\d{3} times its limit\.$", hopeless.verdict), hopeless.verdict

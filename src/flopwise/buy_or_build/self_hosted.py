@@ -35,7 +35,7 @@ from flopwise.search.workload_file import workload_from
 from flopwise.serving.job import serving_band
 from flopwise.training.estimate import training_band
 from flopwise.training.rules import optimal_tokens, predicted_loss
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_times, format_usd
 from flopwise.values import dataclass
 
 LONGEST_MONTHS = 120
@@ -458,6 +458,6 @@ def _shortfalls(answer: Plan) -> list[str]:
     """The targets that the nearest plan misses, or else the commonest reasons of the search."""
     for miss in answer.misses[:1]:
         over = {TARGET_NAMES.get(name, name): times for name, times in miss.shortfall.items() if times > 1}
-        short = [f"{name} {times:,.3g} times its limit" for name, times in over.items()]
+        short = [f"{name} {format_times(times)} its limit" for name, times in over.items()]
         return [f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short) or 'too unsure'}"]
-    return [f"{r.count:,} {r.unit}: {r.reason}" for r in answer.ruled_out[:REASONS]]
+    return [f"{r.count:,} {r.unit}: {r.reason}" for r in answer.decisive[:REASONS]]

@@ -460,21 +460,17 @@ def floor(one: Floor) -> str:
 
 def reasons(plan: Plan) -> list[str]:
     """Sentences on how the nearest misses miss, and on the bounds of the targets, for a message."""
-
-    def times(ratio: float) -> str:
-        return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
-
     floors = [floor(f) for f in plan.floors if f.forbids]
     for miss in plan.misses[:3]:
         over = {TARGET_NAMES.get(name, name): ratio for name, ratio in miss.shortfall.items() if ratio > 1}
-        short = [f"{name} {times(ratio)} its limit" for name, ratio in over.items()]
+        short = [f"{name} {units.format_times(ratio)} its limit" for name, ratio in over.items()]
         odds = [
             f"{TARGET_NAMES.get(name, name)} {units.format_chance(p)} chance"
             for name, p in miss.meets.items()
             if miss.shortfall.get(name, 0) <= 1
         ]
         floors.append(f"nearest: {miss.num_instances} x {miss.provider} {miss.instance}: {', '.join(short + odds)}")
-    return floors + [f"{' '.join(_count_and_unit(r))}: {r.reason}" for r in plan.ruled_out[:5]]
+    return floors + [f"{' '.join(_count_and_unit(r))}: {r.reason}" for r in plan.decisive[:5]]
 
 
 def _count_and_unit(one: Rejection) -> tuple[str, str]:

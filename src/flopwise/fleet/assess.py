@@ -17,7 +17,7 @@ from flopwise.facts.price_coverage import OFTEN_UNKNOWN, PriceCoverage, coverage
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import BudgetError, allocate, allocation_problem
-from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios
+from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios, ruling_policies
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import Allocation, ChosenWorkload, PlannedWorkload, Platform
@@ -78,6 +78,7 @@ def assess(
     chosen = fleet.chosen
     advance(STAGES[2], 0, 3)
     binding = bindings(problem, allocation)
+    rules = ruling_policies(binding)
     advance(STAGES[2], 1, 3)
     questions = what_ifs(platform, problem, allocation, facts)
     advance(STAGES[2], 2, 3)
@@ -95,7 +96,7 @@ def assess(
     spot_known = coverage.pop("spot", ())
     assessment = Assessment(
         name=platform.fleet.name, date=today or "",
-        workloads=fleet.results, allocation=list(fleet.rows),
+        workloads=fleet.results(rules), allocation=list(fleet.rows),
         usd_per_month=_expected_cost(fleet.cost, drawn), savings=saved,
         risks=risks(fleet, questions, drawn, ages, months), binding=binding, warnings=list(fleet.warnings),
         optimality=_optimality(problem.items, allocation),
@@ -105,7 +106,7 @@ def assess(
         price_notes=[*notes, *fleet.price_notes, *_own_notes(tables["own_machines"])],
         elapsed_s=time.perf_counter() - started, fleet=dict(platform.written), forecast=months,
         spot_coverage=list(spot_known), reserved_coverage={term: list(rows) for term, rows in coverage.items()},
-        by_provider=provider_choices(fleet), if_you_port=workload_ports(fleet),
+        by_provider=provider_choices(fleet, rules), if_you_port=workload_ports(fleet),
         scaled=scaling(chosen, facts), advice=advice(fleet), baseline=baseline_of(platform),
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import msgspec
@@ -204,6 +205,33 @@ class Binding(PlainRecord, frozen=True):
     steps: list[ShareStep] = []
     moves: list[PolicyMove] = []
     shares_without: dict[str, float] = {}
+
+    @property
+    def cost_text(self) -> str:
+        """The constraint and its monthly cost in words: the start of `text`."""
+        return self.text.partition(":")[0]
+
+
+class RulingPolicy(PlainRecord, frozen=True):
+    """What rules cheaper machines of a workload out, in words, and the monthly cost of the workload without it."""
+
+    text: str
+    usd_per_month: float
+
+    def rules_out(self, usd: float) -> bool:
+        """True if machines that cost as much are among those that it rules out."""
+        return usd >= self.usd_per_month * (1.0 - 1e-6)
+
+
+def ruling_policies(binding: Iterable[Binding]) -> dict[str, RulingPolicy]:
+    """By workload, the constraint without which it would run for less, with its cost: one alone, else several."""
+    ordered = sorted(binding, key=lambda row: (row.constraint.startswith("all "), -row.usd_per_month))
+    rules: dict[str, RulingPolicy] = {}
+    for row in ordered:
+        for move in row.moves:
+            rule = RulingPolicy(text=row.cost_text, usd_per_month=move.usd_per_month_without)
+            rules.setdefault(move.workload, rule)
+    return rules
 
 
 class WhatIf(PlainRecord, frozen=True):

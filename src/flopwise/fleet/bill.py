@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 from flopwise.cost.money import unit_usd
 from flopwise.facts.catalog import Facts
-from flopwise.fleet.assessment import Allotment, MonthlyCost, WorkloadResult
+from flopwise.fleet.assessment import Allotment, MonthlyCost, RulingPolicy, WorkloadResult
 from flopwise.fleet.expected import ExpectedFigures, expected_figures
 from flopwise.fleet.forked import run_forked
 from flopwise.fleet.model import (
@@ -30,7 +30,15 @@ from flopwise.fleet.program import AllocationProblem
 from flopwise.fleet.spec import API, OWNED
 from flopwise.ops.tensors import parameters
 from flopwise.search.answer import Candidate
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_chance, format_seconds, format_usd
+from flopwise.units import (
+    HOUR_S,
+    HOURS_PER_MONTH,
+    format_bytes,
+    format_chance,
+    format_seconds,
+    format_times,
+    format_usd,
+)
 from flopwise.values import dataclass
 
 IDLE = "idle"
@@ -92,11 +100,15 @@ class SolvedFleet:
             sums[number] = storage + share * bill.storage, traffic + share * bill.traffic
         return sums
 
-    @property
-    def results(self) -> list[WorkloadResult]:
-        """The results of all workloads in the order of the fleet file, with those without machines."""
+    def results(self, rules: Mapping[str, RulingPolicy]) -> list[WorkloadResult]:
+        """The results of all workloads in the order of the fleet file, with those without machines.
+
+        `rules`: by workload, the policy that rules cheaper machines out.
+        """
         costs = self.cost.by_workload
-        results = [_workload_result(one, self.facts, costs.get(one.name, 0.0)) for one in self.chosen]
+        results = [
+            _workload_result(one, self.facts, costs.get(one.name, 0.0), rules.get(one.name)) for one in self.chosen
+        ]
         for item in sorted(self.lost, key=lambda item: item.index):
             results.insert(item.index, _infeasible_result(item, self.facts))
         return results
@@ -254,7 +266,7 @@ def size_of(parameters: int) -> str:
     return next(name for most, name in SIZES if parameters < most)
 
 
-def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> WorkloadResult:
+def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float, rule: RulingPolicy | None) -> WorkloadResult:
     """The result of one workload, whose month costs `usd`."""
     job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
     candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
@@ -281,7 +293,7 @@ def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float) -> Worklo
         memory_bytes=None if option.purchase == API else memory or None,
         intensity=None if figures is None else figures.intensity, pattern=pattern, hours_per_month=option.busy_hours,
         runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
-        why_not_cheaper=why_not_cheaper(chosen), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
+        why_not_cheaper=why_not_cheaper(chosen, rule), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
         unit_usd=_unit_usd(chosen, usd),
     )  # fmt: skip
@@ -336,12 +348,13 @@ def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
     return kwh, kg
 
 
-def why_not_cheaper(chosen: ChosenWorkload) -> str:
-    """The cheaper options, and the reason against each: a policy of the fleet, or a missed target."""
+def why_not_cheaper(chosen: ChosenWorkload, rule: RulingPolicy | None = None) -> str:
+    """The cheaper options, and the reason against each: a policy of the fleet (`rule`), or a missed target."""
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:
-        obstacle = "a policy rules it out (share, quota, backup ...)"
+        named = "share, quota, backup ..." if rule is None or not rule.rules_out(first.usd) else rule.text
+        obstacle = f"a policy rules it out ({named})"
         if option.purchase == OWNED:
             obstacle = "own machines are paid for all month, and other workloads share them"
         elif first.purchase == OWNED:
@@ -387,4 +400,4 @@ def _shortfall(near: Candidate, item: PlannedWorkload) -> str:
     if name == "deadline" and workload.deadline_s is not None:
         return f"takes {format_seconds(near.seconds)} of {format_seconds(workload.deadline_s)} ({odds})"
     times = near.shortfall.get(name)
-    return f"misses {name}" + (f" {times:.2g} times" if times else "") + f" ({odds})"
+    return f"misses {name}" + (f" {format_times(times)}" if times else "") + f" ({odds})"

@@ -98,13 +98,15 @@ class Check(Result, PlainRecord, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Set-ups that meet targets and policies, the cost, its idle share, and the bill of an assessment."""
+        """Set-ups that meet targets and policies, the bill, its idle share, the proposed one, a policy violated."""
         holding = sum(w.holds for w in self.workloads)
         bill = f"{format_usd(self.usd_per_month)} a month"
         idle = self.idle_usd_per_month / self.usd_per_month if self.usd_per_month else 0.0
         rest = f", {format_percent(idle, 0)} of it for idle machines" if idle >= LEAST_IDLE else ""
         if self.proposed_usd_per_month is not None:
             rest += f"; an assessment proposes {format_usd(self.proposed_usd_per_month)}"
+        if self.reasons:
+            rest += f"; the fleet as a whole violates a policy: {self.reasons[0]}"
         all_of = f"{holding} of {len(self.workloads):,} set-ups meet their targets and policies"
         return f"{self.name}: {all_of}, {bill}{rest}."
 

@@ -177,7 +177,7 @@ def _part(
         try:
             plan = plan_on(workload, facts, offer, machines.count)
             candidate = next(iter(plan.plans), None)
-            reasons = tuple(f"{r.reason}{': ' + r.example if r.example else ''}" for r in plan.ruled_out)
+            reasons = tuple(f"{r.reason}{': ' + r.example if r.example else ''}" for r in plan.decisive)
         except InfeasibleError as error:
             reasons = (str(error), *error.reasons)
         reasons = () if candidate is not None else reasons or ("nothing fits there",)

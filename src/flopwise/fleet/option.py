@@ -166,10 +166,12 @@ def replica_load(taken: Taken, chosen: ChosenWorkload) -> ReplicaLoad | None:
         return None
     if taken.role == "backup":
         return ReplicaLoad(count=taken.count, usd=taken.usd)
+    workload = chosen.planned.workload
+    waits = workload is not None and workload.is_closed_loop
+    low, high = (1.0, 1.0) if waits else (figures.time_low, figures.time_high)
     return ReplicaLoad(
         count=taken.count, usd=taken.usd, filled=filled_frac(option.candidate), unit=option.unit,
-        time_low=figures.time_low, time_high=figures.time_high, paid=option.is_pooled,
-        missing_usd=_missing_usd(option, taken.count),
+        time_low=low, time_high=high, paid=option.is_pooled, missing_usd=_missing_usd(option, taken.count),
     )  # fmt: skip
 
 

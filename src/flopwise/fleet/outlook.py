@@ -49,7 +49,7 @@ CLOSE = 0.02
 """Of the bill: a share so near to a bound may be held by it."""
 MONTHS = 12
 MOVED = 0.1
-"""Of what a policy costs: a workload that it makes dearer by as much is named."""
+"""Of what a policy costs, or of a workload's bill: a workload that it makes dearer by as much is named."""
 MOST_MOVES = 2
 """Workloads that an answer names, those whose bill it changes most."""
 TELLING = 1e-3
@@ -121,7 +121,7 @@ def _moves(problem: AllocationProblem, current: Allocation, free: Allocation, co
     """The workloads that another allocation runs for clearly less, each with its machines in both."""
     rows = []
     for name, now, then, machines in _both_ways(problem, current, free):
-        if now - then > MOVED * cost:
+        if now - then > MOVED * min(cost, now):
             text = f"{name} would run {machines}"
             rows.append(PolicyMove(workload=name, usd_per_month=now, usd_per_month_without=then, text=text))
     return sorted(rows, key=lambda row: row.usd_per_month_without - row.usd_per_month)

@@ -41,7 +41,15 @@ from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_chance, format_rate, format_seconds
+from flopwise.units import (
+    HOUR_S,
+    HOURS_PER_MONTH,
+    format_bytes,
+    format_chance,
+    format_rate,
+    format_seconds,
+    format_times,
+)
 from flopwise.values import dataclass
 
 Advance = Callable[[int, int], None]
@@ -322,17 +330,19 @@ def _why_none(
 
 
 def _near_misses(plan: Plan, workload: Resolved) -> list[str]:
-    """The nearest miss with its figures, then what was ruled out."""
+    """The nearest miss with its figures, then what was ruled out, what decides first."""
     reasons = []
     if plan.misses:
         near, least = plan.misses[0], workload.confidence
-        over = ", ".join(f"{name} {times:.2g} times its limit" for name, times in near.shortfall.items() if times > 1)
+        over = ", ".join(
+            f"{name} {format_times(times)} its limit" for name, times in near.shortfall.items() if times > 1
+        )
         odds = ", ".join(f"{format_chance(p)} chance of meeting {name}" for name, p in near.meets.items() if p < least)
         reasons.append(
             f"the nearest is {near.num_instances} x {near.provider} {near.instance} ({near.gpu}), "
             f"{format_seconds(near.seconds)}: {over or odds or 'exceeds a limit'}"
         )
-    return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.ruled_out]
+    return reasons + [f"{r.reason} ({r.count} {r.unit}{': ' + r.example if r.example else ''})" for r in plan.decisive]
 
 
 # Many searches at once: shared between processes where there are several cores, bounded in work for large fleets

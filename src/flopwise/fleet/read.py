@@ -11,14 +11,16 @@ from typing import Any
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
+from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import known_region, names_instance, region_names
 from flopwise.fleet import spec
 from flopwise.fleet.model import FileSource, Platform, ResolvedJob
 from flopwise.fleet.offers import OwnOffer, site, with_own
 from flopwise.fleet.schedules import schedule
 from flopwise.fleet.spec import API, HOSTABLE, OWNED, RUNS, Fleet, Job, Policies
-from flopwise.options import kind_of
+from flopwise.options import kind_of, provider_name
 from flopwise.search.allowed import DeviceLimits, device_names, vendor_names
+from flopwise.search.nodes import check_custom_price
 from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, read_text
@@ -176,9 +178,6 @@ def _rules(fleet: Fleet) -> Policies:
 
 def _check_provider_shares(policies: Policies) -> None:
     shares, tolerance = policies.shares, policies.share_tolerance
-    for name in shares:
-        if (twin := next(other for other in shares if other.lower() == name.lower())) != name:
-            raise SpecError(f"policies.providers.{name}: {twin} is the same provider; give it one share")
     total = sum(shares.values())
     if shares and abs(total - 1.0) > tolerance + 1e-9:
         raise SpecError(
@@ -261,42 +260,52 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     hosted = facts.hosted_prices if any(API in job.purchase for job in platform.jobs) else ()
     try:
         own_rules = (job.workload.assumed_prices for job in platform.jobs if job.workload is not None)
-        facts = facts.with_custom(_gpu_names(platform))
+        facts = facts.with_custom(name for path, name in _gpu_names(platform) if _is_custom(path, name))
         facts = facts.with_assumed_prices(platform.rules.assumed_prices.union(*own_rules))
         facts = with_own(facts, platform.fleet.own_machines)
-        known = _KnownNames(platform, facts, frozenset(p.provider.lower() for p in hosted))
+        known = _KnownNames(platform, facts, {p.provider.lower(): p.provider for p in hosted})
         known.check_policies()
         for number, job in enumerate(platform.jobs):
             known.check_job(job, f"workloads.{number}")
     except SpecError as error:
         raise platform.source.with_line(error) from None
-    spelling = {name.lower(): name for name in [*(p.provider for p in hosted), *(o.provider for o in facts.offers)]}
     rules = platform.rules
-    shares = {spelling.get(name.lower(), name): share for name, share in rules.shares.items()}
-    quotas = tuple(
-        replace(q, provider=q.provider and spelling.get(q.provider.lower(), q.provider)) for q in rules.quotas
-    )
+    shares = {known.spelled(name): share for name, share in rules.shares.items()}
+    quotas = tuple(replace(q, provider=q.provider and known.spelled(q.provider)) for q in rules.quotas)
     return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
 
 
-def _gpu_names(platform: Platform) -> Iterator[str]:
-    """Accelerators that the fleet names, as it writes them."""
-    yield from platform.rules.gpus
-    for job in platform.jobs:
-        yield from (*job.spec.constraints.gpus, *(() if job.spec.machines is None else job.spec.machines.gpus))
-    yield from (machine.gpu for machine in platform.fleet.own_machines)
+def _gpu_names(platform: Platform) -> Iterator[tuple[str, str]]:
+    """Accelerators that the fleet names, as it writes them, each with the path of its key."""
+    lists = [("policies.gpus", platform.rules.gpus)]
+    for number, job in enumerate(platform.jobs):
+        lists.append((f"workloads.{number}.constraints.gpus", job.spec.constraints.gpus))
+        if job.spec.machines is not None:
+            lists.append((f"workloads.{number}.machines.gpus", job.spec.machines.gpus))
+    for path, names in lists:
+        yield from ((f"{path}.{number}", name) for number, name in enumerate(names))
+    for number, machine in enumerate(platform.fleet.own_machines):
+        yield f"own_machines.{number}.gpu", machine.gpu
+
+
+def _is_custom(path: str, name: str) -> bool:
+    """True if a name describes a custom device. Raises SpecError: it describes one wrongly."""
+    try:
+        return CustomDevice.of(name) is not None
+    except SpecError as error:
+        raise _with_path(path, error) from None
 
 
 @dataclass(slots=True)
 class _KnownNames:
     """The known names, and those looked up already: a thousand workloads name the same few things.
 
-    `apis`: providers of hosted models, in small letters; none where no workload may be answered by one.
+    `apis`: providers of hosted models, by their names in small letters; none where no workload may be answered by one.
     """
 
     platform: Platform
     facts: Facts
-    apis: frozenset[str]
+    apis: Mapping[str, str]
     providers: tuple[str, ...] = ()
     instances: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
@@ -311,6 +320,11 @@ class _KnownNames:
         if self.apis:
             parts = (part for p in self.facts.hosted_prices for part in (p.regions or "any").lower().split("/"))
             self.regions = tuple(dict.fromkeys([*self.regions, *(part for part in parts if part != "any")]))
+
+    def spelled(self, provider: str) -> str:
+        """A provider as the offers, or the APIs, have it, by any of its names; a pattern as it is."""
+        names = {**self.apis, **{name.lower(): name for name in self.providers}}
+        return names.get(provider.lower()) or names.get(provider_name(provider).lower(), provider)
 
     def look_up(self, kind: str, find: Callable[[str], object]) -> Callable[[str, str], None]:
         """A check that looks up each name of a kind once; a complaint starts with the path of the key."""
@@ -328,8 +342,11 @@ class _KnownNames:
     def check_policies(self) -> None:
         """Providers, regions and quotas of the whole fleet."""
         rules = self.platform.rules
+        named = dict[str, str]()
         for name in rules.shares:
             self.check_provider(f"policies.providers.{name}", name, self.apis)
+            if (twin := named.setdefault(self.spelled(name), name)) != name:
+                raise SpecError(f"policies.providers.{name}: {twin} is the same provider; give it one share")
         for number, name in enumerate(rules.regions):
             self.check_region(f"policies.regions.{number}", name)
         for name, share in rules.shares.items():
@@ -340,7 +357,8 @@ class _KnownNames:
         self._check_devices("policies", rules)
         for number, quota in enumerate(rules.quotas):
             for kind, pattern, names in (
-                ("provider", quota.provider, self.providers), ("instance", quota.instance, self.instances),
+                ("provider", quota.provider and self.spelled(quota.provider), self.providers),
+                ("instance", quota.instance, self.instances),
             ):  # fmt: skip
                 means = _means_provider if kind == "provider" else names_instance
                 if pattern is not None and not any(means(pattern, name) for name in names):
@@ -359,7 +377,7 @@ class _KnownNames:
     def check_job(self, job: ResolvedJob, path: str) -> None:
         """Everything that one workload names."""
         limits, spec, facts = job.spec.constraints, job.spec, self.facts
-        apis = self.apis if API in job.purchase else frozenset[str]()
+        apis = self.apis if API in job.purchase else dict[str, str]()
         instance = self.look_up("instance", lambda name: facts.offers_for(instance=name))
         devices = self.look_up("accelerator", lambda name: device_names([name], facts))
         checks: tuple[tuple[str, Sequence[str], Callable[[str, str], object]], ...] = (
@@ -386,8 +404,12 @@ class _KnownNames:
         ):  # fmt: skip
             for number, name in enumerate(names):
                 check(f"{path}.{key}.{number}", name)
+        try:
+            check_custom_price(limits.gpus, self.facts)
+        except SpecError as error:
+            raise _with_path(f"{path}.gpus", error) from None
 
-    def check_provider(self, path: str, name: str, apis: frozenset[str]) -> None:
+    def check_provider(self, path: str, name: str, apis: Mapping[str, str]) -> None:
         """One that offers machines, or is an API."""
         if name.lower() not in apis:
             self.look_up("provider", lambda provider: self.facts.offers_for(provider=provider))(path, name)

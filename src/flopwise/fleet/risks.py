@@ -234,7 +234,8 @@ def _degradation(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
     """
     figures, option = chosen.figures, chosen.option
     rows = [row for row, _, other in fleet.primary if other is chosen]
-    if figures is None or figures.time_high <= 1.0:
+    workload = None if chosen.job.ends else chosen.planned.workload
+    if figures is None or figures.time_high <= 1.0 or (workload is not None and workload.is_closed_loop):
         return
     spread = math.log(figures.time_high) / Z90
     room = SLOWER if chosen.job.ends else 1.0 / max(filled_frac(option.candidate), 1e-9)

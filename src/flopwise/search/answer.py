@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -12,7 +12,15 @@ from flopwise.errors import SpecError
 from flopwise.facts.price_coverage import PriceCoverage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
-from flopwise.units import HOUR_S, format_chance, format_change, format_interval, format_seconds, format_usd
+from flopwise.units import (
+    HOUR_S,
+    format_chance,
+    format_change,
+    format_interval,
+    format_seconds,
+    format_times,
+    format_usd,
+)
 from flopwise.values import dataclass
 
 OTHER_GPUS = 3
@@ -139,6 +147,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return None if low is None or high is None else (low, high)
 
 
+Stage = Literal["offers", "formats", "layouts", "memory", "targets"]
+"""What a search looks at, one after the other: what it rejects at a later stage has passed those before."""
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
 class Rejection(msgspec.Struct, frozen=True):
     """Why candidates were rejected, how many of them, and one example; `unit` says what is counted."""
 
@@ -146,6 +159,7 @@ class Rejection(msgspec.Struct, frozen=True):
     count: int
     example: str
     unit: str = "layouts"
+    stage: Stage = "offers"
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
@@ -324,7 +338,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
         if not self.plans:
             target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
-            far = f", whose {LIMITED.get(target, target)} is {times:.3g} times its limit" if times > 1 else ""
+            far = f", whose {LIMITED.get(target, target)} is {format_times(times)} its limit" if times > 1 else ""
             return f"No plan meets every target. The nearest is {machines}{far}."
         runs = self.task in RUNS
         cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"
@@ -342,6 +356,11 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     def percentile(self, target: str) -> str:
         """The percentile of a latency by its target; p95 in a plan of a file that has none."""
         return self.percentiles.get(target, "p95")
+
+    @property
+    def decisive(self) -> list[Rejection]:
+        """What was ruled out, the latest stage first: the reason why nothing is left is that of what came furthest."""
+        return sorted(self.ruled_out, key=lambda row: -STAGES.index(row.stage))
 
     def document(self) -> dict[str, Any]:
         """The plan by key."""
@@ -403,13 +422,16 @@ class RejectionLog:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._rows: dict[tuple[str, str], tuple[int, str]] = {}
+        self._rows: dict[tuple[str, str], Rejection] = {}
 
-    def add(self, reason: str, count: int, example: str = "", *, unit: str = "layouts") -> None:
+    def add(
+        self, reason: str, count: int, example: str = "", *, unit: str = "layouts", stage: Stage = "offers"
+    ) -> None:
         """Count `count` more of `unit` (layouts, offers, machines) for `reason`; the first example stays."""
         if count > 0:
-            before, kept = self._rows.get((reason, unit), (0, ""))
-            self._rows[reason, unit] = (before + int(count), kept or example)
+            row = self._rows.get((reason, unit), Rejection(reason, 0, "", unit, stage))
+            example = row.example or example
+            self._rows[reason, unit] = msgspec.structs.replace(row, count=row.count + int(count), example=example)
 
     def has(self, reason: str, unit: str = "layouts") -> bool:
         """True if anything was counted for `reason`: its example stays."""
@@ -417,8 +439,7 @@ class RejectionLog:
 
     def rows(self) -> list[Rejection]:
         """All reasons, the most frequent first."""
-        ordered = sorted(self._rows.items(), key=lambda item: -item[1][0])
-        return [Rejection(reason, count, example, unit) for (reason, unit), (count, example) in ordered]
+        return sorted(self._rows.values(), key=lambda row: -row.count)
 
 
 Ranked = TypeVar("Ranked")

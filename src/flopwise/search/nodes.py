@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError, UnknownNameError
@@ -160,8 +161,14 @@ def _check_names(workload: Resolved, facts: Facts) -> None:
         facts.offers_for(region=region)
     for instance in limits.instances:
         facts.offers_for(instance=instance)
+    check_custom_price(limits.gpus, facts)
     sold = dict.fromkeys(o.accelerator for o in facts.offers)
     if limits.gpus and not device_names(limits.gpus, facts) & sold.keys():
-        if unpriced := next((name for name in limits.gpus if CustomDevice.of(name) is not None), None):
-            raise SpecError(f"{unpriced}: a plan needs its price: add price=1.5, US dollars an hour")
         raise UnknownNameError("GPU with a price", ", ".join(limits.gpus), sold)
+
+
+def check_custom_price(gpus: Sequence[str], facts: Facts) -> None:
+    """Refuse a custom device without a price where no other of the `gpus` is sold. Raises SpecError."""
+    unpriced = next((name for name in gpus if CustomDevice.of(name) is not None), None)
+    if unpriced is not None and not device_names(gpus, facts) & {o.accelerator for o in facts.offers}:
+        raise SpecError(f"{unpriced}: a plan needs its price: add price=1.5, US dollars an hour")

@@ -30,6 +30,7 @@ from flopwise.search.serving_option import (
     least_latencies_s,
     limits_key,
     needed_frac,
+    pace_ends,
     with_budget,
 )
 from flopwise.search.workload import Resolved
@@ -159,8 +160,8 @@ class OptionTable:
 
     def _estimate_machines(self) -> None:
         """Have each option know its `machines_frac`: those of all rows are computed at once."""
-        through = [one.bands["throughput"] for one in self.options]
-        low, high = np.repeat(np.array([(one.low, one.high) for one in through]).reshape(-1, 2).T, self.sizes, axis=1)
+        ends = np.array([pace_ends(one) for one in self.options])
+        low, high = np.repeat(ends.reshape(-1, 2).T, self.sizes, axis=1)
         inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
         replicas, busy = (
             self._column(lambda one: one.deployments.replicas),

@@ -364,7 +364,9 @@ def _nodes_for_smaller_caches(
     if fronts:
         points = (_front(cheapest, workload, name) for name in (WHOLE, "ttft", "tpot"))
         single -= {id(option.node) for front_points in points for option, _ in front_points}
-    draft.ruled_out.add("one machine suffices even with the larger KV cache", len(single), unit="machines")
+    draft.ruled_out.add(
+        "one machine suffices even with the larger KV cache", len(single), unit="machines", stage="targets"
+    )
     return [node for key, node in nodes.items() if key not in single]
 
 
@@ -401,7 +403,9 @@ def _options(
         node = one.node
         draft.evaluated += deployments.considered
         if deployments.too_big:
-            draft.ruled_out.add("does not fit in memory", deployments.too_big, f"{node.label}: {deployments.room_text}")
+            draft.ruled_out.add(
+                "does not fit in memory", deployments.too_big, f"{node.label}: {deployments.room_text}", stage="memory"
+            )
         if deployments.batch.size:
             offered.append(Offered(one.workload, node, deployments, one.kv_dtype, node.priced))
     return options_together(model, offered)
@@ -427,7 +431,7 @@ def _pairs_worth_a_look(
             if floor_s > limit_s and (id(node), weights.name) not in spared:
                 reason = "reading the weights once takes longer than the TPOT target"
                 example = f"{node.label}: {format_seconds(floor_s)} in {weights.name}"
-                draft.ruled_out.add(reason, 1, example, unit="machines")
+                draft.ruled_out.add(reason, 1, example, unit="machines", stage="targets")
                 continue
             yield node, (weights, kv_dtype)
 
@@ -443,14 +447,14 @@ def _format_there(
         weights = workload.facts.weight_format(engine.plain_format(device))
     if engine.runs(weights) and not engine.runs(weights, device):
         reason = f"{engine.name} is not documented to run {weights.name} weights there"
-        draft.ruled_out.add(reason, 1, f"{node.label}: {engine.ports_source}", unit="machines")
+        draft.ruled_out.add(reason, 1, f"{node.label}: {engine.ports_source}", unit="machines", stage="formats")
         return None
     if kv_dtype.name == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
         return None  # nobody asked for it, and it has no kernels there
     try:
         return format_on(weights, node.cluster, workload.facts)
     except MissingFactError as error:
-        draft.ruled_out.add("the device does not run this format", 1, str(error), unit="machines")
+        draft.ruled_out.add("the device does not run this format", 1, str(error), unit="machines", stage="formats")
         return None
 
 
@@ -459,12 +463,14 @@ def _sized_there(question: ReplicaQuestion, draft: PlanDraft) -> Answer:
     try:
         return sized_replicas(question)
     except MissingFactError as error:
-        draft.ruled_out.add("the device does not run this format", 1, str(error), unit="machines")
+        draft.ruled_out.add("the device does not run this format", 1, str(error), unit="machines", stage="formats")
         return None
     except SpecError as error:
         if not question.workload.techniques.any:
             raise
-        draft.ruled_out.add("a technique is not supported there", 1, f"{question.node.name}: {error}", unit="machines")
+        draft.ruled_out.add(
+            "a technique is not supported there", 1, f"{question.node.name}: {error}", unit="machines", stage="formats"
+        )
         return None
 
 
@@ -481,7 +487,7 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
             else f"misses {TARGET_NAMES.get(likeliest[id(odds)], likeliest[id(odds)])}"
         )
         example = "" if draft.ruled_out.has(reason, "offers") else _miss(option, row)
-        draft.ruled_out.add(reason, 1, example, unit="offers")
+        draft.ruled_out.add(reason, 1, example, unit="offers", stage="targets")
 
 
 def _miss(option: ServingOption, row: int) -> str:

@@ -383,7 +383,7 @@ def _options(
             _kept_layouts.cache_clear()
         job = replace(kept.search, conditions=stated_conditions(workload))
         for reason, count in job.space.ruled_out.items():
-            draft.ruled_out.add(reason, count)
+            draft.ruled_out.add(reason, count, stage="layouts")
         away = Offloads(job)
         known, is_usual = len(kept.known), len(nodes) == most_nodes
         by_floor = _by_floor(job, nodes, tokens, workload, draft)
@@ -396,7 +396,7 @@ def _options(
             kept.tables.clusters = [other.cluster for least_usd, other in by_floor[done:] if least_usd <= most_usd]
             if floor_usd > most_usd:
                 reason = f"costs over {dearest:g} times as much as the best, even at the highest rates of its kernels"
-                draft.ruled_out.add(reason, 1, node.label, unit="machines")
+                draft.ruled_out.add(reason, 1, node.label, unit="machines", stage="targets")
                 continue
             band = memory_band(recipe, facts.calibration, node.cluster.accelerator)
             margin = band.quantile(workload.confidence)
@@ -476,14 +476,14 @@ def _by_floor(
         try:
             floor_s = floor_gpu_s(job, node, flops)
         except MissingFactError as error:
-            draft.ruled_out.add("the device does not compute in this precision", 1, str(error), unit="machines")
+            reason = "the device does not compute in this precision"
+            draft.ruled_out.add(reason, 1, str(error), unit="machines", stage="formats")
             continue
         most = workload.max_gpus if node.networked else node.count
         if workload.deadline_s is not None and floor_s / most > workload.deadline_s:
             example = f"{node.label}: {format_seconds(floor_s / most)} on {most} devices"
-            draft.ruled_out.add(
-                "too slow for the deadline, even at the highest rates of its kernels", 1, example, unit="machines"
-            )
+            reason = "too slow for the deadline, even at the highest rates of its kernels"
+            draft.ruled_out.add(reason, 1, example, unit="machines", stage="targets")
             slow.append((floor_s / most, node))
             continue
         kept.append((floor_s / 3600 * node.priced[0].usd_per_hour / node.count, node))
@@ -521,11 +521,11 @@ def _count_unfit(
         least, has = result.smallest_bytes, format_bytes(node.cluster.accelerator.hbm_bytes)
         sure = f"{format_bytes(least * margin)} with {format_percent(confidence, 0)} confidence"
         example = f"{node.label}: the smallest of them takes {format_bytes(least)}, {sure}, of {has}"
-        draft.ruled_out.add("does not fit in memory", result.considered - result.fitting, example)
+        draft.ruled_out.add("does not fit in memory", result.considered - result.fitting, example, stage="memory")
     if not node.networked:
         skipped = sum(int((f.num_gpus > node.count).sum()) * f.choices for f in job.space.families)
         reason = "the network between instances is not known (constraints.inter_node_bandwidth sets one)"
-        draft.ruled_out.add(reason, skipped, node.name)
+        draft.ruled_out.add(reason, skipped, node.name, stage="layouts")
 
 
 def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
@@ -533,7 +533,7 @@ def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
         failed = min(odds, key=lambda name: float(odds[name][row])) if odds else "the hourly limit"
         run = format_seconds(float(option.seconds[row]))
         example = f"{option.priced.offer.instance}: {run} at {format_usd(option.cost_usd[row], 0)}"
-        draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers")
+        draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers", stage="targets")
 
 
 def _spot_assumptions(plans: Iterable[Candidate], facts: Facts) -> list[str]:

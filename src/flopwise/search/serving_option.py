@@ -149,6 +149,12 @@ class Loads(Protocol):
         """Share of the time that they are."""
 
 
+def pace_ends(option: ServingOption) -> tuple[float, float]:
+    """Ends of the throughput over the estimate, as far as the number of machines follows it."""
+    rate = option.bands["throughput"]
+    return (1.0, 1.0) if option.workload.is_closed_loop else (rate.low, rate.high)
+
+
 def needed_frac(
     loads: Loads, instances: Floats, gpus: Ints, inside: Ints, low: float | Floats, high: float | Floats
 ) -> tuple[Floats, Floats]:
@@ -248,10 +254,9 @@ class ServingOption(PlanOption):
     def machines_frac(self) -> tuple[Floats, Floats]:
         """Machines that each row of a service needs at the ends of its throughput, over those that are planned."""
         if self.shared.machines is None:
-            rate, each = self.bands["throughput"], gpus_each(partial(getattr, self.deployments))
-            self.shared.machines = needed_frac(
-                self.deployments, self.instances, each, self.node.count, rate.low, rate.high
-            )
+            low, high = pace_ends(self)
+            each = gpus_each(partial(getattr, self.deployments))
+            self.shared.machines = needed_frac(self.deployments, self.instances, each, self.node.count, low, high)
         return self.shared.machines
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:

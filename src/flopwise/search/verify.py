@@ -338,7 +338,7 @@ def verified_plans(
             if trial.failed:
                 failed.append(trial)
                 missed = TARGET_NAMES.get(trial.failed, trial.failed)
-                draft.ruled_out.add(f"misses {missed} in the simulator", 1, trial.note, unit="plans")
+                draft.ruled_out.add(f"misses {missed} in the simulator", 1, trial.note, unit="plans", stage="targets")
             else:
                 heapq.heappush(queue, (*_rank(trial, ran=True), number, trial))
     draft.demoted = [one.candidate(place) for place, one in enumerate(failed, start=1)]

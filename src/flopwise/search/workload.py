@@ -107,6 +107,11 @@ class Resolved(WorkloadTraffic):
         return self.objective == "cost" and all(limit is None for limit in limits)
 
     @property
+    def is_closed_loop(self) -> bool:
+        """True if users wait for their answers, at whichever rate they get them: slower machines need no others."""
+        return self.concurrency is not None and self.requests_per_s is None and self.tokens_per_s is None
+
+    @property
     def engine(self) -> Engine:
         """The inference engine that is asked for, else the usual one. Raises UnknownNameError."""
         engine: Engine = self.facts.engine(self.limits.engine or defaults.ENGINE)
