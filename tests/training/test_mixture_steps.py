@@ -237,7 +237,9 @@ def test_messages_between_nodes_run_beside_other_passes_where_stages_have_severa
     stack, model = FACTS.stack("nemo"), load_model("DeepSeek-V3")
     sent = {}
     for paired, ep, chunks in product((True, False), (8, 32), (1, 2)):
-        recipe = recipe_with(seq_len=4096, global_batch=4096, precision="mxfp8", stack=replace(stack, pairs_network=paired))
+        recipe = recipe_with(
+            seq_len=4096, global_batch=4096, precision="mxfp8", stack=replace(stack, pairs_network=paired)
+        )
         layout = Layout(dp=32, pp=8, ep=ep, zero=1, interleave=chunks)
         found = estimate(TrainJob(model=model, recipe=recipe, layout=layout, cluster=b200))
         sent[paired, ep, chunks] = dict(found.breakdown)["expert_parallel"]

@@ -300,7 +300,10 @@ def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
     tables = {modules: memory_table(job.model, recipe) for modules, recipe in recipes.items()}
     for size in sizes:
         for mode, every, modules in ways:
-            tried, recipe = replace(job.layout, micro_batch=size, recompute=mode, recompute_every=every), recipes[modules]
+            tried, recipe = (
+                replace(job.layout, micro_batch=size, recompute=mode, recompute_every=every),
+                recipes[modules],
+            )
             needs = step_memory(job.model, recipe, tried, table=tables[modules], device_kind=chip.kind).total_bytes
             if band.probability_at_most(float(needs), chip.hbm_bytes) >= RUNS_WITH:
                 return replace(job, layout=tried, recipe=recipe)

@@ -169,8 +169,8 @@ def grouped_kernel(software: TrainingStack, dtype: str) -> str:
 def permuting(software: TrainingStack) -> str:
     """How rows come into their experts' order: "ragged" as XLA sorts them, else after a plain "exchange" or by "node".
 
-    Source: Megatron-Core, `token_dispatcher.py`: its all-to-all dispatcher permutes before the exchange and sorts chunks
-    after it; flexible ones (DeepEP, HybridEP) permute once. Assumes: other stacks do as the first.
+    Source: Megatron-Core, `token_dispatcher.py`: its all-to-all dispatcher permutes before the exchange and sorts
+    chunks after it; flexible ones (DeepEP, HybridEP) permute once. Assumes: other stacks do as the first.
     """
     if software.grouped_kernel == "ragged":
         return "ragged"
@@ -185,7 +185,11 @@ def scaled_headroom(rates: Rates) -> float:
     Source: large products on B200 (aiconfigurator) reach 2.5 to 2.8 of 4.5 PFLOP/s in 8 bits and 3.7 of 9 in 4, where
     16 bits reach 1.7 of 2.25. Assumes: clock and voltage fall together, as in `clock_frac`.
     """
-    measured, peak, made_for_w = rates.value["train_scaled_power"], rates.peak.get("fp8"), rates.made_for_w or rates.tdp_w
+    measured, peak, made_for_w = (
+        rates.value["train_scaled_power"],
+        rates.peak.get("fp8"),
+        rates.made_for_w or rates.tdp_w,
+    )
     if not measured or not peak or not made_for_w:
         return 1.0
     return float((made_for_w / peak / measured) ** rates.value["train_clock_exponent"])

@@ -221,9 +221,9 @@ def constants(facts: Facts) -> tuple[Constant, ...]:
         Constant("train_grouped_frac.split", ("any",), 0.9, 0.2, 1.0, 0.2),
         Constant("train_grouped_frac.fused", ("any",), 0.9, 0.2, 1.0, 0.2),
         Constant("train_grouped_frac.ragged", ("any",), 0.8, 0.2, 1.0, 0.3),
-        # Megatron-Core's all-to-all dispatcher permutes tokens, sorts chunks by expert, and pads what is quantised; after
-        # DeepEP one kernel permutes, and HybridEP leaves them in the experts' order: a read and a write; MaxText sorts
-        # and gathers
+        # Megatron-Core's all-to-all dispatcher permutes tokens, sorts chunks by expert, and pads what is quantised;
+        # after DeepEP one kernel permutes, and HybridEP leaves them in the experts' order: a read and a write; MaxText
+        # sorts and gathers
         Constant("train_permute_passes.exchange", ("any",), 4.0, 0.5, 40.0),
         Constant("train_permute_passes.node", ("any",), 2.0, 0.5, 40.0),
         Constant("train_permute_passes.ragged", ("any",), 4.0, 0.5, 40.0),

@@ -18,7 +18,7 @@ from flopwise.training.estimate import TrainEstimate
 from flopwise.training.frozen import split_model
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import expert_load
-from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, schedule_text
+from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, any_of, schedule_text
 from flopwise.training.stages import mode_index
 from flopwise.training.step import (
     FRESH_MEMORY,
