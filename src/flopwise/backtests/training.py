@@ -312,7 +312,9 @@ def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
 
 def _recomputes(job: TrainJob) -> list[tuple[int, int, tuple[str, ...]]]:
     """Ways to recompute, from least to most: the mode, of every how many blocks, and modules."""
-    plain = [(mode, every, ()) for mode, every in MODES if mode >= int(job.layout.recompute)]
+    plain: list[tuple[int, int, tuple[str, ...]]] = [
+        (mode, every, ()) for mode, every in MODES if mode >= int(job.layout.recompute)
+    ]
     if not job.recipe.stack.name.startswith(OF_MEGATRON) or not job.model.has_experts:
         return plain
     latent = any(i.latent_dim for stack in job.model.stacks for i in stack.items if isinstance(i, Attend))
