@@ -27,6 +27,7 @@ STEP = 0.02  # of a logarithm, for derivatives
 REACHES = (0.7, 0.25, 0.08)  # of a step, until it helps
 SINGLE_REACH = 0.25  # of a step by one constant alone
 SHORTER = (1.0, 0.35, 0.1)  # of the step that a constant alone would take, until it helps
+WORTH = 1e-4  # share of the loss that such a step must promise to be tried
 
 
 class FitModel(ABC):
@@ -241,9 +242,12 @@ def _moved_one_by_one(
         if not own.any():
             continue
         aim = solve([constant], errors, own, model.weights, point[[index]], shared, SINGLE_REACH)[0]
+        way = np.zeros_like(point)
+        way[index] = aim - point[index]
+        if loss(model.constants, errors + slopes @ way, model.weights, point + way, shared) > (1.0 - WORTH) * least:
+            continue
         for share in SHORTER:
-            new = point.copy()
-            new[index] += share * (aim - point[index])
+            new = point + share * way
             moved = model.moved_errors(errors, new, index)
             after = loss(model.constants, moved, model.weights, new, shared)
             if after < least:
