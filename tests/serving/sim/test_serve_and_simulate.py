@@ -17,6 +17,7 @@ FARTHER = {
     ("8B, H100, long prompts", "30% busy", "TPOT p50"): 0.15,
     ("70B, 8 x A100, TensorRT-LLM", "8 users", "TTFT mean"): 0.11,
     ("70B, 8 x A100, TensorRT-LLM", "32 users", "TTFT mean"): 0.13,
+    ("gpt-oss-120b, 2 x H100, SGLang", "128 users", "TTFT mean"): 0.11,
 }
 """Figures of the grid that are farther apart than `NEAR`, and how far. Prompts of one step each meet answers of 64
 tokens in numbers that no mean describes."""
