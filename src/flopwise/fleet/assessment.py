@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -218,20 +218,25 @@ class RulingPolicy(PlainRecord, frozen=True):
     text: str
     usd_per_month: float
 
-    def rules_out(self, usd: float) -> bool:
-        """True if machines that cost as much are among those that it rules out."""
-        return usd >= self.usd_per_month * (1.0 - 1e-6)
+
+RulingPolicies = Mapping[str, Sequence[RulingPolicy]]
+"""By workload, the constraints without which it would run for less: one alone before several, the dearest first."""
 
 
-def ruling_policies(binding: Iterable[Binding]) -> dict[str, RulingPolicy]:
-    """By workload, the constraint without which it would run for less, with its cost: one alone, else several."""
-    ordered = sorted(binding, key=lambda row: (row.constraint.startswith("all "), -row.usd_per_month))
-    rules: dict[str, RulingPolicy] = {}
-    for row in ordered:
+def ruling_policies(binding: Iterable[Binding]) -> RulingPolicies:
+    """The constraints that rule cheaper machines out, by workload."""
+    rules: dict[str, list[RulingPolicy]] = {}
+    for row in sorted(binding, key=lambda row: (row.constraint.startswith("all "), -row.usd_per_month)):
         for move in row.moves:
             rule = RulingPolicy(text=row.cost_text, usd_per_month=move.usd_per_month_without)
-            rules.setdefault(move.workload, rule)
+            rules.setdefault(move.workload, []).append(rule)
     return rules
+
+
+def ruling_text(rules: Sequence[RulingPolicy], usd: float) -> str:
+    """The constraint that rules machines out that cost as much, in words; the kinds there are where none is known."""
+    named = (rule.text for rule in rules if usd >= rule.usd_per_month * (1.0 - 1e-6))
+    return f"a policy rules it out ({next(named, 'share, quota, limit on spot or backup')})"
 
 
 class WhatIf(PlainRecord, frozen=True):
