@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -213,7 +213,7 @@ class Binding(PlainRecord, frozen=True):
 
 
 class RulingPolicy(PlainRecord, frozen=True):
-    """What rules cheaper machines of a workload out, in words, and the monthly cost of the workload without it."""
+    """A constraint that rules cheaper machines of a workload out, and the monthly cost of the workload without it."""
 
     text: str
     usd_per_month: float
@@ -221,16 +221,6 @@ class RulingPolicy(PlainRecord, frozen=True):
 
 RulingPolicies = Mapping[str, Sequence[RulingPolicy]]
 """By workload, the constraints without which it would run for less: one alone before several, the dearest first."""
-
-
-def ruling_policies(binding: Iterable[Binding]) -> RulingPolicies:
-    """The constraints that rule cheaper machines out, by workload."""
-    rules: dict[str, list[RulingPolicy]] = {}
-    for row in sorted(binding, key=lambda row: (row.constraint.startswith("all "), -row.usd_per_month)):
-        for move in row.moves:
-            rule = RulingPolicy(text=row.cost_text, usd_per_month=move.usd_per_month_without)
-            rules.setdefault(move.workload, []).append(rule)
-    return rules
 
 
 def ruling_text(rules: Sequence[RulingPolicy], usd: float) -> str:
