@@ -585,6 +585,11 @@ def _memory_ranges() -> Iterator[Range]:
         weights = dict(flopwise.memory("7B", task="serve", context=1, weights=name).items)["weights"]
         each = weights / parameters(_model("7B"))
         yield Range(f"a weight in {name.upper()} takes", said, said, each, "bytes", "with scales and what stays wider")
+    half, whole = (
+        dict(flopwise.memory("Llama-2-7B", task="train", micro_batch=batch, seq=2048).items)["activations"]
+        for batch in (4, 8)
+    )
+    yield Range("twice the batch takes in activations", 2.0, 2.0, whole / half, "times", "each sequence keeps its own")
     plain = 4.0 * parameters(_model("Llama-2-7B"))
     for kind, said, batch in (("gradients", 1.0, 1), ("optimizer states", 2.0, 1), ("activations", 2.0, 4)):
         found = flopwise.memory("Llama-2-7B", task="train", precision="fp32", micro_batch=batch, seq=2048)

@@ -106,6 +106,7 @@ def ranges() -> dict[str, Any]:
         ("a weight in INT8 takes", 1.0 + 2 * 2 * 32_000 * 4096 / 2 / 6.74e9, 0.01),  # embeddings and head in 16 bits
         ("training takes in optimizer states", 2.0, 1e-6),  # two moments in 4 bytes
         ("twice the sequence takes with flash attention", 2.0, 1e-6),
+        ("twice the batch takes in activations", 2.0, 1e-6),
         ("4.2e14 FLOP at 60 % of 300 TFLOP/s take", 4.2e14 / (0.6 * 300e12), 1e-6),
         ("consumer GPUs are better in FP32: an RTX 4090 has", 82.6 / 19.5, 0.01),  # datasheets
         ("NVLink of A100-SXM-80 moves", 12 * 50.0, 1e-6),  # twelve links of 25 GB/s each way

@@ -339,7 +339,7 @@ def test_a_table_that_cannot_be_read_is_asked_for_as_csv(tmp_path: Path) -> None
     ("existing", "complaint"),
     [
         ({"instance": "g6x.xlarge"}, "workloads.0.existing.0: unknown instance 'g6x.xlarge'; nearest: g6"),
-        ({"instance": "g6.xlarge", "provider": "gcp"}, "g6.xlarge is not known of gcp"),
+        ({"instance": "g6.xlarge", "provider": "gcp"}, "g6.xlarge is not known of gcp; known: aws us-east-1, aws "),
         ({"instance": "Standard_NC6s_v3", "purchase": "reserved_3y"}, "no reserved 3y price of azure"),
     ],
 )

@@ -359,7 +359,8 @@ def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() 
     """Beyond its beginning a job goes on at the pace reached there: the same as running every request."""
     workload = asked(task="batch", traffic={"requests": 9000, "input_tokens": "100:900", "output_tokens": "50:150"})
     option = options(workload)[0]
-    row = int(np.flatnonzero((option.deployments.batch >= 8) & (option.deployments.batch <= 64))[0])
+    alone = option.deployments.replicas == 1
+    row = int(np.flatnonzero((option.deployments.batch >= 8) & (option.deployments.batch <= 64) & alone)[0])
     simulator = Simulator(workload)
     run = simulator.run(option, row)
     trace = draw_requests(batch_traffic(workload, 9000))

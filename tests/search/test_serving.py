@@ -17,6 +17,7 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.search.answer import RejectionLog
 from flopwise.search.deployments import Deployments, deployments, least_prompt_s
 from flopwise.search.nodes import NodeKind, node_kinds
+from flopwise.search.plan import plan
 from flopwise.search.plan_serving import check_serving
 from flopwise.search.replica import with_facts, with_lengths
 from flopwise.search.serving_analysis import floors, message_s, weights_read_s
@@ -94,8 +95,33 @@ def test_replicas_of_a_batch_job_end_it_before_its_deadline() -> None:
     workload = asked("batch", traffic=traffic, targets={"deadline": "2h"})
     found = rows(workload)
     pace = found.requests_per_s * option_of(workload, node(workload), found).bands["throughput"].quantile(1 - 0.8)
-    assert found.replicas == pytest.approx(np.ceil(10_000_000 / (7200 - found.start_s) / pace))
+    held = np.maximum(8 // (found.tp * found.pp * found.dp), 1)  # by an instance, whose devices are all paid for
+    fewest = np.ceil(10_000_000 / (7200 - found.start_s) / pace)
+    assert found.replicas == pytest.approx(np.ceil(fewest / held) * held)
     assert len(set(found.replicas.tolist())) > 5
+
+
+def test_a_batch_job_fills_its_machines_as_far_as_it_has_full_batches() -> None:
+    """Eight devices paid for a day that one replica took: now as many replicas as there are batches for."""
+    traffic = {"requests": 1000, "input_tokens": 512, "output_tokens": 128}
+    found = rows(asked("batch", traffic=traffic, targets={"deadline": "24h"}))
+    gpus = found.tp * found.pp * found.dp
+    batches = np.ceil(1000 / (found.batch * found.dp))
+    assert found.replicas == pytest.approx(np.minimum(np.maximum(8 // gpus, 1), batches))
+    assert {1, 4, 8} <= set(found.replicas.tolist())
+    assert set(rows(asked(traffic={"requests_per_s": 0.1, "input_tokens": 512, "output_tokens": 128})).replicas) == {1}
+
+
+@pytest.mark.parametrize("instance", ["p5en.48xlarge", "g6e.12xlarge"])
+def test_a_later_deadline_never_makes_a_batch_job_dearer(instance: str) -> None:
+    """On the same machine: fewer replicas sufficed for a later one, and left its other devices idle but paid for."""
+    job = {
+        "model": "Llama-3.1-8B", "task": "batch", "constraints": {"instances": [instance]},
+        "traffic": {"requests": 400_000, "input_tokens": 600, "output_tokens": 150},
+    }  # fmt: skip
+    jobs = (workload_from(job | {"targets": {"deadline": deadline}}) for deadline in ("3h", "12h", "24h", "100h"))
+    costs = [plan(one, facts()).plans[0].cost_usd for one in jobs]
+    assert costs == sorted(costs, reverse=True)
 
 
 def test_whole_instances_hold_the_replicas() -> None:

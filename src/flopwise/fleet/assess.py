@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from flopwise.facts.price_coverage import OFTEN_UNKNOWN, PriceCoverage, coverage
 from flopwise.fleet.advice import advice
 from flopwise.fleet.alerts import alerts
 from flopwise.fleet.allocate import BudgetError, allocate, allocation_problem
-from flopwise.fleet.assessment import Assessment, MonthlyCost, Scenarios, ruling_policies
+from flopwise.fleet.assessment import Assessment, Binding, MonthlyCost, RulingPolicies, RulingPolicy, Scenarios
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import Allocation, ChosenWorkload, PlannedWorkload, Platform
@@ -78,7 +78,7 @@ def assess(
     chosen = fleet.chosen
     advance(STAGES[2], 0, 3)
     binding = bindings(problem, allocation)
-    rules = ruling_policies(binding)
+    rules = _ruling_policies(binding)
     advance(STAGES[2], 1, 3)
     questions = what_ifs(platform, problem, allocation, facts)
     advance(STAGES[2], 2, 3)
@@ -111,6 +111,16 @@ def assess(
         **tables,  # type: ignore[arg-type]  # fields by name
     )  # fmt: skip
     return Assessed(assessment=assessment, plans=plans_by_workload(chosen))
+
+
+def _ruling_policies(binding: Iterable[Binding]) -> RulingPolicies:
+    """The constraints that rule cheaper machines out, by workload."""
+    rules: dict[str, list[RulingPolicy]] = {}
+    for row in sorted(binding, key=lambda row: (row.constraint.startswith("all "), -row.usd_per_month)):
+        for move in row.moves:
+            rule = RulingPolicy(text=row.cost_text, usd_per_month=move.usd_per_month_without)
+            rules.setdefault(move.workload, []).append(rule)
+    return rules
 
 
 def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> SolvedFleet:

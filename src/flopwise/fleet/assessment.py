@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -213,25 +213,20 @@ class Binding(PlainRecord, frozen=True):
 
 
 class RulingPolicy(PlainRecord, frozen=True):
-    """What rules cheaper machines of a workload out, in words, and the monthly cost of the workload without it."""
+    """A constraint that rules cheaper machines of a workload out, and the monthly cost of the workload without it."""
 
     text: str
     usd_per_month: float
 
-    def rules_out(self, usd: float) -> bool:
-        """True if machines that cost as much are among those that it rules out."""
-        return usd >= self.usd_per_month * (1.0 - 1e-6)
+
+RulingPolicies = Mapping[str, Sequence[RulingPolicy]]
+"""By workload, the constraints without which it would run for less: one alone before several, the dearest first."""
 
 
-def ruling_policies(binding: Iterable[Binding]) -> dict[str, RulingPolicy]:
-    """By workload, the constraint without which it would run for less, with its cost: one alone, else several."""
-    ordered = sorted(binding, key=lambda row: (row.constraint.startswith("all "), -row.usd_per_month))
-    rules: dict[str, RulingPolicy] = {}
-    for row in ordered:
-        for move in row.moves:
-            rule = RulingPolicy(text=row.cost_text, usd_per_month=move.usd_per_month_without)
-            rules.setdefault(move.workload, rule)
-    return rules
+def ruling_text(rules: Sequence[RulingPolicy], usd: float) -> str:
+    """The constraint that rules machines out that cost as much, in words; the kinds there are where none is known."""
+    named = (rule.text for rule in rules if usd >= rule.usd_per_month * (1.0 - 1e-6))
+    return f"a policy rules it out ({next(named, 'share, quota, limit on spot or backup')})"
 
 
 class WhatIf(PlainRecord, frozen=True):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 from flopwise.cost.money import unit_usd
 from flopwise.facts.catalog import Facts
-from flopwise.fleet.assessment import Allotment, MonthlyCost, RulingPolicy, WorkloadResult
+from flopwise.fleet.assessment import (
+    Allotment,
+    MonthlyCost,
+    RulingPolicies,
+    RulingPolicy,
+    WorkloadResult,
+    ruling_text,
+)
 from flopwise.fleet.expected import ExpectedFigures, expected_figures
 from flopwise.fleet.forked import run_forked
 from flopwise.fleet.model import (
@@ -100,14 +107,14 @@ class SolvedFleet:
             sums[number] = storage + share * bill.storage, traffic + share * bill.traffic
         return sums
 
-    def results(self, rules: Mapping[str, RulingPolicy]) -> list[WorkloadResult]:
+    def results(self, rules: RulingPolicies) -> list[WorkloadResult]:
         """The results of all workloads in the order of the fleet file, with those without machines.
 
-        `rules`: by workload, the policy that rules cheaper machines out.
+        `rules`: by workload, the policies that rule cheaper machines out.
         """
         costs = self.cost.by_workload
         results = [
-            _workload_result(one, self.facts, costs.get(one.name, 0.0), rules.get(one.name)) for one in self.chosen
+            _workload_result(one, self.facts, costs.get(one.name, 0.0), rules.get(one.name, ())) for one in self.chosen
         ]
         for item in sorted(self.lost, key=lambda item: item.index):
             results.insert(item.index, _infeasible_result(item, self.facts))
@@ -266,7 +273,7 @@ def size_of(parameters: int) -> str:
     return next(name for most, name in SIZES if parameters < most)
 
 
-def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float, rule: RulingPolicy | None) -> WorkloadResult:
+def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float, rules: Sequence[RulingPolicy]) -> WorkloadResult:
     """The result of one workload, whose month costs `usd`."""
     job, option, figures, workload = chosen.job, chosen.option, chosen.figures, chosen.planned.workload
     candidate, size, pattern, count = option.candidate, "machines", "machines to work on", None
@@ -293,7 +300,7 @@ def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float, rule: Rul
         memory_bytes=None if option.purchase == API else memory or None,
         intensity=None if figures is None else figures.intensity, pattern=pattern, hours_per_month=option.busy_hours,
         runs_per_month=job.runs_per_month, feasible=True, reasons=[], best=best,
-        why_not_cheaper=why_not_cheaper(chosen, rule), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
+        why_not_cheaper=why_not_cheaper(chosen, rules), energy_kwh_per_month=energy, carbon_kg_per_month=carbon,
         starts=job.spec.starts, schedule=job.schedule.plain(), targets=_targets(chosen.planned),
         unit_usd=_unit_usd(chosen, usd),
     )  # fmt: skip
@@ -348,13 +355,12 @@ def _electricity(chosen: ChosenWorkload) -> tuple[float | None, float | None]:
     return kwh, kg
 
 
-def why_not_cheaper(chosen: ChosenWorkload, rule: RulingPolicy | None = None) -> str:
-    """The cheaper options, and the reason against each: a policy of the fleet (`rule`), or a missed target."""
+def why_not_cheaper(chosen: ChosenWorkload, rules: Sequence[RulingPolicy] = ()) -> str:
+    """The cheaper options, and the reason against each: a policy of the fleet (`rules`), or a missed target."""
     option, reasons = chosen.option, []
     first = next((other for other in chosen.planned.options if other.usd * SAME < option.usd), None)
     if first is not None:
-        named = "share, quota, backup ..." if rule is None or not rule.rules_out(first.usd) else rule.text
-        obstacle = f"a policy rules it out ({named})"
+        obstacle = ruling_text(rules, first.usd)
         if option.purchase == OWNED:
             obstacle = "own machines are paid for all month, and other workloads share them"
         elif first.purchase == OWNED:

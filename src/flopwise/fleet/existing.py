@@ -140,7 +140,15 @@ def existing_offer(machines: ExistingMachines, job: ResolvedJob, platform: Platf
     rented = [offer for offer in offers if not isinstance(offer, OwnOffer)]
     if not rented:
         where = " in ".join(filter(None, (machines.provider, machines.region)))
-        raise SpecError(f"{machines.instance[:60]} is not known{f' of {where}' if where else ' as a cloud has it'}")
+        sold = dict.fromkeys(
+            f"{offer.provider} {offer.region}"
+            for offer in facts.offers_for(instance=machines.instance)
+            if not isinstance(offer, OwnOffer)
+        )
+        places = f"; known: {', '.join(sold)}" if sold else ""
+        raise SpecError(
+            f"{machines.instance[:60]} is not known{f' of {where}' if where else ' as a cloud has it'}{places}"
+        )
     column = PRICE_FIELDS[machines.purchase]
     if machines.price is not None:
         given = {"source": GIVEN, "price_date": "", column: machines.price}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from flopwise.fleet.assessment import ProviderChoice, RulingPolicy
+from flopwise.fleet.assessment import ProviderChoice, RulingPolicies, RulingPolicy, ruling_text
 from flopwise.fleet.bill import SAME, SolvedFleet
 from flopwise.fleet.model import ChosenWorkload, MonthlyOption
 from flopwise.fleet.offers import allowed_devices, providers_with_tags, why_not_allowed
@@ -19,17 +19,19 @@ Refused = dict[tuple[object, ...], str]
 """Why nothing of a provider carries workloads of the same residency, tags and constraints."""
 
 
-def provider_choices(fleet: SolvedFleet, rules: Mapping[str, RulingPolicy]) -> list[ProviderChoice]:
+def provider_choices(fleet: SolvedFleet, rules: RulingPolicies) -> list[ProviderChoice]:
     """For each workload the machines of each provider, the plan's first, then by monthly cost.
 
-    `rules`: by workload, the policy that rules cheaper machines out.
+    `rules`: by workload, the policies that rule cheaper machines out.
     """
     refused: Refused = {}
-    return [choice for chosen in fleet.chosen for choice in _choices(chosen, fleet, refused, rules.get(chosen.name))]
+    return [
+        choice for chosen in fleet.chosen for choice in _choices(chosen, fleet, refused, rules.get(chosen.name, ()))
+    ]
 
 
 def _choices(
-    chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused, rule: RulingPolicy | None
+    chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused, rules: Sequence[RulingPolicy]
 ) -> list[ProviderChoice]:
     cheapest: dict[str, MonthlyOption] = {}
     for option in chosen.planned.options:  # cheapest first
@@ -37,26 +39,26 @@ def _choices(
     cheapest[chosen.option.provider] = chosen.option
     named = dict.fromkeys([*(t.option.provider for t in chosen.parts), *fleet.platform.rules.shares, *LARGE_CLOUDS])
     others = [name for name in cheapest if name not in named][:OTHERS]
-    rows = [_choice(cheapest[name], chosen, rule) for name in [*named, *others] if name in cheapest]
+    rows = [_choice(cheapest[name], chosen, rules) for name in [*named, *others] if name in cheapest]
     rows += [_none(name, chosen, fleet, refused) for name in named if name not in cheapest]
     return sorted(rows, key=lambda row: (not row.taken, row.usd_per_month is None, row.usd_per_month or 0.0))
 
 
-def _choice(option: MonthlyOption, chosen: ChosenWorkload, rule: RulingPolicy | None) -> ProviderChoice:
+def _choice(option: MonthlyOption, chosen: ChosenWorkload, rules: Sequence[RulingPolicy]) -> ProviderChoice:
     """The best machines of one provider, against those that the plan has."""
     mine = [taken for taken in chosen.parts if taken.option.provider == option.provider]
     usd = sum(taken.usd for taken in chosen.parts)
     return ProviderChoice(
         workload=chosen.name, provider=option.provider, region=option.region, instance=option.instance,
         gpu=option.candidate.gpu, purchase=option.purchase, count=option.instances, usd_per_month=option.usd,
-        change_usd=option.usd - usd, taken=bool(mine), why=_why_not(option, chosen, usd, rule, taken=bool(mine)),
+        change_usd=option.usd - usd, taken=bool(mine), why=_why_not(option, chosen, usd, rules, taken=bool(mine)),
         price_date=option.offer.price_date_of(option.purchase),
         price_source=option.offer.price_source_of(option.purchase),
     )  # fmt: skip
 
 
 def _why_not(
-    option: MonthlyOption, chosen: ChosenWorkload, usd: float, rule: RulingPolicy | None, *, taken: bool
+    option: MonthlyOption, chosen: ChosenWorkload, usd: float, rules: Sequence[RulingPolicy], *, taken: bool
 ) -> str:
     if taken:
         return "part of the plan" if len(chosen.parts) > 1 else "the plan"
@@ -68,8 +70,7 @@ def _why_not(
         return "costs as much as the plan"
     if chosen.option.purchase == OWNED:
         return "cheaper alone, but own machines are paid for all month, and other workloads share them"
-    named = "share, quota, limit on spot or backup" if rule is None or not rule.rules_out(option.usd) else rule.text
-    return f"cheaper, but a policy rules it out ({named})"
+    return f"cheaper, but {ruling_text(rules, option.usd)}"
 
 
 def _none(provider: str, chosen: ChosenWorkload, fleet: SolvedFleet, refused: Refused) -> ProviderChoice:

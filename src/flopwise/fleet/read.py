@@ -270,8 +270,8 @@ def resolve_names(platform: Platform, facts: Facts) -> tuple[Platform, Facts]:
     except SpecError as error:
         raise platform.source.with_line(error) from None
     rules = platform.rules
-    shares = {known.spelled(name): share for name, share in rules.shares.items()}
-    quotas = tuple(replace(q, provider=q.provider and known.spelled(q.provider)) for q in rules.quotas)
+    shares = {known.provider_name(name): share for name, share in rules.shares.items()}
+    quotas = tuple(replace(q, provider=q.provider and known.provider_name(q.provider)) for q in rules.quotas)
     return replace(platform, rules=replace(rules, providers=shares, quotas=quotas)), facts
 
 
@@ -321,7 +321,7 @@ class _KnownNames:
             parts = (part for p in self.facts.hosted_prices for part in (p.regions or "any").lower().split("/"))
             self.regions = tuple(dict.fromkeys([*self.regions, *(part for part in parts if part != "any")]))
 
-    def spelled(self, provider: str) -> str:
+    def provider_name(self, provider: str) -> str:
         """A provider as the offers, or the APIs, have it, by any of its names; a pattern as it is."""
         names = {**self.apis, **{name.lower(): name for name in self.providers}}
         return names.get(provider.lower()) or names.get(provider_name(provider).lower(), provider)
@@ -345,7 +345,7 @@ class _KnownNames:
         named = dict[str, str]()
         for name in rules.shares:
             self.check_provider(f"policies.providers.{name}", name, self.apis)
-            if (twin := named.setdefault(self.spelled(name), name)) != name:
+            if (twin := named.setdefault(self.provider_name(name), name)) != name:
                 raise SpecError(f"policies.providers.{name}: {twin} is the same provider; give it one share")
         for number, name in enumerate(rules.regions):
             self.check_region(f"policies.regions.{number}", name)
@@ -357,7 +357,7 @@ class _KnownNames:
         self._check_devices("policies", rules)
         for number, quota in enumerate(rules.quotas):
             for kind, pattern, names in (
-                ("provider", quota.provider and self.spelled(quota.provider), self.providers),
+                ("provider", quota.provider and self.provider_name(quota.provider), self.providers),
                 ("instance", quota.instance, self.instances),
             ):  # fmt: skip
                 means = _means_provider if kind == "provider" else names_instance

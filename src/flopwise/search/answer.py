@@ -359,7 +359,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def decisive(self) -> list[Rejection]:
-        """What was ruled out, the latest stage first: the reason why nothing is left is that of what came furthest."""
+        """Rejections by stage, the latest first: the reason why nothing is left is that of what came furthest."""
         return sorted(self.ruled_out, key=lambda row: -STAGES.index(row.stage))
 
     def document(self) -> dict[str, Any]:

@@ -737,6 +737,7 @@ def _closed_columns(sized: SizedReplicas, steady: Steady, question: ReplicaQuest
     capacity = np.asarray(steady.requests_per_s) * ranks
     sure = capacity * _sure_frac(sized.job, workload)
     replicas = _replicas(sure, batch * ranks, workload, _least(sized, question), _start_s(sized, question))
+    replicas = _on_whole_machines(replicas, batch * ranks, sized, question)
     ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
     busy = np.ones(batch.size)
     return {
@@ -791,6 +792,19 @@ def _replicas(capacity: Floats, batch: Floats, workload: Resolved, least: float 
     return np.maximum(needed, least)
 
 
+def _on_whole_machines(replicas: Floats, batch: Floats, sized: SizedReplicas, question: ReplicaQuestion) -> Floats:
+    """The replicas, of a batch job with those that its machines hold besides: what is paid for works.
+
+    Assumes: as many replicas as have a full `batch` of the requests; a service leaves what it does not need free.
+    """
+    workload = question.workload
+    if workload.task != "batch" or workload.requests is None or workload.instances is not None:
+        return replicas
+    packed = np.maximum(question.node.count // np.asarray(sized.job.layout.num_gpus), 1)
+    filled = np.ceil(replicas / packed) * packed
+    return np.asarray(np.minimum(filled, np.maximum(replicas, np.ceil(workload.requests / batch))))
+
+
 def _wanted_percentiles(workload: Resolved) -> list[str]:
     return list(dict.fromkeys(latency_percentiles(workload).values()))
 
@@ -815,6 +829,7 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[s
     capacity = batch / service
     sure = capacity * _sure_frac(sized.job, workload)
     replicas = _replicas(sure, batch, workload, _least(sized, question), _start_s(sized, question))
+    replicas = _on_whole_machines(replicas, batch, sized, question)
     if workload.requests_per_s is None:
         latency, busy = machine.engine.request_s + service, np.ones(batch.size)
         total = replicas * capacity

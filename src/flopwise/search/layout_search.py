@@ -656,14 +656,14 @@ def _timed_together(pieces: Sequence[FamilyPiece]) -> list[list[int]]:
         if not part[2].meshes.size:
             continue
 
-        def added(group: list[int], part: FamilyPiece = part) -> float:
+        def padding(group: list[int], part: FamilyPiece = part) -> float:
             """Candidates that are evaluated beside those of a group and of the piece if they are timed at once."""
             before = [pieces[other] for other in group]
             together = _num_candidates([*before, part])
             return together - _num_candidates(before) - _num_candidates([part]) if together <= CHUNK else np.inf
 
-        best = min(groups, key=added, default=[])
-        if best and added(best) <= CALL_CANDIDATES:
+        best = min(groups, key=padding, default=[])
+        if best and padding(best) <= CALL_CANDIDATES:
             best.append(number)
         else:
             groups.append([number])

@@ -277,7 +277,7 @@ class BoostedKernels(NamedTuple):
         return BoostedKernels(whole, clocked, self.forward_peak_s + times * other.forward_peak_s)
 
     def take(self, places: NDArray[np.intp]) -> BoostedKernels:
-        """Those of the combinations at `places`."""
+        """The kernels of the combinations at `places`."""
         whole, clocked = (
             Kernels(**{n: np.asarray(getattr(one, n))[..., places] for n in SUMMED})
             for one in (self.whole, self.clocked)

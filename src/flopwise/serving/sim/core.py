@@ -70,9 +70,19 @@ class Arrays(NamedTuple):
     k: Any
 
 
+@intrinsic
+def quotient(_typing, _number, _by):
+    """Whole part of a number over another, where neither is negative: of others signs and zeros are asked for."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.udiv(*arguments)
+
+    return int64(int64, int64), code
+
+
 @inner
 def blocks_of(tokens, w):
-    return (tokens + w.block_tokens - 1) // w.block_tokens
+    return quotient(tokens + w.block_tokens - 1, w.block_tokens)
 
 
 @intrinsic
@@ -269,7 +279,7 @@ def note(k, gap, more, steps, weight):
         edge = (part + 1) << shift
         count = steps
         if gap + more * (steps - 1) >= edge:
-            count = (edge - gap + more - 1) // more
+            count = quotient(edge - gap + more - 1, more)
         k[uint64(shift * PARTS + part)] += count * weight
         gap += more * count
         steps -= count
@@ -733,7 +743,7 @@ def stretch(w, p, a, until, budget, fixed, more):
     steps = (a.lists[uint64(p.heap)] >> BITS) - p.step
     room = w.num_blocks - p.used
     if (room - p.batch) * w.block_tokens < p.batch * (steps - 1):  # blocks may run short
-        cycles = min((steps - 1) // w.block_tokens, room // p.batch)
+        cycles = min(quotient(steps - 1, w.block_tokens), quotient(room, p.batch))
         granted = 1 + cycles * w.block_tokens
         room -= cycles * p.batch
         turn = (p.turn + 1) % w.block_tokens
@@ -779,8 +789,9 @@ def decode(w, p, a, steps, duration, more):
         note(a.k, duration + more, more, steps - 1, p.batch)
     over = steps
     if steps >= size:
-        p.used += (steps // size) * p.batch
-        over = steps % size
+        cycles = quotient(steps, size)
+        p.used += cycles * p.batch
+        over -= cycles * size
     for _ in range(over):
         p.used += a.k[uint64(p.phases + turn)]
         turn = turn + 1 if turn + 1 < size else 0
@@ -897,8 +908,9 @@ def chosen(w, ps, q, tree, sent, row, back, when):
                 best, top = r, load
     least = best
     if w.balancer == ROUND_ROBIN:
-        turn = (w.back_turn if back else w.turn) % takers
-        for r in range(len(ps)):
+        turn = w.back_turn if back else w.turn
+        turn -= turn if takers == 1 else quotient(turn, takers) * takers
+        for r in range(len(ps) if takers > 1 else 0):
             p = record(ps, r)
             if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
                 if turn == 0:
@@ -982,6 +994,7 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
     front_on, back_on, w.until = NEVER, NEVER, end
     staged: Any = NONE
     ended: Any = NONE
+    known: Any = NONE
     for r in range(len(ps)):
         p = record(ps, r)
         if p.accepts and p.role == DECODE:
@@ -1013,17 +1026,20 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
             when = min(when, fetched)
             comes, when = when <= end, min(when, end)
             if w.loads:
-                due = when + 1
-                for other in range(len(ps)):
+                due, other = when + 1, known
+                while other < len(ps):
                     p = record(ps, other)
-                    sooner = p.due < due
-                    if not w.feedback and r < len(ps) and (p.role == PREFILL) != (record(ps, r).role == PREFILL):
-                        sooner = p.role == PREFILL and p.due <= when  # nothing comes back to it
-                    if sooner:
+                    if p.due < due:
                         due, r = p.due, other
+                        if not w.feedback:  # nothing comes back: one after the other, those for prompts first
+                            break
+                    other += 1
+                if not w.feedback:
+                    known = other + 1
                 if r < len(ps):  # what leaves may come back: then no replica may be ahead of the others
                     reached = due if w.feedback else when
             if r == len(ps) and comes:  # a request goes to a replica
+                known = NONE
                 if SHARED and front > when and fetched <= when:
                     row = queues[FETCHING, lines[FETCHING].first].row
                     dequeue(lines[FETCHING], queues[FETCHING])

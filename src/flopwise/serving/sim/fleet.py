@@ -131,7 +131,7 @@ class FastFleet:
         self.setup, self.now_ps, self.drive = setup, -1, core(on_compile, shared=bool(shared))
         self.switched = Switches(len(setup.roles))
         limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
-        self.requests, self.columns = _requests(setup), _columns(setup)
+        self.requests, self.columns = _requests(setup), _columns(setup, shared=bool(shared))
         tree, stores = setup.prefixes.tree, limits.stores if limits.prefix_cache else ()
         leaves, words = _rank_words(rows)
         self.ranks = np.zeros(count * words, dtype=np.int64)
@@ -317,14 +317,15 @@ def _requests(setup: Setup) -> NDArray[np.void]:
     return table
 
 
-def _columns(setup: Setup) -> Column:
-    """The columns of the requests; those that nobody touches take no memory."""
+def _columns(setup: Setup, *, shared: bool) -> Column:
+    """The columns of the requests; those that nobody touches take no memory. `shared`: as of `core`."""
     trace = setup.trace
     table = np.zeros((layout.COLUMNS, len(trace)), dtype=np.int64)
     for row in (layout.START, layout.FIRST, layout.FINISH, layout.WHERE):
         table[row] = -1
-    table[layout.BY_RANK][setup.rank] = np.arange(len(trace))
-    table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
+    table[layout.BY_RANK] = setup.by_rank
+    if shared:
+        table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
     if trace.follows:
         table[layout.NEXT] = np.maximum(setup.next_turn, 0)
         table[PAUSE] = trace.pause_ps + 1

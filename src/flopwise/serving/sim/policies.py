@@ -40,16 +40,19 @@ Source: the thresholds (64, 1.5) of the cache-aware policy of SGLang's router.
 """
 
 
-def ranks(trace: RequestTrace, policy: str) -> Column:
-    """Place of every request in the order of a policy; a permutation.
+def ranks(trace: RequestTrace, policy: str) -> tuple[Column, Column]:
+    """The requests in the order of a policy, and the place of each of them in it.
 
     Raises: UnknownNameError: no such policy.
     """
     if policy not in POLICIES:
         raise UnknownNameError("policy", policy, POLICIES, f"allowed: {', '.join(POLICIES)}")
-    places = np.empty(len(trace), dtype=np.int64)
-    places[order(POLICIES[policy](trace))] = np.arange(len(trace))
-    return places
+    rows = np.arange(len(trace))
+    if policy == "fcfs":
+        return rows, rows
+    by_rank, rank = order(POLICIES[policy](trace)), np.empty_like(rows)
+    rank[by_rank] = rows
+    return by_rank, rank
 
 
 def order(key: Column) -> Column:

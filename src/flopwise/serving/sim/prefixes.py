@@ -28,6 +28,9 @@ class Prefixes(NamedTuple):
         al. 2023, arXiv:2312.07104, section 3) and vLLM's block hashes hold answers as well as prompts.
         Assumes: requests of one name begin with the same tokens, as many as two of them share.
         """
+        if trace.tree is None and not (np.any(trace.prefix >= 0) or np.any(trace.session >= 0)):
+            none, nowhere = np.empty(0, dtype=np.int64), np.full(len(trace), -1, dtype=np.int64)
+            return Prefixes(PrefixTree(none, none), nowhere, nowhere)
         most = (trace.prompt - 1) // block_tokens
         if trace.tree is not None:
             tree = PrefixTree(trace.tree.parent, trace.tree.end // block_tokens)

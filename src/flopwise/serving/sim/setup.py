@@ -53,7 +53,8 @@ class Setup:
     trace: RequestTrace  # requests that can run, with one token of output for each step that they take
     kept: Column  # their rows in the trace that was given
     reasons: Column  # of all rows: why they were dropped, 0 where they were not
-    rank: Column  # place in the order of the policy
+    by_rank: Column  # the requests in the order of the policy
+    rank: Column  # place of each in it
     fcfs: bool  # that order is the order of arrival
     cost: StepCost
     limits: ReplicaLimits
@@ -62,7 +63,7 @@ class Setup:
     balancer: int
     users: int  # 0: requests come when the trace says
     think_ps: int
-    transfer_ps: Column  # of each request
+    transfer_ps: Column  # of each request, from a replica for prompts; else 0
     hits: Column  # prompt tokens that are cached already
     prefixes: Prefixes  # of each request
     next_turn: Column  # the request that follows each answer, -1: none
@@ -112,21 +113,30 @@ def setup(
     reasons = np.where(blocks > limits.num_blocks, BEYOND_MEMORY, 0)
     reasons = np.where(trace.prompt + trace.output > limits.max_tokens, BEYOND_CONTEXT, reasons)
     kept = np.flatnonzero(reasons == 0)
-    work = work if len(kept) == len(trace) else work.take(kept)
+    if len(kept) < len(trace):
+        work, hits = work.take(kept), hits[kept]
     if users is not None:
         work = work.arriving(np.full(len(work), work.arrival_ps[0] if len(work) else 0, dtype=np.int64))
         if len(work) and not together:
             work = work.arriving(user_start_ps(work, users, replicas, cost, limits))
-    path = transfer or Transfer()
     work, next_turn = _following(work)
+    by_rank, rank = ranks(work, policy)
     return Setup(
-        trace=work, kept=kept, reasons=reasons, rank=ranks(work, policy), fcfs=policy == "fcfs", cost=cost,
+        trace=work, kept=kept, reasons=reasons, by_rank=by_rank, rank=rank, fcfs=policy == "fcfs", cost=cost,
         limits=limits, balancer=list(BALANCERS).index(balancer), users=users or 0, think_ps=round(think_s * PS),
         roles=(PREFILL,) * prefill_replicas + (DECODE if prefill_replicas else WHOLE,) * (replicas + spare),
         prefixes=Prefixes.of(work, limits.block_tokens), next_turn=next_turn,
-        on=(True,) * (prefill_replicas + replicas) + (False,) * spare, hits=hits[kept],
-        transfer_ps=np.rint((path.latency_s + path.s_per_token * work.prompt) * PS).astype(np.int64),
+        on=(True,) * (prefill_replicas + replicas) + (False,) * spare, hits=hits,
+        transfer_ps=_transfer_ps(work, transfer or Transfer(), pools=1 + (prefill_replicas > 0)),
     )  # fmt: skip
+
+
+def _transfer_ps(trace: RequestTrace, path: Transfer, *, pools: int) -> Column:
+    """The time of each request's cache between two pools; zeros where there is one."""
+    if pools == 1:
+        return np.zeros(len(trace), dtype=np.int64)
+    transfer_ps: Column = np.rint((path.latency_s + path.s_per_token * trace.prompt) * PS).astype(np.int64)
+    return transfer_ps
 
 
 def _following(trace: RequestTrace) -> tuple[RequestTrace, Column]:

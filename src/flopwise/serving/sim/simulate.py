@@ -98,8 +98,10 @@ def run_result(trace: RequestTrace, plan: Setup, machines: FastFleet, samples: l
         outcome = outcome.spread(plan.kept, rows)
         if not (plan.users or plan.trace.follows):
             outcome.arrival_ps[:] = trace.arrival_ps
-    hits, steps = np.zeros(rows, dtype=np.int64), trace.output.copy()
-    hits[plan.kept], steps[plan.kept] = plan.hits, plan.trace.output
+    hits, steps = plan.hits, plan.trace.output
+    if len(plan.kept) < rows:
+        hits, steps = np.zeros(rows, dtype=np.int64), trace.output.copy()
+        hits[plan.kept], steps[plan.kept] = plan.hits, plan.trace.output
     columns = np.array(samples, dtype=np.int64).reshape(-1, len(Timeline._fields)).T
     return SimulatedRun(
         trace=trace, reasons=plan.reasons, outcome=outcome, itl=machines.itl(), totals=machines.totals(),
