@@ -196,26 +196,28 @@ class MemoryTable:
         self.elem_bytes = recipe.elem_bytes
         self.eight_bits = self.software.fp8_inputs and recipe.precision in LOW_PRECISIONS
         self._known: dict[tuple[object, ...], Sums] = {}
-        self._place: dict[tuple[int, int, int], int] = {}
+        self._prepared: tuple[Array, ...] = ()
+        self._rows: Array = np.full((1, 1, 1), -1)  # of what is prepared, by tp, ep and cp; -1: it is not
         self._partials: tuple[Partial, ...] = ()
 
     def prepare(self, tp: Array, ep: Array, cp: Array, partials: tuple[Partial, ...] = ()) -> None:
         """Walk the model once for all of these degrees and ways of partial recompute, for what is asked later."""
         one = np.ones(1, dtype=np.int64)
-        (tp, ep, cp), _ = distinct(*(np.concatenate([one, degrees]) for degrees in (tp, ep, cp)))
-        self._partials = partials
-        self._place = {key: i for i, key in enumerate(zip(tp.tolist(), ep.tolist(), cp.tolist(), strict=True))}
+        degrees, _ = distinct(*(np.concatenate([one, column]) for column in (tp, ep, cp)))
+        self._partials, self._prepared = partials, tuple(degrees)
+        self._rows = np.full([int(column.max()) + 1 for column in degrees], -1)
+        self._rows[self._prepared] = np.arange(len(degrees[0]))
 
     def sums(self, layout: Layout) -> tuple[Sums, Array]:
         """Sums of (at least) the distinct (tp, ep, cp) of `layout`, and each candidate's index into them."""
-        (tp, ep, cp), inverse = distinct(layout.tp, layout.ep, layout.cp)
-        places = [self._place.get(key, -1) for key in zip(tp.tolist(), ep.tolist(), cp.tolist(), strict=True)]
-        if min(places) >= 0:
-            tp, ep, cp = np.array(list(self._place)).T
-            inverse = np.array(places)[inverse]
         some = () if layout.recompute_first else partials_of(layout)
-        if min(places) >= 0 and not some and not layout.recompute_first:
-            some = self._partials  # modes without them are the same
+        rows = self._prepared_rows(layout)
+        if rows is None:
+            (tp, ep, cp), rows = distinct(layout.tp, layout.ep, layout.cp)
+        else:
+            tp, ep, cp = self._prepared
+            if not some and not layout.recompute_first:
+                some = self._partials  # modes without them are the same
         key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel, some)
         if key not in self._known:
             load = expert_load(self.model, self.recipe, ep)
@@ -224,7 +226,15 @@ class MemoryTable:
                 sequence_parallel=layout.sequence_parallel, expert_load=load,
             )  # fmt: skip
             self._known[key] = self._build(split, some)
-        return self._known[key], inverse
+        return self._known[key], rows
+
+    def _prepared_rows(self, layout: Layout) -> Array | None:
+        """The place of each candidate's degrees among those that are prepared; None where one's are not."""
+        degrees = tuple(map(np.asarray, (layout.tp, layout.ep, layout.cp)))
+        if any(column.max() >= size for column, size in zip(degrees, self._rows.shape, strict=True)):
+            return None
+        rows: Array = self._rows[degrees]
+        return rows if rows.min() >= 0 else None
 
     def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:
         """Bytes one layer keeps for one sequence."""
