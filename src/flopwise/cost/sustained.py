@@ -167,7 +167,7 @@ def grouped_kernel(software: TrainingStack, dtype: str) -> str:
 
 
 def permuting(software: TrainingStack) -> str:
-    """How rows come into their experts' order: "ragged" as XLA sorts them, else after a plain "exchange" or by "node".
+    """The way of rows into their experts' order: "ragged" as XLA sorts them, else beside a plain "exchange", or "node".
 
     Source: Megatron-Core, `token_dispatcher.py`: its all-to-all dispatcher permutes before the exchange and sorts
     chunks after it; flexible ones (DeepEP, HybridEP) permute once. Assumes: other stacks do as the first.

@@ -179,7 +179,7 @@ def step_table(
 
 
 def _crosses_nodes(context: BlockContext, inner: Inner) -> NDArray[np.bool_]:
-    """Whether the ranks that share experts reach beyond the fast links, by inner column.
+    """True where the ranks that share experts reach beyond the fast links, by inner column.
 
     Source: Megatron-Core, `parallel_state`: they are neighbours, behind those of one expert.
     Assumes: a domain holds whole groups where they fit.
