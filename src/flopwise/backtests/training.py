@@ -68,7 +68,7 @@ MODULES = (("mla_up_proj",), ("layernorm", "activation"), ("core_attn", "moe"))
 """Modules that recipes of mixtures on Megatron-Core compute again, from least to most, each set with those before it:
 NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs, 2025-2026."""
 DISPATCH = {"node": True, "all-to-all": False}
-"""Whether a token crosses the network once for each node that wants it."""
+"""True where a token crosses the network once for each node that wants it."""
 RUNS_WITH = 0.1
 """Probability to fit from which a layout may be what somebody ran."""
 USUAL_TOKENS, USUAL_STAGE_TOKENS = 12_288, 6_144

@@ -166,7 +166,7 @@ def grouped_kernel(software: TrainingStack, dtype: str) -> str:
     return "fused" if dtype in FUSED_FORMATS[software.grouped_kernel] else "split"
 
 
-def permuting(software: TrainingStack) -> str:
+def permute_kind(software: TrainingStack) -> str:
     """The way of rows into their experts' order: "ragged" as XLA sorts them, else beside a plain "exchange", or "node".
 
     Source: Megatron-Core, `token_dispatcher.py`: its all-to-all dispatcher permutes before the exchange and sorts
@@ -218,7 +218,7 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
         "latent_prefill_frac": flash * min(1.0, latent),
         "grouped_frac": 1.0 if grouped == "masked" else value[f"train_grouped_frac.{grouped}"],
         "grouped_passes": 0.0,
-        PERMUTE_PASSES: 0.0 if grouped == "masked" else value[f"train_permute_passes.{permuting(software)}"],
+        PERMUTE_PASSES: 0.0 if grouped == "masked" else value[f"train_permute_passes.{permute_kind(software)}"],
     }
     scan = SCAN_RATE * prod(value[name] for name in ATTENTION["fa2"]) / value[FULL_RATE]
     changed["recurrence_frac"] = min(value["recurrence_frac"], scan)

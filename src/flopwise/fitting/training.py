@@ -19,7 +19,7 @@ from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.training import row_job
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.rates import Rates, families, rates
-from flopwise.cost.sustained import ATTENTION, grouped_kernel, permuting
+from flopwise.cost.sustained import ATTENTION, grouped_kernel, permute_kind
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model, Recurrence
 from flopwise.facts.catalog import Facts
@@ -150,7 +150,7 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
         }  # fmt: skip
         return stack.name in constant.scopes and sends.get(constant.name, True)
     if constant.name.startswith("train_permute"):
-        return experts and constant.name.endswith(f".{permuting(stack)}")
+        return experts and constant.name.endswith(f".{permute_kind(stack)}")
     if "_grouped_" in constant.name:
         return experts and constant.name.endswith(f".{grouped_kernel(stack, recipe.precision)}")
     if constant.name.startswith("train_attention"):  # a scan's kernels go by flash attention 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache, partial
+from math import inf
 from typing import Any
 
 import msgspec
@@ -365,6 +366,9 @@ def _options(
 ) -> list[TrainingOption]:  # fmt: skip
     """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept.
 
+    Nodes that cost over `dearest` times as much as the best are left out; not `alone`, in each of their ways to buy, as
+    the best bought so, for a policy may leave no other.
+
     `report_first` is called with the options so far after each `FIRST_NODES` of the recipe that most nodes run, in the
     order of their lower bounds, until it says that some are plans; not where most of them are known.
     """
@@ -374,9 +378,10 @@ def _options(
     draft.assumptions += dict.fromkeys(text for _, _, notes in work for text in notes)
     pairs = [pair for software, allowed, _ in work for pair in _by_recipe(allowed, groups[software])]
     steps, before = sum(len(nodes) for _, _, nodes in pairs), 0
+    bests: dict[str, dict[str, float]] = {}  # USD of the cheapest in each precision, by purchase
     report, most_nodes = advance or (lambda *_: None), max((len(nodes) for _, _, nodes in pairs), default=0)
-    best = dict.fromkeys((precision for precision, _, _ in pairs), float("inf"))
     for precision, recipe, nodes in pairs:
+        best = bests.setdefault(precision, {})
         schedule, shard = workload.training.schedule, workload.training.shard
         kept = _kept_layouts(model, recipe, workload.max_gpus, workload.min_gpus, schedule, shard)
         if alone and kept.nbytes > MOST_KEPT_BYTES:
@@ -392,7 +397,7 @@ def _options(
             if report_first is not None and is_usual and done and done % FIRST_NODES == 0:
                 is_fresh = len(kept.known) - known > done / 2
                 report_first = None if not is_fresh or report_first(options) else report_first
-            most_usd = dearest * best[precision]
+            most_usd = dearest * _most_floor_usd(node, best, alone=alone)
             kept.tables.clusters = [other.cluster for least_usd, other in by_floor[done:] if least_usd <= most_usd]
             if floor_usd > most_usd:
                 reason = f"costs over {dearest:g} times as much as the best, even at the highest rates of its kernels"
@@ -408,10 +413,28 @@ def _options(
                     _count_unfit(job, node, times, draft, confidence=workload.confidence, margin=margin)
                 if times.rows.size:
                     node_options = training_options(workload, node, chosen, times, facts)
-                    best[precision] = min(best[precision], float(node_options[0].cost_usd.min()))
+                    _keep_cheapest(best, node_options[:1] if alone else node_options)
                     options += node_options
         before += len(nodes)
     return options
+
+
+def _keep_cheapest(best: dict[str, float], options: Iterable[TrainingOption]) -> None:
+    """Lower the `best` costs, USD by purchase, to those of `options`."""
+    for option in options:
+        purchase = option.priced.purchase
+        best[purchase] = min(best.get(purchase, inf), float(option.cost_usd.min()))
+
+
+def _most_floor_usd(node: NodeKind, best: Mapping[str, float], *, alone: bool) -> float:
+    """The most USD of a node in its cheapest way at which one of its ways costs no more than the best bought so.
+
+    `best`: USD by purchase; without an entry anything may. `alone`: its cheapest way, beside the best of all.
+    """
+    if alone:
+        return min(best.values(), default=inf)
+    least = node.priced[0].usd_per_hour
+    return max(best.get(p.purchase, inf) * (least / p.usd_per_hour if p.usd_per_hour else 1.0) for p in node.priced)
 
 
 @dataclass(slots=True)
