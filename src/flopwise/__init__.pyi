@@ -1704,7 +1704,7 @@ def serve(
         gpus: number of accelerators (default: one replica).
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
-        simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
+        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
         on_compile: called before the simulator is compiled for the first time.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.

@@ -38,7 +38,7 @@ def serve(
         gpus: number of accelerators (default: one replica).
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
-        simulate: latencies under `rate` by simulated requests, not in closed form, from 45 % of capacity on.
+        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
         on_compile: called before the simulator is compiled for the first time.
         **options: options of the command line by name, or whole specs.
 

@@ -21,7 +21,14 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
-from flopwise.serving.estimate import estimate, job_memory, outgrows_cache, request_tokens
+from flopwise.serving.estimate import (
+    SHORT_ANSWER,
+    answers_are_short,
+    estimate,
+    job_memory,
+    outgrows_cache,
+    request_tokens,
+)
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
@@ -94,7 +101,7 @@ class ServeQuestion:
     """A service in question: its load, its deployment, machines and start, and how requests are answered.
 
     `gpus`: accelerators of all replicas; None: of one. `static`: a fixed batch; `encode`: one pass over each input.
-    `simulate`: near saturation latencies are those of simulated requests.
+    `simulate`: latencies of users or of arrivals are those of simulated requests.
     """
 
     request: RequestSpec
@@ -150,9 +157,9 @@ class ServeAnswer(Result):
             result, job = session_run.estimate, session_run.estimate.job
         elif request.requests is not None:
             result = _run_estimate(job, replicas, request, facts, on_compile)
-        elif outgrows_cache(job):
-            result = _crowded_estimate(job, request, facts, on_compile)
-            request_notes += (OUTGROWN,)
+        elif simulation_note := _closed_loop_note(job, question):
+            result = _closed_loop_estimate(job, request, facts, on_compile)
+            request_notes += (simulation_note,)
         else:
             result = estimate(job)
         at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
@@ -163,12 +170,13 @@ class ServeAnswer(Result):
         )  # fmt: skip
         alone = request.requests is None and session_run is None
         waits = _under_load(job, result, rate) if rate is not None and alone else None
-        if waits is not None and job.output_tokens > 1 and SIMULATED_FROM <= waits.utilisation_frac < 1:
-            share = format_percent(waits.utilisation_frac)
-            if question.simulate:
+        if waits is not None and job.output_tokens > 1 and waits.utilisation_frac < 1:
+            share, short = format_percent(waits.utilisation_frac), answers_are_short(job)
+            if question.simulate or short:
                 result, waits = _simulated_load(job, waits, facts, on_compile)
-                request_notes += (f"latencies are those of simulated requests: {share} of capacity is used",)
-            else:
+                because = SHORT if short else f"{share} of capacity is used"
+                request_notes += (f"latencies are those of simulated requests: {because}",)
+            elif waits.utilisation_frac >= SIMULATED_FROM:
                 request_notes += (
                     f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better",
                 )
@@ -517,17 +525,30 @@ OUTGROWN = (
 )
 
 
-def _crowded_estimate(
+SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a closed form"
+
+
+def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
+    """Why users in a closed loop are simulated; empty where the closed form stands for them."""
+    if outgrows_cache(job):
+        return OUTGROWN
+    users = job.arrivals_per_s is None and (job.concurrency or 0) > 1 and job.growing > 1
+    if not users or job.techniques.prefill_gpus or not (question.simulate or answers_are_short(job)):
+        return ""
+    return f"latencies are those of simulated requests: {SHORT if answers_are_short(job) else 'as asked for'}"
+
+
+def _closed_loop_estimate(
     job: ServeJob, request: RequestSpec, facts: Facts, on_compile: Callable[[], None] | None
 ) -> ServeEstimate:
-    """The estimate of users who outgrow the cache, whose lengths are as asked for."""
-    from flopwise.serving.sim.finite import crowded_estimate  # noqa: PLC0415 - the simulator starts where one runs
+    """The estimate of users in a closed loop, whose lengths are as asked for, simulated."""
+    from flopwise.serving.sim.finite import closed_loop_estimate  # noqa: PLC0415 - the simulator starts where one runs
 
     drawn = (request.input_tokens, request.output_tokens)
     if not any(isinstance(length, str) for length in drawn):
-        return crowded_estimate(job, facts, on_compile=on_compile)
+        return closed_loop_estimate(job, facts, on_compile=on_compile)
     inputs, outputs = drawn
-    return crowded_estimate(job, facts, (inputs or job.input_tokens, outputs or job.output_tokens), on_compile)
+    return closed_loop_estimate(job, facts, (inputs or job.input_tokens, outputs or job.output_tokens), on_compile)
 
 
 def _load_text(request: RequestSpec) -> str:

@@ -40,6 +40,9 @@ START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
 FREE_BYTES = 2**30
 """What llama.cpp leaves free of a device that cannot take all layers (--fit-target, 1,024 MiB)."""
+SHORT_ANSWER = 100
+"""Tokens below which an answer takes so few steps that no mean says how many prompts of others it meets: the closed form
+of eight users is up to 15 % off the simulator at 64 tokens, 50 % at 16 (benchmarks/serve_and_simulate.py)."""
 CAPACITIES = 5
 """Sizes of a cache between its ends, over which the time of a run in waves is averaged."""
 
@@ -221,6 +224,12 @@ def outgrows_cache(job: ServeJob) -> bool:
         return False
     limit = job.max_batch or int(default_batch(job.model, job.software, job.layout.dp))
     return 0 < int(job_memory(job).max_concurrency) < min(users, limit)
+
+
+def answers_are_short(job: ServeJob) -> bool:
+    """True if several requests share a replica and their answers take few steps (`SHORT_ANSWER`)."""
+    several = job.arrivals_per_s is not None or (job.concurrency or 0) > 1
+    return several and 1 < job.growing < SHORT_ANSWER and job.requests is None and not job.techniques.prefill_gpus
 
 
 def least_offload(job: ServeJob, facts: Facts) -> Offload | None:

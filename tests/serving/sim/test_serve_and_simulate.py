@@ -12,15 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 from serve_and_simulate import BUSY, DEPLOYMENTS, NEAR, USERS, closed, opened
 
 FARTHER = {
-    ("8B, H100, long prompts", "8 users", "TPOT mean"): 0.15,
-    ("8B, H100, long prompts", "30% busy", "TPOT mean"): 0.14,
-    ("8B, H100, long prompts", "30% busy", "TPOT p50"): 0.15,
     ("70B, 8 x A100, TensorRT-LLM", "8 users", "TTFT mean"): 0.11,
     ("70B, 8 x A100, TensorRT-LLM", "32 users", "TTFT mean"): 0.13,
     ("gpt-oss-120b, 2 x H100, SGLang", "128 users", "TTFT mean"): 0.11,
 }
-"""Figures of the grid that are farther apart than `NEAR`, and how far. Prompts of one step each meet answers of 64
-tokens in numbers that no mean describes."""
+"""Figures of the grid that are farther apart than `NEAR`, and how far. A prompt of the mean length and the sequences
+beside it fill one tile more than most prompts of drawn lengths do. `serve --simulate` has the simulator's figures."""
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
@@ -43,4 +40,4 @@ def test_few_figures_are_farther_apart() -> None:
     """Of three figures of sixteen closed loops and eight of four open ones, in seven deployments."""
     figures = len(DEPLOYMENTS) * (3 * len(USERS) + 8 * len(BUSY))
     assert figures == 308
-    assert len(FARTHER) <= 0.03 * figures
+    assert len(FARTHER) <= 0.01 * figures

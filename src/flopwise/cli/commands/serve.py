@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @add(
     "--simulate",
     FLAG,
-    "Latencies under --rate by simulated requests, not in closed form, near saturation.",
+    "Latencies of --concurrency users or under --rate by simulated requests, not in closed form.",
     default=False,
 )
 @add("--sweep", name("axis"), "Show latency against throughput along concurrency, batch or tp, instead.")

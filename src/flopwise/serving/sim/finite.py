@@ -34,8 +34,8 @@ BATCHES = 4
 """Full batches after which the pace of a long batch job is that of its middle."""
 ARRIVALS = 6_000
 """Requests of a run whose middle half stands for a steady state under random arrivals."""
-LEAST_REQUESTS, AROUND = 300, 8 / 9
-"""Of a closed loop; and the shortest of its lengths over the mean, where they go from 0.8 to 1 of the nominal ones."""
+AROUND = 8 / 9
+"""The shortest of the lengths of a closed loop over their mean, where they go from 0.8 to 1 of the nominal ones."""
 LIVES, LEAST_S, MOST_TURNS = 4.0, 600.0, 100_000
 """Sessions come for so many times as long as one lasts, ten minutes at least, and have no more turns in all."""
 LEAST_SESSIONS, MOST_S, SELDOM_PER_S = 600, 20 * DAY_S, 1.0 / DAY_S
@@ -75,18 +75,25 @@ def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_
     at_once = traffic.together and (traffic.users or 0) >= traffic.requests
     if at_once and traffic.requests > WHOLE_REQUESTS:
         return _long_job(job, traffic, math.ceil(traffic.requests / replicas), facts, on_compile)
-    draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // traffic.requests))
-    figures = []
-    for seed in range(traffic.seed, traffic.seed + draws):
-        run = _request(job, replace(traffic, seed=seed), facts).run_fixed(replicas, on_compile)
-        figures.append(np.array(_means(job, run, replicas)))
-    return FiniteRun(RunMeans(*np.mean(figures, axis=0).tolist()), run)
+    runs = _draws(job, traffic, replicas, facts, on_compile)
+    return FiniteRun(_mean([_means(job, run, replicas) for run in runs]), runs[-1])
 
 
-def crowded_estimate(
+def _draws(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile) -> list[SimulatedRun]:
+    """Runs of the same traffic, drawn with one seed after another."""
+    draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // max(traffic.requests or 1, 1)))
+    seeds = range(traffic.seed, traffic.seed + draws)
+    return [_request(job, replace(traffic, seed=seed), facts).run_fixed(replicas, on_compile) for seed in seeds]
+
+
+def _mean(figures: Sequence[RunMeans]) -> RunMeans:
+    return RunMeans(*np.mean(figures, axis=0).tolist())
+
+
+def closed_loop_estimate(
     job: ServeJob, facts: Facts, lengths: tuple[int | str, int | str] | None = None, on_compile: OnCompile = None
 ) -> ServeEstimate:
-    """A replica whose users outgrow its cache (`outgrows_cache`): means over `ROUNDS` requests of each, simulated.
+    """A replica and the users of a closed loop, each of whom sends `ROUNDS` requests: means over them, simulated.
 
     `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own.
 
@@ -96,13 +103,12 @@ def crowded_estimate(
     """
     users = max(int(job.concurrency or 1), 1)
     inputs, outputs = lengths or (_about(job.input_tokens), _about(job.output_tokens))
-    traffic = Traffic(
-        requests=max(ROUNDS * users, LEAST_REQUESTS), users=users, together=True, input_tokens=inputs,
-        output_tokens=outputs,
-    )  # fmt: skip
-    run = _request(job, traffic, facts).run_fixed(1, on_compile)
-    tpot_s = float(np.nanmean(run.tpot_s)) if job.output_tokens > 1 else 0.0
-    return estimate(job, RunMeans(float(np.nanmean(run.ttft_s)), tpot_s, users / float(np.nanmean(run.e2e_s))))
+    traffic = Traffic(requests=ROUNDS * users, users=users, together=True, input_tokens=inputs, output_tokens=outputs)
+
+    def seen(run: SimulatedRun) -> RunMeans:
+        return _means(job, run, 1)._replace(requests_per_s=users / float(np.nanmean(run.e2e_s)))
+
+    return estimate(job, _mean([seen(run) for run in _draws(job, traffic, 1, facts, on_compile)]))
 
 
 def _about(tokens: int) -> int | str:
