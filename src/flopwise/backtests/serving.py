@@ -198,7 +198,11 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
     """The layout of one replica, and how many replicas there are.
 
     What is left open is tensor-parallel, or split by layers where the engine does that. Attention replicas of a mixture
-    share its experts; a dense model's replicas are apart.
+    share its experts, whole ones each where TensorRT-LLM's benchmark is not said to cut them; a dense model's replicas
+    are apart.
+
+    Source: TensorRT-LLM, docs/source/performance/perf-overview.md (attention replicas and --ep for mixtures) and the
+    blog on DeepSeek-R1's best practice (as many expert-parallel ranks as devices with them).
 
     Raises:
         SpecError: a cell is not a number.
@@ -211,7 +215,7 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
         tp, pp = (1, max(pp, gpus)) if by_layers else (max(1, gpus // (pp * dp)), pp)
     ep = whole(row, "ep", 1) if model.has_experts else 1
     if model.has_experts and dp == 1 and flag(row, "attention_dp", default=False):
-        tp, dp, ep = 1, tp, 1
+        tp, dp, ep = 1, tp, whole(row, "ep", tp)
     shared = dp if model.has_experts and dp > 1 else 1
     layout = ServingLayout(tp=tp, pp=pp, ep=min(ep, tp * shared), dp=shared)
     return layout, max(1, gpus // (tp * pp * shared))

@@ -35,7 +35,19 @@ from flopwise.cost.kernels import (
 )
 from flopwise.cost.precisions import PRECISIONS
 from flopwise.cost.rates import is_zero, precision
-from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Norm, Recurrence, Stack
+from flopwise.facts.architecture import (
+    Attend,
+    Embedding,
+    Experts,
+    Item,
+    Layer,
+    Linear,
+    Model,
+    Norm,
+    Pointwise,
+    Recurrence,
+    Stack,
+)
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
@@ -387,9 +399,15 @@ class Runner:
     def kernels_of(
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
     ) -> Iterator[TimedKernel]:
-        """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them."""
+        """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them.
+
+        Summing the results of a token's experts is part of their kernels, as these were measured.
+
+        Source: aiconfigurator, collector/*/collect_moe.py (whole modules); `grouped_passes` of the calibration.
+        Assumes: nothing further.
+        """
         cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
-        for group in fused_groups(items):
+        for group in fused_groups([item for item in items if not _sums_experts(item)]):
             for counted in _works(
                 group, load, cut, split.dp, inside=inside, skew=(self.expert_skew, self.redundant_experts)
             ):
@@ -704,6 +722,11 @@ def _works(
         shape = Shape(batch=tokens, query=1, context=1)
     whole = [work for work in (item_work(item, shape, cut) for item in group) if work is not None]
     return [merge_works(whole)] if whole else []
+
+
+def _sums_experts(item: Item) -> bool:
+    """True of the weighted sum of what a token's experts made."""
+    return isinstance(item, Pointwise) and item.per_expert > 0 and item.kind == "scale"
 
 
 def _tokens_of_all(load: StepLoad, replicas: Ints) -> Floats:
