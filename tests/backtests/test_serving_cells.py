@@ -197,7 +197,7 @@ def test_attention_replicas_of_a_mixture_share_its_experts() -> None:
     assert _layout({"gpus": "4", "tp": "1", "dp": "4.0", "ep": "4"}, "Mixtral-8x7B") == (1, 1, 4, 4, 1)
     assert _layout({"gpus": "4", "tp": "4", "ep": "0"}, "Mixtral-8x7B") == (4, 1, 1, 1, 1)
     stated = _printed(n_gpus="4", tp="4", notes="attention-DP enabled; EP size not stated")
-    assert _layout(stated, "Mixtral-8x7B") == (1, 1, 1, 4, 1)
+    assert _layout(stated, "Mixtral-8x7B") == (1, 1, 4, 4, 1)
     assert _layout(stated, "Llama-3.1-8B") == (4, 1, 1, 1, 1)
 
 

@@ -37,7 +37,7 @@ from plain_machine import (
 import flopwise
 from flopwise.backtests.serving import predict_row
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Attend, Model
+from flopwise.facts.architecture import Attend, Experts, Model, Pointwise
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.iteration import StepLoad, StepTime
@@ -210,6 +210,25 @@ def test_a_token_reads_its_experts_and_many_read_all() -> None:
         host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + batch * ENGINE.sequence_s
         expected = 2 * (shared + 32 * experts * expert + rows) / BYTES_PER_S + host_s
         assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_summing_the_results_of_experts_is_part_of_their_kernels() -> None:
+    """The pass between a mixture's layers moves as much whether a token goes to two of its experts or to six."""
+    moved = []
+    for top_k in (2, 6):
+        model = load_model("Mixtral-8x7B")
+        kind = model.stacks[0].kinds[0]
+        items = tuple(
+            replace(item, top_k=top_k) if isinstance(item, Experts)
+            else replace(item, per_expert=top_k) if isinstance(item, Pointwise) and item.per_expert
+            else item
+            for item in kind.items
+        )  # fmt: skip
+        kernels = runner(plain_job(model=model)).kernels_of(items, StepLoad(decode_batch=64), ONE, inside=True)
+        passes = [k.work for k in kernels if k.work.kind == "pointwise" and not k.work.name.startswith("experts/act")]
+        moved.append(sum(float(work.in_elems + work.out_elems) for work in passes))
+        assert not any("combine" in work.name for work in passes)
+    assert moved[0] == moved[1] > 0
 
 
 def test_kernels_around_experts_take_their_time_in_each_of_their_layers() -> None:
