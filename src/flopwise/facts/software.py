@@ -170,6 +170,7 @@ class TrainingStack(Software):
         "ring", "gather", "all-to-all"
     ]  # of context parallelism: keys and values in a ring beside
     # pieces of attention, gathered before it, or heads exchanged for tokens
+    ring_overlap: float = 1.0  # share of a piece of attention behind which the ring's next message hides
     fused_sinks: bool  # its flash kernels know attention sinks; else such attention writes its scores
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
     hides_hops: bool = False  # with several chunks a stage, sends between stages run beside other passes

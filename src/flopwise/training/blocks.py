@@ -828,7 +828,8 @@ def _context_parallel_s(
         start_s, merged_bytes = context.rates.value["kernel_s"], outputs * (1.0 + 2.0 * SUM_BYTES / context.act_bytes)
         pieces_s = others * (len(attends) * start_s + merged_bytes / context.rates.read_bytes_per_s)
         hops = [p2p_s(fabric, times * nbytes, tp, cp) for times in (1.0, 2.0)]
-        hidden = kernels.attention_s / cp, kernels.attention_back_s / cp
+        share = context.software.ring_overlap / cp
+        hidden = share * kernels.attention_s, share * kernels.attention_back_s
         forward, back = (others * np.maximum(0.0, hop - part) for hop, part in zip(hops, hidden, strict=True))
         forward, back = forward + pieces_s, back + others * len(attends) * start_s
     elif context.software.context_messages == "gather":
