@@ -12,14 +12,15 @@ from flopwise import cli
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.prediction import number
 from flopwise.backtests.run import measurements
-from flopwise.backtests.training import absent_inputs, row_job
+from flopwise.backtests.training import RUNS_WITH, absent_inputs, row_job
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts.models.catalog import load_model
 from flopwise.training.alternatives import UnstatedInput
-from flopwise.training.estimate import estimate
+from flopwise.training.estimate import estimate, job_memory
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
+from flopwise.training.memory import memory_band
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 from named import FACTS, lora_with, recipe_with
 
@@ -115,6 +116,27 @@ def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
         rows, below = rows + 1, below + (step_s <= found.upper_bound_s)
     assert rows > 300
     assert below / rows >= 0.95
+
+
+def test_what_ran_is_not_refused() -> None:
+    """Of rows that state batch, micro-batch and recompute. The others left more in host memory, or had narrower states.
+
+    Neither is a column: offloads of TPU recipes, pure 16-bit weights, 8-bit states, a loss in parts.
+    """
+    rows = fits = 0
+    for row in measurements(KINDS["training"], TRUTH):
+        if not all(row.get(column) for column in ("micro_batch", "global_batch", "recompute")):
+            continue
+        try:
+            made = row_job(row, FACTS)
+        except FlopwiseError:
+            continue
+        chip = made.cluster.accelerator
+        band = memory_band(made.recipe, chip.calibration, chip)
+        needs = float(job_memory(made).total_bytes)
+        rows, fits = rows + 1, fits + (float(band.probability_at_most(needs, chip.hbm_bytes)) > RUNS_WITH)
+    assert rows > 700
+    assert fits / rows >= 0.88
 
 
 def test_json_names_each_assumed_input(capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,9 @@ class TrainingStack(Software):
     loss_bytes: (
         float  # bytes alive at once for each token and vocabulary entry: logits, their fp32 copies, their gradients
     )
-    sharded_loss_bytes: float  # the same on top where the vocabulary is cut over tp: copies that a loss in parts makes
+    loss_traffic_bytes: float | None = None  # a token and vocabulary entry, what its kernels write and read again in a
+    # step; None: as much as is alive at once
+    sharded_loss_bytes: float  # `loss_bytes` on top where the vocabulary is cut over tp: copies a loss in parts makes
     loss_chunks: int  # pieces of the sequence for which logits exist at a time
     chunks_keep_bytes: float = 2.0  # a token and vocabulary entry, what stays whole of a loss in pieces: 16-bit logits,
     # and fp32 log-probabilities where autograd keeps them for each piece

@@ -664,7 +664,8 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
 
     In layers heads are those of multi-token prediction.
 
-    Source: counting the stack's logits, their fp32 copies and their gradients (`loss_bytes`), each written and read.
+    Source: counting the stack's logits, their fp32 copies and their gradients (`loss_traffic_bytes`, else
+    `loss_bytes`), each written and read.
     Assumes: half of it forward; chunks move as much as the whole.
     """
     if in_layers:
@@ -673,7 +674,9 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
     if head is None:
         return
     _, words = linear_dims(head, context.split)
-    elems = context.tokens * words * context.software.loss_bytes / 2.0 / context.act_bytes
+    software = context.software
+    each = software.loss_bytes if software.loss_traffic_bytes is None else software.loss_traffic_bytes
+    elems = context.tokens * words * each / 2.0 / context.act_bytes
     for name in ("loss", f"loss{GRADIENT}"):
         work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
         timing = work_s(context.rates, work, context.elements)
