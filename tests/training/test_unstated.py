@@ -19,7 +19,7 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.training.alternatives import UnstatedInput
 from flopwise.training.estimate import estimate, job_memory
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import Layout
+from flopwise.training.layout import TARGET_SETS, Layout
 from flopwise.training.memory import memory_band
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 from named import FACTS, lora_with, recipe_with
@@ -98,6 +98,37 @@ def test_a_job_that_says_everything_is_surer_than_one_that_does_not(capsys: pyte
     notes = " ".join(vague["assumptions"])
     assert "stack not stated" in notes
     assert "not stated" not in " ".join(said["assumptions"])
+
+
+@pytest.mark.parametrize(("options", "name"), [
+    (["--qlora"], "adapters"),
+    (["--lora", "16"], "adapter targets"),
+    (["--qlora", "--lora-targets", "attention"], "adapter rank"),
+    (["--lora", "16", "--lora-targets", "attention"], None),
+])  # fmt: skip
+@pytest.mark.parametrize("layout", [[], ["--dp", "8", "--zero", "3"]])
+def test_adapters_are_assumed_as_far_as_nobody_states_them(
+    options: list[str], name: str | None, layout: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the layout is searched or stated; in the interval of the memory, too."""
+    named = {name} if name else set()
+    assert cli.main(["train", "Llama-3.1-8B", "--gpu", "h100-sxm", "--gpus", "8", "--json", *options, *layout]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {one["name"] for one in shown["unstated"] if one["name"].startswith("adapter")} == named
+    assert {one["name"] for one in shown["memory"]["unstated"] if one["name"].startswith("adapter")} == named
+
+
+def test_what_is_stated_of_adapters_stays() -> None:
+    own = lora_with(rank=16, targets=("q", "v"))
+    recipe = recipe_with(seq_len=2048, global_batch=16, stack="hf-trainer", lora=own)
+    one = TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=Layout(), cluster=NODES)
+    ranks, targets = (
+        [other.recipe.lora for other in other_jobs(one, {name})[name]] for name in ("adapter rank", "adapter targets")
+    )
+    assert [(lora.rank, lora.targets) for lora in ranks if lora] == [(8, own.targets), (64, own.targets)]
+    assert [(lora.rank, lora.targets) for lora in targets if lora] == [
+        (16, TARGET_SETS["qv"]), (16, TARGET_SETS["all-linear"])
+    ]  # fmt: skip
 
 
 def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
