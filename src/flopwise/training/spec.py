@@ -314,7 +314,7 @@ class TrainingSpec(Spec):
 
     @property
     def assumed_settings(self) -> frozenset[str]:
-        """Those of `open_settings` that stay open where the layout is searched."""
+        """The settings that stay open where the layout is searched: of `open_settings`, what is none of a layout."""
         return self.open_settings - {"micro-batch", "recompute", "interleave"}
 
     @property
