@@ -92,6 +92,20 @@ def test_a_head_goes_by_the_task_that_the_configuration_names() -> None:
     assert of("llama", "LlamaForSequenceClassification") == of("llama", "LlamaForCausalLM") - head + 2 * 32
 
 
+def test_modernbert_classifies_the_token_that_it_pools() -> None:
+    """Its head runs on one token of a sequence, as transformers' ModernBertForSequenceClassification pools first."""
+    sizes = {"vocab_size": 131, "hidden_size": 72, "intermediate_size": 80, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 6, "max_position_embeddings": 96}
+    kinds = ("ModernBertModel", "ModernBertForSequenceClassification")
+    base, classifier = (
+        forward_flops(
+            model_from_config({"model_type": "modernbert", **sizes, "architectures": [kind]}, name="x"), 2, 40
+        )
+        for kind in kinds
+    )
+    assert classifier - base == 2 * 2 * (72 * 72 + 72 * 2)  # two samples
+
+
 def test_dbrx_has_its_published_parameters() -> None:
     sizes = {"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352, "max_seq_len": 32768}
     nested = {

@@ -50,7 +50,7 @@ def test_the_ends_are_the_memory_of_the_job_as_others_run_it(capsys: pytest.Capt
 
 def test_the_floor_is_that_of_the_leanest_stack(capsys: pytest.CaptureFixture[str]) -> None:
     """Adapters on 16-bit weights: no end lies below weights and states, which no stack can do without."""
-    found = answer(capsys, "--lora", "16")
+    found = answer(capsys, "--lora", "16", "--lora-targets", "all-linear")
     weights = 2.0 * 1.2358e9
     assert found["low_bytes"] >= weights
     assert {one["name"] for one in found["unstated"]} == {"stack", "micro-batch", "recompute"}

@@ -145,6 +145,8 @@ def test_logits_and_loss() -> None:
     chunks = memory(replace(MEGATRON, loss_chunks=3)).items["logits and loss"]
     assert chunks == exactly((2 + 6 / 3) * SEQ * VOCAB)  # the logits stay, the rest comes piece by piece
     assert memory(FSDP).items["logits and loss"] == exactly(12 * SEQ * VOCAB)
+    for fused in ("fsdp-2023", "xla"):  # flash-attn's loss kernel, XLA's fusions: 16-bit logits and their gradients
+        assert memory(changed(FSDP, stack=fused)).items["logits and loss"] == exactly((2 + 2) * SEQ * VOCAB)
     assert memory(FSDP, tp=4).items["logits and loss"] == exactly((12 + 8) * SEQ * VOCAB / 4)
 
 

@@ -353,6 +353,49 @@ def test_the_upper_bound_hides_nothing() -> None:
     assert found.upper_bound_s * found.band.low == exactly(others + message + launches)
 
 
+def test_the_upper_bound_hides_nothing_beside_other_passes() -> None:
+    """Neither experts' messages nor sends between stages: as on software that runs them alone."""
+    beside = mixture_job({"stack": "nemo"}, machine(node=1, network=SLOW), dp=2, ep=2, pp=2, interleave=2)
+    stack = replace(beside.recipe.stack, pairs_network=False, hides_hops=False)
+    alone = replace(beside, recipe=replace(beside.recipe, stack=stack))
+    hidden, open_ = estimate(beside), estimate(alone)
+    assert hidden.step_s < open_.step_s
+    assert hidden.upper_bound_s == exactly(open_.upper_bound_s)
+
+
+def test_the_upper_bound_hides_no_hops_of_paired_passes() -> None:
+    """DualPipe sends beside other passes; alone, every hop takes its time."""
+    made = job(pp=4, schedule=schedule_code("dualpipe"), cluster=machine(node=1, network=SLOW))
+    found = estimate(made)
+    others = found.step_s - sum(dict(found.breakdown)[name] for name in ("pipeline_p2p", "stragglers"))
+    hops, fill = BATCH, 3
+    sent = 2 * SEQ * WIDTH * BF16 / SLOW * (hops + fill)
+    assert found.upper_bound_s * found.band.low > others + sent
+
+
+def test_the_upper_bound_hides_no_ring() -> None:
+    """Forward a rank sends its keys and values on, backward them and their gradients, each after a piece of attention.
+
+    Liu et al. 2023 (arXiv:2310.01889), section 3.
+    """
+    cp = 8
+    found = estimate(job(cp=cp))
+    sent = BATCH * LAYERS * 3 * (cp - 1) * SEQ / cp * 2 * KV * BF16 / NVLINK
+    launches = BATCH * 3 * (LAYERS * 14 + 1 + 2) * MEGATRON.launch_s
+    assert sent > 0.05 * found.step_s
+    assert found.upper_bound_s * found.band.low == pytest.approx(found.step_s + sent + launches, rel=1e-3)
+
+
+def test_the_upper_bound_hides_no_copies_to_the_host() -> None:
+    """Inputs of all layers but two, kept by full recompute, go down and up again; HBM is read and written for it."""
+    offloads: dict[str, Any] = {"dp": 8, "zero": 1, "recompute": 2}
+    plain = estimate(job(**offloads))
+    moved = estimate(job(**offloads, offload_activations=True))
+    kept = BATCH / 8 * (LAYERS - 2) * SEQ * WIDTH * BF16
+    copies = 2 * kept / PCIE + 2 * kept / HBM
+    assert moved.upper_bound_s * moved.band.low == exactly(plain.upper_bound_s * plain.band.low + copies)
+
+
 def test_gradients_of_experts() -> None:
     """Ranks with the same experts, dp / ep of them, reduce those; all reduce the rest (Megatron-LM)."""
     dp, ep = 8, 4

@@ -12,14 +12,15 @@ from flopwise import cli
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.prediction import number
 from flopwise.backtests.run import measurements
-from flopwise.backtests.training import absent_inputs, row_job
+from flopwise.backtests.training import RUNS_WITH, absent_inputs, row_job
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts.models.catalog import load_model
 from flopwise.training.alternatives import UnstatedInput
-from flopwise.training.estimate import estimate
+from flopwise.training.estimate import estimate, job_memory
 from flopwise.training.job import TrainJob
-from flopwise.training.layout import Layout
+from flopwise.training.layout import TARGET_SETS, Layout
+from flopwise.training.memory import memory_band
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 from named import FACTS, lora_with, recipe_with
 
@@ -99,6 +100,37 @@ def test_a_job_that_says_everything_is_surer_than_one_that_does_not(capsys: pyte
     assert "not stated" not in " ".join(said["assumptions"])
 
 
+@pytest.mark.parametrize(("options", "name"), [
+    (["--qlora"], "adapters"),
+    (["--lora", "16"], "adapter targets"),
+    (["--qlora", "--lora-targets", "attention"], "adapter rank"),
+    (["--lora", "16", "--lora-targets", "attention"], None),
+])  # fmt: skip
+@pytest.mark.parametrize("layout", [[], ["--dp", "8", "--zero", "3"]])
+def test_adapters_are_assumed_as_far_as_nobody_states_them(
+    options: list[str], name: str | None, layout: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the layout is searched or stated; in the interval of the memory, too."""
+    named = {name} if name else set()
+    assert cli.main(["train", "Llama-3.1-8B", "--gpu", "h100-sxm", "--gpus", "8", "--json", *options, *layout]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {one["name"] for one in shown["unstated"] if one["name"].startswith("adapter")} == named
+    assert {one["name"] for one in shown["memory"]["unstated"] if one["name"].startswith("adapter")} == named
+
+
+def test_what_is_stated_of_adapters_stays() -> None:
+    own = lora_with(rank=16, targets=("q", "v"))
+    recipe = recipe_with(seq_len=2048, global_batch=16, stack="hf-trainer", lora=own)
+    one = TrainJob(model=load_model("Llama-3.1-8B"), recipe=recipe, layout=Layout(), cluster=NODES)
+    ranks, targets = (
+        [other.recipe.lora for other in other_jobs(one, {name})[name]] for name in ("adapter rank", "adapter targets")
+    )
+    assert [(lora.rank, lora.targets) for lora in ranks if lora] == [(8, own.targets), (64, own.targets)]
+    assert [(lora.rank, lora.targets) for lora in targets if lora] == [
+        (16, TARGET_SETS["qv"]), (16, TARGET_SETS["all-linear"])
+    ]  # fmt: skip
+
+
 def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
     """Of every fourth row, which are of all sources."""
     below = rows = 0
@@ -115,6 +147,27 @@ def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
         rows, below = rows + 1, below + (step_s <= found.upper_bound_s)
     assert rows > 300
     assert below / rows >= 0.95
+
+
+def test_what_ran_is_not_refused() -> None:
+    """Of rows that state batch, micro-batch and recompute. The others left more in host memory, or had narrower states.
+
+    Neither is a column: offloads of TPU recipes, pure 16-bit weights, 8-bit states, a loss in parts.
+    """
+    rows = fits = 0
+    for row in measurements(KINDS["training"], TRUTH):
+        if not all(row.get(column) for column in ("micro_batch", "global_batch", "recompute")):
+            continue
+        try:
+            made = row_job(row, FACTS)
+        except FlopwiseError:
+            continue
+        chip = made.cluster.accelerator
+        band = memory_band(made.recipe, chip.calibration, chip)
+        needs = float(job_memory(made).total_bytes)
+        rows, fits = rows + 1, fits + (float(band.probability_at_most(needs, chip.hbm_bytes)) > RUNS_WITH)
+    assert rows > 700
+    assert fits / rows >= 0.88
 
 
 def test_json_names_each_assumed_input(capsys: pytest.CaptureFixture[str]) -> None:

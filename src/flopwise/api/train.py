@@ -101,7 +101,7 @@ def train_layers(
         conditions=conditions,
     )  # fmt: skip
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
-    open_settings = spec.open_settings if spec.says_layout else spec.open_settings & {"stack"}
+    open_settings = spec.open_settings if spec.says_layout else spec.assumed_settings
     if not (machines.network or machines.names_offer):
         open_settings |= {"network"}
     asked_alike = not spec.says_layout and cluster.accelerator.kind in OTHER_SOFTWARE

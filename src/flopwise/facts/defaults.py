@@ -24,6 +24,7 @@ TUNING_BATCH = 64
 LEAST_STEPS = 50
 """Minimum number of steps: the global batch of a short run is reduced to reach it."""
 LORA_RANK = 16
+LORA_TARGETS = ("all-linear",)
 WEIGHTS = "bf16"
 CACHE = "bf16"
 """Formats of weights and of the key-value cache."""

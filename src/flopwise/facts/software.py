@@ -134,7 +134,9 @@ class TrainingStack(Software):
     loss_bytes: (
         float  # bytes alive at once for each token and vocabulary entry: logits, their fp32 copies, their gradients
     )
-    sharded_loss_bytes: float  # the same on top where the vocabulary is cut over tp: copies that a loss in parts makes
+    loss_traffic_bytes: float | None = None  # a token and vocabulary entry, what its kernels write and read again in a
+    # step; None: as much as is alive at once
+    sharded_loss_bytes: float  # `loss_bytes` on top where the vocabulary is cut over tp: copies a loss in parts makes
     loss_chunks: int  # pieces of the sequence for which logits exist at a time
     chunks_keep_bytes: float = 2.0  # a token and vocabulary entry, what stays whole of a loss in pieces: 16-bit logits,
     # and fp32 log-probabilities where autograd keeps them for each piece
@@ -170,6 +172,7 @@ class TrainingStack(Software):
         "ring", "gather", "all-to-all"
     ]  # of context parallelism: keys and values in a ring beside
     # pieces of attention, gathered before it, or heads exchanged for tokens
+    ring_overlap: float = 1.0  # share of a piece of attention behind which the ring's next message hides
     fused_sinks: bool  # its flash kernels know attention sinks; else such attention writes its scores
     whole_grad_hops: bool  # every tensor rank sends gradients between pipeline stages whole, not its share of them
     hides_hops: bool = False  # with several chunks a stage, sends between stages run beside other passes

@@ -164,7 +164,8 @@ def _check_names(workload: Resolved, facts: Facts) -> None:
     check_custom_price(limits.gpus, facts)
     sold = dict.fromkeys(o.accelerator for o in facts.offers)
     if limits.gpus and not device_names(limits.gpus, facts) & sold.keys():
-        raise UnknownNameError("GPU with a price", ", ".join(limits.gpus), sold)
+        hint = "a row of instances.csv in a folder of facts of your own (--facts DIR) gives a known one a price"
+        raise UnknownNameError("GPU with a price", ", ".join(limits.gpus), sold, hint)
 
 
 def check_custom_price(gpus: Sequence[str], facts: Facts) -> None:

@@ -176,8 +176,8 @@ def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts:
 
 
 def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Facts) -> list[OpenInput]:
-    """Inputs of the first plan of a training run that are neither stated nor searched: its stack."""
-    open_settings = workload.training.open_settings & {"stack"} if workload.task in TRAINING else frozenset[str]()
+    """Inputs of the first plan of a training run that are neither stated nor searched: its stack, its adapters."""
+    open_settings = workload.training.assumed_settings if workload.task in TRAINING else frozenset[str]()
     if not open_settings:
         return []
     from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.custom import PREFIX
@@ -35,7 +36,8 @@ _NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name 
 _NEUTRAL |= {"recompute": "none", "schedule": "1f1b"}
 """Settings of a layout that need not be said."""
 _SAID = ("micro_batch", "recompute")
-"""Settings that are, since an estimate whose asker does not state them covers what other people would take."""
+"""Settings that are, since an estimate whose asker does not state them covers what other people would take; of adapters
+rank and targets are, too."""
 
 
 def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: SourceSpec) -> str:
@@ -57,9 +59,9 @@ def command_line(
     """The command `verb` with the options `values`, as `specs` declare them, in base units; defaults are left out."""
     words, left = ["flopwise", verb, model], dict(values)
     for spec in specs:
-        defaults = defaults_of(spec)
+        usual = defaults_of(spec)
         for name, declared in options_of(spec).items():
-            if name in left and (value := left.pop(name)) != defaults[name]:
+            if name in left and (value := left.pop(name)) != usual[name]:
                 words += declared.arguments(value)
     assert not left, left
     return shlex.join([*words, *(extra or [])])
@@ -93,7 +95,8 @@ def _training(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
     layout["seq"] = layout.pop("seq_len")
     for name in ("global_batch_tokens", *(["finetune"] if workload.training.adapts else [])):
         values.pop(name, None)
-    return values | layout
+    adapters = {"lora": defaults.LORA_RANK, "lora_targets": defaults.LORA_TARGETS} if workload.training.adapts else {}
+    return adapters | values | layout
 
 
 def layout_options(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -88,11 +88,16 @@ def other_settings(
         others["interleave"] = [laid_out(interleave=chunks) for chunks in (1, deepest)]
     if "sharding" in open_settings and int(layout.dp) > 1:
         others["sharding"] = [laid_out(zero=stage) for stage in (0, 1, 3) if stage <= recipe.stack.zero]
-    if "adapters" in open_settings and recipe.lora is not None:
-        others["adapters"] = [
-            (layout, replace(recipe, lora=replace(recipe.lora, rank=rank, targets=TARGET_SETS[targets])))
-            for rank, targets in LORA_ENDS
-        ]
+    if (lora := recipe.lora) is not None:
+        sets = [(rank, TARGET_SETS[targets]) for rank, targets in LORA_ENDS]
+        ends = {
+            "adapters": [replace(lora, rank=rank, targets=targets) for rank, targets in sets],
+            "adapter rank": [replace(lora, rank=rank) for rank, _ in sets],
+            "adapter targets": [replace(lora, targets=targets) for _, targets in sets],
+        }
+        for name, adapters in ends.items():
+            if name in open_settings:
+                others[name] = [(layout, replace(recipe, lora=other)) for other in adapters]
     if "stack" in open_settings:
         others["stack"] = [(layout, replace(recipe, stack=stack)) for stack in stacks]
     return others

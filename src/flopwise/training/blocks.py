@@ -664,7 +664,8 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
 
     In layers heads are those of multi-token prediction.
 
-    Source: counting the stack's logits, their fp32 copies and their gradients (`loss_bytes`), each written and read.
+    Source: counting the stack's logits, their fp32 copies and their gradients (`loss_traffic_bytes`, else
+    `loss_bytes`), each written and read.
     Assumes: half of it forward; chunks move as much as the whole.
     """
     if in_layers:
@@ -673,7 +674,9 @@ def loss_kernels(items: Sequence[Item], context: BlockContext, *, in_layers: boo
     if head is None:
         return
     _, words = linear_dims(head, context.split)
-    elems = context.tokens * words * context.software.loss_bytes / 2.0 / context.act_bytes
+    software = context.software
+    each = software.loss_bytes if software.loss_traffic_bytes is None else software.loss_traffic_bytes
+    elems = context.tokens * words * each / 2.0 / context.act_bytes
     for name in ("loss", f"loss{GRADIENT}"):
         work = Work(name=name, kind="gather", in_elems=elems, out_elems=elems)
         timing = work_s(context.rates, work, context.elements)
@@ -828,7 +831,8 @@ def _context_parallel_s(
         start_s, merged_bytes = context.rates.value["kernel_s"], outputs * (1.0 + 2.0 * SUM_BYTES / context.act_bytes)
         pieces_s = others * (len(attends) * start_s + merged_bytes / context.rates.read_bytes_per_s)
         hops = [p2p_s(fabric, times * nbytes, tp, cp) for times in (1.0, 2.0)]
-        hidden = kernels.attention_s / cp, kernels.attention_back_s / cp
+        share = context.software.ring_overlap / cp
+        hidden = share * kernels.attention_s, share * kernels.attention_back_s
         forward, back = (others * np.maximum(0.0, hop - part) for hop, part in zip(hops, hidden, strict=True))
         forward, back = forward + pieces_s, back + others * len(attends) * start_s
     elif context.software.context_messages == "gather":

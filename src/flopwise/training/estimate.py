@@ -342,11 +342,12 @@ def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:
     Source: roofline model (Williams et al. 2009).
     """
     lower = job.micro_batches * float(table.floor_s[:, 0, 0].max())
-    stack = replace(job.recipe.stack, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0)
+    stack = replace(job.recipe.stack, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0, ring_overlap=0.0)
     alone = replace(job, recipe=replace(job.recipe, stack=stack))
     mode = int(mode_index(job.layout, table.partials))
     launch_s = job.micro_batches * float(host_s(table, mode, 0, 0))
-    return lower, sum(single_parts(single_table(alone, like=table), job.layout).values()) + launch_s
+    serial = replace(single_table(alone, like=table), serial=True)
+    return lower, sum(single_parts(serial, job.layout).values()) + launch_s
 
 
 def counted_batch(job: TrainJob) -> tuple[float, int]:

@@ -307,7 +307,15 @@ class TrainingSpec(Spec):
             "stack": self.stack, "micro-batch": self.micro_batch, "recompute": recompute,
             "interleave": self.interleave or self.schedule,
         }  # fmt: skip
-        return frozenset(name for name, value in fields.items() if not value)
+        left_open = {name for name, value in fields.items() if not value}
+        if self.adapts and not (self.lora and self.lora_targets):
+            left_open.add("adapter targets" if self.lora else "adapter rank" if self.lora_targets else "adapters")
+        return frozenset(left_open)
+
+    @property
+    def assumed_settings(self) -> frozenset[str]:
+        """The settings that stay open where the layout is searched: of `open_settings`, what is none of a layout."""
+        return self.open_settings - {"micro-batch", "recompute", "interleave"}
 
     @property
     def adapts(self) -> bool:
@@ -382,9 +390,10 @@ class TrainingSpec(Spec):
         from flopwise.facts.formats import BF16
         from flopwise.training.layout import TARGET_SETS, Lora
 
-        targets = tuple(t for name in self.lora_targets or ("all-linear",) for t in TARGET_SETS.get(name, (name,)))
-        named = self.base_format or ("nf4" if self.qlora else None)
-        base = BF16 if named is None else facts.weight_format(named)
+        named = self.lora_targets or defaults.LORA_TARGETS
+        targets = tuple(t for name in named for t in TARGET_SETS.get(name, (name,)))
+        stored = self.base_format or ("nf4" if self.qlora else None)
+        base = BF16 if stored is None else facts.weight_format(stored)
         return Lora(rank=self.lora or defaults.LORA_RANK, targets=tuple(dict.fromkeys(targets)), base=base)
 
     def layout(self, model: Model, num_gpus: int | None = None) -> Layout:

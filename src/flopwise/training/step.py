@@ -125,11 +125,13 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
         once = table.matrices.at(degree, inner).seconds(table.fabric, rate, tp, experts, group, layout.zero)
         parts[NEWTON_SCHULZ] = once * _copies(table, degree, layout)
     if layout.offloads:
-        forward_s, backward_s, rates = stage[0], stage[1] + stage[2], table.rates
+        hides, rates = float(not table.serial), table.rates
+        forward_s, backward_s = hides * stage[0], hides * (stage[1] + stage[2])
         exposed: Floats = 0.0
         if layout.offload_optimizer:
             grad_bytes = resident_grad_bytes(recipe)
-            exposed = states_transfer_s(owned, grad_bytes, ACT_BYTES, rates, backward_s, parts["optimizer"])
+            update_s = hides * parts["optimizer"]
+            exposed = states_transfer_s(owned, grad_bytes, ACT_BYTES, rates, backward_s, update_s)
         if layout.offload_parameters or layout.offload_activations:
             weights = owned * (ACT_BYTES if layout.offload_parameters else 0.0)
             moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
@@ -217,6 +219,8 @@ def own_paired_frac(pipe: Pipe) -> Floats:
 
 def hides_beside(table: StepTable, schedule: Ints) -> bool:
     """True if messages may hide beside passes of other micro-batches: by the schedule, or the stack."""
+    if table.serial:
+        return False
     return table.pairs_passes or table.pairs_crossing is not None or any_of(schedule, lambda one: one.pairs)
 
 
@@ -257,11 +261,11 @@ def p2p_step_s(table: StepTable, inner: Index, pipe: Pipe, dp: Ints, schedule: I
     hop = p2p_s(table.fabric, nbytes / tp, stride, pipe.stages)
     back = p2p_s(table.fabric, nbytes, stride, pipe.stages) if table.software.whole_grad_hops else hop
     hops = pipe.micro_batches * chunks
-    if any_of(schedule, lambda one: one.pairs):
+    if any_of(schedule, lambda one: one.pairs) and not table.serial:
         hops = hops * (1.0 - paired_frac(schedule, pipe))
     both_s, fill = hop + back, pipe.stages - 1.0
     sent_s = both_s * (hops + fill)
-    if table.software.hides_hops and np.max(pipe.chunks) > 1:
+    if table.software.hides_hops and np.max(pipe.chunks) > 1 and not table.serial:
         alone = np.minimum(fill + (pipe.chunks - 1.0) * pipe.stages, hops + fill)
         contention = table.rates.value["train_contention"]
         left_s = exposed_message_s(both_s, passes_s / chunks, hide=1.0, first=0.0, contention=contention)

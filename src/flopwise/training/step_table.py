@@ -102,6 +102,7 @@ class StepTable:
     pairs_crossing: NDArray[np.bool_] | None = None  # (n,): those between nodes do so, where stages have several chunks
     moved_bytes: NDArray[np.float64] | None = None  # (modes, d, n): as `moved_bytes`, where activations move
     jitter_frac: float = JITTER_FRAC  # standard deviation of step times between ranks, over their mean
+    serial: bool = False  # neither other passes, nor virtual stages, nor copies to the host hide anything: upper bound
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ Source: the `...For<Task>` classes of transformers 5.
 
 from __future__ import annotations
 
-from flopwise.facts.architecture import Item, Linear, Pointwise, Weight
-from flopwise.facts.models.blocks import LAYER_NORM, Items, Normal
+from flopwise.facts.architecture import Item, Linear, Norm, Pointwise, Stream, Weight
+from flopwise.facts.models.blocks import LAYER_NORM, Items
 from flopwise.facts.models.fields import Fields
 
 _POOLED = {"bert", "albert", "ernie", "megatron-bert", "rembert", "layoutlm", "big_bird"}
@@ -57,7 +57,9 @@ def head(c: Fields, width: int, pooler: Items, embed: int) -> Items:
 def _sequence_head(c: Fields, width: int, pooler: Items, before: Items, *, choice: bool) -> Items:
     """The head of classifiers of sequences, and of multiple choice, which scores each answer by one number."""
     outputs = 1 if choice else labels(c)
-    if c.model_type == "modernbert" or (choice and c.model_type == "roformer"):
+    if c.model_type == "modernbert":  # pools before its head
+        return *_prediction_head(c, width, stream="samples"), sequence_classifier(width, outputs)
+    if choice and c.model_type == "roformer":
         return *before, sequence_classifier(width, outputs)
     if c.model_type in _POOLED or (choice and pooler):
         return *pooler, sequence_classifier(width, outputs)
@@ -72,11 +74,11 @@ def sequence_classifier(width: int, outputs: int) -> Linear:
     return Linear("classifier", width, outputs, bias=True, stream="samples")
 
 
-def _prediction_head(c: Fields, width: int) -> Items:
-    """ModernBERT's projection and norm, before every head."""
-    norm = Normal(kind="layernorm", bias=c.flag("norm_bias"))
-    dense = Linear("head/dense", width, width, bias=c.flag("classifier_bias"))
-    return dense, Pointwise("head/act", width, "gelu"), norm("head/norm", width)
+def _prediction_head(c: Fields, width: int, stream: Stream = "tokens") -> Items:
+    """ModernBERT's projection and norm, before every head; of the one token of a sample that it pools, or of all."""
+    norm = Norm("head/norm", width, kind="layernorm", bias=c.flag("norm_bias"), stream=stream)
+    dense = Linear("head/dense", width, width, bias=c.flag("classifier_bias"), stream=stream)
+    return dense, Pointwise("head/act", width, "gelu", stream=stream), norm
 
 
 def _masked_tokens(c: Fields, width: int, embed: int) -> Items:
