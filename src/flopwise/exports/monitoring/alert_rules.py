@@ -73,7 +73,6 @@ class WatchRule:
     guard: str = ""
     planned: float | None = None
     beyond: float | None = None  # a value that fires
-    more_series: Mapping[str, str] = field(default_factory=dict)
     quiet_series: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     tested_alone: bool = False  # other alerts' series would change its signal
