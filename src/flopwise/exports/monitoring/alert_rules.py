@@ -57,7 +57,7 @@ class WatchRule:
     """An alert: a signal beyond a threshold for a duration, with its severity and action.
 
     `guard`: PromQL after the comparison. `planned`: the plan's value of the signal, at which the alert must not
-    fire; `fires`, `rests`: series for the tests, if they do not follow from the signal.
+    fire; `quiet_series`: further series of the test in which it rests, besides those of the signal.
     """
 
     alert: str
