@@ -167,8 +167,7 @@ rewritten: dev
 apart: programs $(if $(ALL_TOOLS),$(ENVIRONMENTS)) lint types imports
 APART := $(MAKE) --no-print-directory --jobs=2 --output-sync=target apart
 SETUP_STATE := build/setup-beside
-# One more than a small machine has cores: a fifth of the time tests wait for servers, browsers and other processes.
-WORKERS ?= 3
+WORKERS ?= 2
 
 test: dev ## lint, types, import rules and tests against the installed package
 	$(MAKE) --no-print-directory --jobs=2 libraries
