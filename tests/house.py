@@ -17,6 +17,8 @@ PROGRAMS = SRC / "exports" / "programs"
 MODULES = sorted(path for path in SRC.rglob("*.py") if path.parent != PROGRAMS)
 LONG_FILE, LONG_FUNCTION = 600, 80
 """Lines from which a second look is worth it; no caps."""
+MOST_QUESTION_LINES = 40
+"""Of a function of the api, which holds nothing of the domain: a cap."""
 BARE = {
     "told", "said", "held", "asked", "found", "known", "given", "taken", "laid", "begun", "done", "kept", "left",
     "meant", "read", "seen", "beside", "around", "again", "still", "apart", "here", "there",
@@ -137,6 +139,17 @@ def far_helpers() -> list[str]:
         and not place(path).startswith("api/")
         and "/migrations/" not in place(path)  # Alembic calls them by their names
         and (place(path), node.name) != ("telemetry/exposition.py", "collect")  # prometheus-client does
+    ]
+
+
+def long_questions() -> list[str]:
+    """Functions of the api of more than 40 lines, docstrings left out."""
+    return [
+        f"{where} {lines}"
+        for where, node in functions()
+        if where.startswith("api/")
+        and (lines := node.end_lineno - node.lineno + 1 - len((ast.get_docstring(node) or "").splitlines()))  # type: ignore[operator]
+        > MOST_QUESTION_LINES
     ]
 
 

@@ -68,6 +68,11 @@ def test_helpers_live_in_the_file_of_their_only_caller() -> None:
     assert len(far := house.far_helpers()) <= MOST_FAR_HELPERS, far
 
 
+def test_a_question_of_the_api_takes_at_most_40_lines() -> None:
+    """Without its docstring: it reads the request and asks the domain once."""
+    assert house.long_questions() == []
+
+
 def test_no_module_merely_passes_through() -> None:
     assert house.pass_through_modules() == []
 

@@ -14,6 +14,7 @@ from flopwise.serving.spec import ServingSpec, TechniqueRequest
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
+    from flopwise.fitting.measured import Measurements
     from flopwise.fitting.profile import CalibrationProfile, MadeProfile
 
 
@@ -58,12 +59,9 @@ def calibrate(
         'ours'
     """
     from flopwise.api.prices import today
-    from flopwise.errors import SpecError
     from flopwise.facts.catalog import load_facts
     from flopwise.facts.profiles import checked_name
-    from flopwise.fitting.measured import Measurements
     from flopwise.fitting.profile import MadeProfile, refuse_taken_name, write_profile
-    from flopwise.observations.observation import OBSERVATION_FILE
 
     paths, date = [Path(file) for file in files], today().isoformat()
 
@@ -78,18 +76,29 @@ def calibrate(
         chosen = free(name or paths[0].resolve().stem)
         made = _of_deployment(model, paths, chosen, date, users, facts=facts, calibration=calibration, **deployment)
     else:
-        if strays := sorted([*deployment, *(["users"] if users is not None else [])]):
-            raise SpecError(f"{', '.join(strays)}: need the model that the deployment serves")
-        if seen := next((p for p in paths if p.is_dir() or p.name == OBSERVATION_FILE), None):
-            raise SpecError(
-                f"{seen} is an observation of a service: give its model (--model) and its accelerator (--gpu)"
-            )
-        given = Measurements.from_files(paths)
+        given = _measurements(paths, [*deployment, *(["users"] if users is not None else [])])
         chosen = free(name or Path(given.files[0]).stem)
         made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
         write_profile(made, force=force or calibration == chosen)
     return made.profile
+
+
+def _measurements(paths: list[Path], deployment: list[str]) -> Measurements:
+    """What the files measured, without a model of a deployment; `deployment` are the options that need one.
+
+    Raises:
+        SpecError: there are such options, a file is an observation of a service, or it is broken or of no known kind.
+    """
+    from flopwise.errors import SpecError
+    from flopwise.fitting.measured import Measurements
+    from flopwise.observations.observation import OBSERVATION_FILE
+
+    if deployment:
+        raise SpecError(f"{', '.join(sorted(deployment))}: need the model that the deployment serves")
+    if seen := next((p for p in paths if p.is_dir() or p.name == OBSERVATION_FILE), None):
+        raise SpecError(f"{seen} is an observation of a service: give its model (--model) and its accelerator (--gpu)")
+    return Measurements.from_files(paths)
 
 
 def _of_deployment(

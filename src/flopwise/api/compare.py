@@ -67,28 +67,13 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     scaling = comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
     layout = None if (point := scaling.fastest(gpus)) is None else point.layout
     job = None if layout is None else TrainJob(model=architecture, recipe=recipe, layout=layout, cluster=cluster)
+    notes = (*notes, *device_notes, *architecture.assumptions, *check_length(architecture, seq_len))
     return CompareAnswer(
-        model=architecture,
-        cluster=cluster,
-        recipe=recipe,
-        num_gpus=gpus,
-        comparison=scaling,
+        model=architecture, cluster=cluster, recipe=recipe, num_gpus=gpus, comparison=scaling,
         fastest=None if job is None else estimate(job),
         settings=(
             ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} per node"),
-            ("global batch", f"{kept}, of {seq_len:,} tokens"),
-            ("recipe", recipe.text),
-            ("stack", recipe.stack.name),
+            ("global batch", f"{kept}, of {seq_len:,} tokens"), ("recipe", recipe.text), ("stack", recipe.stack.name),
         ),
-        assumptions=tuple(
-            dict.fromkeys(
-                (
-                    *notes,
-                    *device_notes,
-                    *architecture.assumptions,
-                    *check_length(architecture, seq_len),
-                    *cluster.assumptions,
-                )
-            )
-        ),
-    )
+        assumptions=tuple(dict.fromkeys((*notes, *cluster.assumptions))),
+    )  # fmt: skip

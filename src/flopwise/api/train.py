@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
+    from flopwise.provenance import Kind
     from flopwise.training.alternatives import Setting
     from flopwise.training.answer import TrainAnswer
     from flopwise.training.corpus import Corpus
@@ -71,13 +72,10 @@ def train_layers(
         SpecError, InfeasibleError: as `train`.
     """
     from flopwise.changes.memory import with_remedies
-    from flopwise.cost.intervals import OTHER_SOFTWARE
-    from flopwise.provenance import implied_kinds
     from flopwise.training.answer import train_answer
     from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_skew
-    from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS
     from flopwise.training.start import with_start
 
     architecture, facts = source.model_with_layers(model), source.catalog
@@ -101,17 +99,26 @@ def train_layers(
         conditions=conditions,
     )  # fmt: skip
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
-    open_settings = spec.open_settings if spec.says_layout else spec.assumed_settings
-    if not (machines.network or machines.names_offer):
-        open_settings |= {"network"}
-    asked_alike = not spec.says_layout and cluster.accelerator.kind in OTHER_SOFTWARE
-    on_gpus = _on_measured_gpus(architecture, recipe_of, spec, gpus, facts) if asked_alike else ()
-    answer = train_answer(job, facts, laid_out, notes, data.epochs, open_settings, on_gpus)
+    on_gpus = _on_measured_gpus(job, recipe_of, spec, gpus, facts)
+    answer = train_answer(job, facts, laid_out, notes, data.epochs, _open_settings(spec, machines), on_gpus)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
     options = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
-    kinds = implied_kinds(LAYOUT_SETTINGS, options, "default" if spec.says_layout else "chosen")
-    kinds |= implied_kinds(SETTINGS, options, "default")
+    kinds = _setting_kinds(options, "default" if spec.says_layout else "chosen")
     return replace(answer, memory=with_remedies(answer.memory), corpus=text, corpus_storage=usd, kinds=kinds)
+
+
+def _open_settings(spec: TrainingSpec, machines: MachineSpec) -> frozenset[str]:
+    """The settings that nobody stated, of those that the answer's interval covers."""
+    settings = spec.open_settings if spec.says_layout else spec.assumed_settings
+    return settings if machines.network or machines.names_offer else settings | {"network"}
+
+
+def _setting_kinds(options: list[str], layout_kind: Kind) -> dict[str, Kind]:
+    """Where settings come from that none of the `options` says, by name: those of the layout are of `layout_kind`."""
+    from flopwise.provenance import implied_kinds
+    from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS
+
+    return implied_kinds(LAYOUT_SETTINGS, options, layout_kind) | implied_kinds(SETTINGS, options, "default")
 
 
 def _sampled_answer(
@@ -168,19 +175,25 @@ def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, 
 
 
 def _on_measured_gpus(
-    model: Model, recipe_of: Callable[[Accelerator], tuple[Recipe, tuple[str, ...]]], spec: TrainingSpec, gpus: int,
+    job: TrainJob, recipe_of: Callable[[Accelerator], tuple[Recipe, tuple[str, ...]]], spec: TrainingSpec, gpus: int,
     facts: Facts,
 ) -> tuple[Setting, ...]:  # fmt: skip
-    """Layout and recipe that a question without a layout has on the best measured GPUs, where these can run it."""
+    """Layout and recipe that a question without a layout has on the best measured GPUs, where these can run it.
+
+    Empty for a question with a layout, and for a device whose software is a GPU's.
+    """
     from flopwise.cost.cluster import cluster
+    from flopwise.cost.intervals import OTHER_SOFTWARE
     from flopwise.errors import InfeasibleError
     from flopwise.training.alternatives import BEST_MEASURED
 
+    if spec.says_layout or job.cluster.accelerator.kind not in OTHER_SOFTWARE:
+        return ()
     found: list[Setting] = []
     for device in map(facts.accelerator, BEST_MEASURED):
         recipe, _ = recipe_of(device)
         with suppress(InfeasibleError):
-            found.append((_layout(model, recipe, cluster(device), spec, gpus)[0], recipe))
+            found.append((_layout(job.model, recipe, cluster(device), spec, gpus)[0], recipe))
     return tuple(found)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-Ints: TypeAlias = int | float | Array
-"""Whole numbers: a scalar, or an array that broadcasts against the others (floats too: expectations, shares)."""
+Ints: TypeAlias = float | Array
+"""Whole numbers: a scalar, or an array that broadcasts against the others. Floats too: expectations, shares."""
 Floats: TypeAlias = float | Array
 """Real numbers: a scalar or an array."""
 

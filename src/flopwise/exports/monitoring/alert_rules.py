@@ -57,7 +57,7 @@ class WatchRule:
     """An alert: a signal beyond a threshold for a duration, with its severity and action.
 
     `guard`: PromQL after the comparison. `planned`: the plan's value of the signal, at which the alert must not
-    fire; `fires`, `rests`: series for the tests, if they do not follow from the signal.
+    fire; `quiet_series`: further series of the test in which it rests, besides those of the signal.
     """
 
     alert: str
@@ -73,7 +73,6 @@ class WatchRule:
     guard: str = ""
     planned: float | None = None
     beyond: float | None = None  # a value that fires
-    more_series: Mapping[str, str] = field(default_factory=dict)
     quiet_series: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     tested_alone: bool = False  # other alerts' series would change its signal
