@@ -312,6 +312,20 @@ def test_machines_to_work_on_beyond_those_requested_are_idle_whatever_their_kind
     )
 
 
+def test_a_service_on_two_kinds_of_machines_idles_what_one_kind_could_do_without() -> None:
+    """5 requests/s of gpt2 fit on one T4: the other kind is idle, unless it is the backup in a second provider."""
+    traffic = {"requests_per_s": 5, "input_tokens": 100, "output_tokens": 50}
+    job = STREAM | {"model": "gpt2", "traffic": traffic, "constraints": {}}
+    have = [{"instance": "g6e.xlarge", "count": 2}, {"instance": "n1-standard-4+T4", "count": 1}]
+    found = judged(job, have)
+    l40s, _ = found.machines
+    assert found.holds
+    assert found.idle_usd_per_month == pytest.approx(l40s.usd_per_month)
+    assert found.idle == "1 x n1-standard-4+1xT4 instead of 2 x g6e.xlarge and 1 x n1-standard-4+1xT4"
+    assert next(change.what for change in found.changes) == "count"
+    assert judged(job | {"backup": True}, have).idle_usd_per_month == 0
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [

@@ -159,3 +159,9 @@ def test_the_published_schema_is_this_one_and_the_page_s_example_is_a_fleet() ->
         r"```yaml\n(.*?)```", (docs / "questions" / "fleet.md").read_text(encoding="utf-8"), re.DOTALL
     )
     assert [parse_fleet(text).fleet.name for text in examples] == ["Two services", "Own machines first"]
+
+
+def test_a_list_of_providers_without_shares_says_where_it_belongs() -> None:
+    listed = GOOD.replace("{aws: 60%, gcp: 40%}", "[aws, gcp]")
+    with pytest.raises(SpecError, match=r"policies\.providers: each provider has a share.*constraints\.providers"):
+        parse_fleet(listed, "f")

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flopwise.errors import SpecError
+from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Allotment, Scenarios
 from flopwise.fleet.model import Platform
 from flopwise.fleet.option import ReplicaLoad
 from flopwise.fleet.outlook import PARTS, drawn_months
 from flopwise.fleet.read import fleet_from
+from flopwise.report.words import planned_text
 from named import FACTS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small import TODAY, catalog
 
 RUN: dict[str, Any] = {
     "name": "tune", "task": "finetune", "model": "Llama-7B", "data": {"tokens": "50M", "seq_len": 2048},
@@ -159,3 +166,17 @@ def test_a_larger_budget_is_exceeded_less_often_and_the_same_seed_says_the_same(
 def test_wrong_spreads_are_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SpecError, match=told):
         fleet_from({"name": "f", "workloads": [DESKS], "policies": {"scenarios": given}})
+
+
+def test_the_planned_bill_says_why_the_expected_one_is_far_from_it() -> None:
+    """40 users fill their machine, so that months with more take another: half of the months, at twice the bill."""
+    users = {"task": "serve", "model": "gpt2", "traffic": {"concurrency": 40, "input_tokens": 256, "output_tokens": 64}}
+    policies: dict[str, Any] = {"scenarios": {"demand": 0.15}}
+    fleet = {"name": "users", "workloads": [users | {"name": "chat"}], "policies": policies}
+    found = assess(fleet_from(fleet), catalog(), scenarios=500, today=TODAY).assessment
+    assert found.usd_per_month.expected is not None
+    assert found.usd_per_month.expected > 1.2 * found.usd_per_month.total
+    assert "at list prices; months whose demand needs more or fewer machines make the diff" in planned_text(found)
+    policies["scenarios"] = {"demand": 0.0}
+    found = assess(fleet_from(fleet), catalog(), scenarios=500, today=TODAY).assessment
+    assert planned_text(found).endswith("at list prices")

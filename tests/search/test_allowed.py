@@ -53,6 +53,15 @@ def test_a_misspelt_name_is_an_error_with_the_nearest(facts: Facts) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "instead"), [("cpu", "`software: cpu`"), ("GPU", "name of the vendor"), ("spot", "`purchase`")]
+)
+def test_a_word_that_belongs_to_another_key_names_that_key(name: str, instead: str, facts: Facts) -> None:
+    with pytest.raises(UnknownNameError) as refused:
+        device_names([name], facts)
+    assert instead in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("limits", "allowed", "forbidden"),
     [
         ({}, {"H100-SXM-80", "EPYC 9R14"}, {"MI300X": "software", "TPU v6e": "software", "Gaudi2": "software"}),

@@ -166,7 +166,7 @@ def allocate(
         made, solution, tried = _with_traits_left_out(problem, made, solution, gap, effort)
         late |= solution.out_of_time
     if solution.columns is None:
-        made, columns = _nearest(made, effort * STEP_FRAC, late=late)
+        made, columns = _nearest(problem, made, effort * STEP_FRAC, late=late)
         made, solution = _lean_solution(made, gap, effort * LATER_FRAC, columns)
         late |= solution.out_of_time
     if solution.columns is None:
@@ -206,10 +206,9 @@ def _with_traits_left_out(
     is cheaper: the solver's effort ends the search in large allocations, unless the bill is already what it would be if
     waste were allowed. What-ifs of large allocations are compared only where nothing else holds.
     """
-    options = (*problem.options, *problem.dropped)
-    if not closable_traits(options):
+    if not closable_traits((*problem.options, *problem.dropped)):
         return made, solution, True
-    wider = _without_waste(replace(problem, options=options, dropped=(), closing=True))
+    wider = _closing(problem)
     most, late, spent, whole = np.inf, False, 0.0, COMPARED_FRAC * effort
     if solution.columns is not None:
         most = solution.objective * (1.0 - max(gap, CENT_FRAC))
@@ -233,6 +232,12 @@ def _with_traits_left_out(
         wider = replace(wider, minimal=wider.minimal | more.minimal, measures=wider.measures | more.measures)
     made, solution = _with_each_trait_left_out(wider, made, solution, gap, effort * STEP_FRAC)
     return made, replace(solution, out_of_time=late or solution.out_of_time), False
+
+
+def _closing(problem: AllocationProblem) -> AllocationProblem:
+    """The problem in which markets, devices and ways to buy may be left out for all workloads."""
+    options = (*problem.options, *problem.dropped)
+    return _without_waste(replace(problem, options=options, dropped=(), closing=True))
 
 
 def _least_with_waste(problem: AllocationProblem, without: frozenset[Policy], effort: float) -> float:
@@ -521,7 +526,9 @@ class RelaxedProgram:
         return {policy: value for policy, value in sums.items() if value > NOTHING}
 
 
-def _nearest(made: ThriftyProgram, effort: float, *, late: bool) -> tuple[ThriftyProgram, Array]:
+def _nearest(
+    problem: AllocationProblem, made: ThriftyProgram, effort: float, *, late: bool
+) -> tuple[ThriftyProgram, Array]:
     """Columns that hold all policies after all, where the effort did not find them; each step has an `effort`.
 
     With the program that they are of. `late`: the clock has stopped the solver before. Raises: InfeasibleError: the
@@ -541,9 +548,37 @@ def _nearest(made: ThriftyProgram, effort: float, *, late: bool) -> tuple[Thrift
         made = made.without_redundant(made.alike(more))
     gives = relaxed.gives(solution.columns)
     if gives:
-        proven = solution.objective * (1 - solution.gap) > ELSEWHERE * TIE
-        raise _conflict_error(trial, gives, solution.columns, proven=proven, late=late and not proven)
+        proven, columns = solution.objective * (1 - solution.gap) > ELSEWHERE * TIE, solution.columns
+        nearer = _nearest_with_traits_left_out(problem, made.without, effort, sum(gives.values()))
+        if nearer is not None:
+            trial, gives, columns = nearer
+        raise _conflict_error(trial, gives, columns, proven=proven, late=late and not proven)
     return made, solution.columns[: len(made.program.costs)]
+
+
+def _nearest_with_traits_left_out(
+    problem: AllocationProblem, without: frozenset[Policy], effort: float, most: float
+) -> tuple[ThriftyProgram, dict[Policy, float], Array] | None:
+    """An allocation that violates policies by less than `most`, with what gives in it; None where none is known.
+
+    Markets, devices and ways to buy are left out of it for all workloads. Large allocations are not tried.
+    """
+    if not problem.rules.has_shares or not closable_traits((*problem.options, *problem.dropped)):
+        return None
+    wider = _closing(problem)
+    if len(wider.options) > LARGE:
+        return None
+    for _ in range(len(wider.options)):
+        trial = ThriftyProgram(wider, without)
+        relaxed = RelaxedProgram(trial)
+        solution = solve(trial.program, NEAREST_GAP, effort)
+        if solution.columns is None or not (gives := relaxed.gives(solution.columns)):
+            return None
+        more = trial.tightening(solution.columns)
+        if not any(more):
+            return (trial, gives, solution.columns) if sum(gives.values()) < most else None
+        wider = replace(wider, minimal=wider.minimal | more.minimal, measures=wider.measures | more.measures)
+    return None
 
 
 def _check_budget(made: ThriftyProgram, effort: float) -> None:

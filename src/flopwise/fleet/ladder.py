@@ -61,6 +61,9 @@ def _machine_steps(
                 yield what, usd, how
     elif setup.fits:
         yield from _surplus_step(setup, fleet)
+        for option, how in _one_kind_step(setup, chosen, fleet):
+            if option.usd + beside < usd - LEAST_USD:
+                yield "count", option.usd + beside, how
     rows = [row for row, _, owner in fleet.primary if owner is chosen]
     machines = " and ".join(
         f"{row.count:,} x {row.provider} {row.instance} ({row.gpu}), {BOUGHT[row.purchase]}"
@@ -81,6 +84,24 @@ def _surplus_step(setup: ExistingSetup, fleet: SolvedFleet) -> Iterator[tuple[st
         spare += [f"{unused:,} x {part.offer.instance}"] if unused else []
     if wanted is not None and spare:
         yield "count", usd, f"{format_items(wanted.count, 'machine')} requested: without {' and '.join(spare)}"
+
+
+def _one_kind_step(
+    setup: ExistingSetup, chosen: ChosenWorkload, fleet: SolvedFleet
+) -> Iterator[tuple[MonthlyOption, str]]:
+    """The step to the cheapest of several kinds that carries all traffic by itself, on no more machines than it has."""
+    if setup.job.workload is None or setup.job.spec.backup:
+        return
+    alone = list[tuple[MonthlyOption, ExistingPart]]()
+    for part in setup.parts:
+        weights = None if part.candidate is None else part.candidate.layout.get("weights")
+        option = _cheapest_on_type(part, part.written.purchase, weights, setup, chosen, fleet)
+        if option is not None and option.instances <= part.count:
+            alone.append((option, part))
+    if alone:
+        option, part = min(alone, key=lambda pair: pair[0].usd)
+        now = " and ".join(f"{other.count:,} x {other.offer.instance}" for other in setup.parts)
+        yield option, f"{option.instances:,} x {part.offer.instance} instead of {now}"
 
 
 def _steps_beside(setup: ExistingSetup, chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterator[tuple[str, float, str]]:

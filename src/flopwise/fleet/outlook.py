@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from math import inf
 from typing import Any, TypeVar
 
@@ -101,7 +102,7 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: floa
             first = only and not (moved_shares and len(left_out) > 1)  # shares that bind one by one are not told twice
             moved = [policy for policy in shares if policy in left_out and first]
             moved_shares = moved_shares or bool(moved)
-            steps = [step for policy in moved for step in _share_steps(problem, allocation, policy, effort)]
+            steps = [step for policy in moved for step in _share_steps(problem, allocation, free, policy, effort)]
             text, moves = f"{words} {format_usd(cost, 0)} a month", _moves(problem, allocation, free, cost)
             text += f": without {'it' if len(left_out) == 1 else 'them'} {moves[0].text}" if moves else ""
             parts = {p: _provider_share(problem, free, p) for p in problem.rules.shares} if only else {}
@@ -175,17 +176,20 @@ def _left_out(trait: Trait, usd: float) -> Binding:
 
 
 def _share_steps(
-    problem: AllocationProblem, allocation: Allocation, policy: ProviderShare, effort: float
+    problem: AllocationProblem, allocation: Allocation, free: Allocation, policy: ProviderShare, effort: float
 ) -> list[ShareStep]:
     """The bill with the bound that a share is held at a point or a few away; the other policies stay.
 
+    A bound binds where the share is next to it, or beyond it in the allocation that is `free` of it.
     A step has no bill where no allocation is found without waste. What holds stricter bounds holds looser ones, too:
     none of these costs more, though the solver's time may not have been enough to find it.
     """
     (low, high), name = problem.share_bounds(policy), policy.provider
-    share, steps, bounds = _provider_share(problem, allocation, name), list[tuple[str, float]](), list[Interval]()
-    for end, bound in (("least", low), ("most", high)):
-        for to in (round(bound + points / 100, 6) for points in POINTS if abs(share - bound) < CLOSE):
+    share, unbound = (_provider_share(problem, made, name) for made in (allocation, free))
+    steps, bounds = list[tuple[str, float]](), list[Interval]()
+    binds = abs(share - low) < CLOSE or unbound < low, abs(share - high) < CLOSE or unbound > high
+    for end, bound in compress((("least", low), ("most", high)), binds):
+        for to in (round(bound + points / 100, 6) for points in POINTS):
             if 0 < to < 1:
                 steps.append((end, to))
                 bounds.append((to, max(to, high)) if end == "least" else (min(to, low), to))

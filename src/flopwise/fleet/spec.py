@@ -381,6 +381,19 @@ class MonthSpreads(Spec):
     rework_hours: float = _key(_HOURS, "Hours of work that an interruption of a spot machine costs.", default=0.5)
 
 
+_SHARES = by_name(options.FRACTION_OR_ZERO)
+
+
+def _provider_shares(value: object, what: str) -> dict[str, float]:
+    if isinstance(value, list):
+        raise SpecError(
+            f"{what}: each provider has a share here, as in {{aws: 60%, gcp: 40%}}; to allow providers without shares, "
+            "list them in `constraints.providers` of the workloads"
+        )
+    shares: dict[str, float] = _SHARES.parse(value, what)
+    return shares
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies(Spec):
     """Policies that apply to the whole fleet."""
@@ -389,7 +402,7 @@ class Policies(Spec):
         options.USD, "Monthly budget in US dollars; if no bill is that low, the error states the lowest possible bill.",
     )
     providers: Mapping[str, float] | None = _key(
-        by_name(options.FRACTION_OR_ZERO),
+        ValueKind("", _provider_shares, _SHARES.words, _SHARES.schema),
         "Shares of the rented machines' cost: {aws: 60%, gcp: 30%, azure: 10%}; empty allows all providers. Own "
         "machines and APIs count only if they are named here.",
     )

@@ -11,12 +11,12 @@ from flopwise.report.blocks import Block, Bullets, Document, Heading, Points, Se
 from flopwise.report.changes import changes
 from flopwise.report.costs import carbon_known, paid_beyond, savings_by_kind
 from flopwise.report.words import (
-    AS_PLANNED,
     bill_interval,
     dash,
     digits,
     enumeration,
     largest,
+    planned_text,
     purchase_text,
     runs_on,
     sentence,
@@ -116,7 +116,7 @@ def _tiles(assessment: Assessment) -> Iterator[Tile]:
     if cost.expected is None:
         yield Tile("a month", usd(cost.total), ends)
     else:
-        yield Tile("expected bill a month", usd(cost.expected), f"{ends}; {usd(cost.total)} {AS_PLANNED}")
+        yield Tile("expected bill a month", usd(cost.expected), f"{ends}; {planned_text(assessment)}")
     if budget is not None:
         odds = None if drawn is None else drawn.over_budget
         chance = "" if odds is None else f"; {format_percent(odds)} chance of exceeding it"

@@ -16,6 +16,13 @@ BOUGHT = {
     "owned": "own machines", "api": "API, per token",
 }  # fmt: skip
 
+TELLING = 0.1
+"""Of the planned bill: by which the expected one differs visibly."""
+DIFFERENCE = {
+    "demand": "months whose demand needs more or fewer machines", "prices": "prices that move",
+    "interruptions": "interruptions of spot machines", "prediction": "months in which predictions are off",
+}  # fmt: skip
+"""What makes the expected bill another than the planned one, by the part of the simulation that varies most."""
 AS_PLANNED = "at list prices"
 """Words for the bill that all tables split: demand, prices and machines as planned."""
 
@@ -121,6 +128,16 @@ def bill_interval(cost: MonthlyCost) -> str:
     rare = cost.expected is not None and cost.expected > cost.high
     far = "; rare months that need far more machines lift the mean above it" if rare else ""
     return f"80 % interval {between(cost.low, cost.high)}{far}"
+
+
+def planned_text(assessment: Assessment) -> str:
+    """The planned bill, and from what the expected one differs by more than a tenth of it."""
+    cost, drawn = assessment.usd_per_month, assessment.scenarios
+    text = f"{usd(cost.total)} {AS_PLANNED}"
+    if cost.expected is None or drawn is None or abs(cost.expected - cost.total) <= TELLING * cost.total:
+        return text
+    what, _ = max(drawn.drivers.items(), key=lambda item: item[1])
+    return f"{text}; {DIFFERENCE[what]} make the difference, on average"
 
 
 CHANGE_HEADERS = ["workload", "change", ">a month", ">share", ">workload after it", ">all after it", "how"]

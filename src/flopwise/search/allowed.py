@@ -75,6 +75,15 @@ def device_names(names: Iterable[str], facts: Facts) -> frozenset[str]:
     return frozenset(device for name in names for device in _devices(name, facts))
 
 
+ELSEWHERE = {
+    "cpu": "machines without an accelerator are `software: cpu`",
+    "cpus": "machines without an accelerator are `software: cpu`",
+    "gpu": "machines without an accelerator are `software: cpu`, all GPUs of a vendor the name of the vendor",
+    "gpus": "machines without an accelerator are `software: cpu`, all GPUs of a vendor the name of the vendor",
+} | dict.fromkeys(("spot", "on_demand", "reserved_1y", "reserved_3y"), "ways to buy are named in `purchase`")
+"""What to write instead of words that name no device."""
+
+
 def _devices(name: str, facts: Facts) -> Iterable[str]:
     rows, wanted = facts.accelerators.values(), name.strip().lower()
     if vendors := [a.name for a in rows if a.vendor.lower() == wanted and a.kind != "cpu"]:
@@ -85,7 +94,7 @@ def _devices(name: str, facts: Facts) -> Iterable[str]:
         resolution = facts.resolve(name)
     except UnknownNameError:
         groups = dict.fromkeys(group for a in rows for group in (a.vendor, a.architecture))
-        hint = "`flopwise gpus` lists all, with vendors and architectures"
+        hint = ELSEWHERE.get(wanted, "`flopwise gpus` lists all, with vendors and architectures")
         raise UnknownNameError("accelerator", name, [*facts.accelerators, *groups], hint) from None
     words = set(spelling_words(name))
     return [

@@ -23,7 +23,7 @@ from flopwise.report.costs import baseline_text, savings_by_kind
 from flopwise.report.outlook import lasts, threshold
 from flopwise.report.placement import COLUMNS, streams
 from flopwise.report.scaling import scaling
-from flopwise.report.words import AS_PLANNED, between, bill_interval, enumeration, hours, purchase_text, usd
+from flopwise.report.words import between, bill_interval, enumeration, hours, planned_text, purchase_text, usd
 from flopwise.results import plain
 from flopwise.units import format_percent
 
@@ -168,7 +168,7 @@ def _totals(assessment: Assessment) -> list[tuple[str, Any]]:
             "expected bill",
             f"{usd(cost.total if cost.expected is None else cost.expected)} a month ({bill_interval(cost)})",
         ),
-        *([] if cost.expected is None else [("planned bill", f"{usd(cost.total)} {AS_PLANNED}")]),
+        *([] if cost.expected is None else [("planned bill", planned_text(assessment))]),
         ("optimal", assessment.optimality),
     ]
     if assessment.budget_per_month is not None:
