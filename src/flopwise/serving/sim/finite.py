@@ -105,10 +105,10 @@ def closed_loop_estimate(
     inputs, outputs = lengths or (_about(job.input_tokens), _about(job.output_tokens))
     traffic = Traffic(requests=ROUNDS * users, users=users, together=True, input_tokens=inputs, output_tokens=outputs)
 
-    def seen(run: SimulatedRun) -> RunMeans:
+    def means(run: SimulatedRun) -> RunMeans:
         return _means(job, run, 1)._replace(requests_per_s=users / float(np.nanmean(run.e2e_s)))
 
-    return estimate(job, _mean([seen(run) for run in _draws(job, traffic, 1, facts, on_compile)]))
+    return estimate(job, _mean([means(run) for run in _draws(job, traffic, 1, facts, on_compile)]))
 
 
 def _about(tokens: int) -> int | str:
