@@ -387,7 +387,8 @@ What keeps serving rows off, and why no constant mends it:
 - Community runs: models larger than the card's memory, iGPUs that may have run on the CPU.
 - Llama 2 and 3 70B in 16 bits on four 40 GB cards: what memory is left for the cache decides, and depends on buffers of
   an engine built for a batch that is not published.
-- Mixtures offline on TensorRT-LLM 1.0 (+30 to +60 % for Llama 4): how attention replicas split experts is not said.
+- Attention replicas of mixtures on Hopper (TensorRT-LLM 1.0 to 1.2: +42 % for Llama 4 and gpt-oss, prompts and answers
+  alike, where one H100 without replicas is -20 to +24 % off); on Blackwell they are +7 %, on RTX PRO cards -8 %.
 - Whole requests (latency_s) are measured of fixed batches and of single streams, and of 23 loads of servers; of most
   batches it is the throughput's own measurement, read the other way. The interval of a server's is composed of the
   errors of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
