@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,13 @@ def test_intervals_and_odds_end_where_physics_does() -> None:
     assert float(band.probability_at_most(1.0, 0.8)) > 0
     assert float(band.probability_at_most(1.0, 0.8, floor=0.9)) == 0
     assert float(band.probability_at_most(1.0, 0.95, floor=0.9)) == float(band.probability_at_most(1.0, 0.95))
+
+
+@pytest.mark.parametrize(("low", "high", "ends"), [(1.2, 3.0, (2.0, 6.0)), (0.3, 0.9, (0.6, 2.0))])
+def test_an_interval_holds_the_figure_that_it_is_of(low: float, high: float, ends: tuple[float, float]) -> None:
+    """Of a class whose measurements lie on one side of what is predicted, 2."""
+    one_sided = replace(error_band("kernels.gemm", FACTS.calibration), low=low, high=high)
+    assert one_sided.interval(2.0) == pytest.approx(ends)
 
 
 @pytest.mark.parametrize(("floor", "ceiling"), [(0.97, None), (None, 0.98), (0.5, 2.0), (1.2, 0.9)])
