@@ -81,5 +81,7 @@ def test_the_fewest_by_the_hour_are_there_a_cold_start_ahead() -> None:
     rule = Autoscaling(least=1, most=4, cold_start_s=120, by_hour=(1, 3) * 12)
     assert [rule.least_at(s) for s in (0, 3479, 3480, 3600, 7199, 7200)] == [1, 1, 3, 3, 3, 1]
     assert rule.least_at(24 * 3600) == 1
-    with pytest.raises(SpecError, match="by hour"):
-        Autoscaling(least=1, most=2, by_hour=(3,))
+    with pytest.raises(SpecError, match="out of range; allowed: 0 to the most replicas, 2"):
+        Autoscaling(least=1, most=2, by_hour=(3,) * 24)
+    with pytest.raises(SpecError, match="3 numbers; allowed: 24 of a day, or 168 of a week"):
+        Autoscaling(least=1, most=4, by_hour=(1, 2, 3))

@@ -16,6 +16,7 @@ from flopwise.options import without_none
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
 from flopwise.serving.sim.fleet import FastFleet
+from flopwise.serving.sim.profiles import HOURS_PER_DAY, HOURS_PER_WEEK
 from flopwise.serving.sim.result import SimulatedRun, Standing
 from flopwise.serving.sim.setup import setup
 from flopwise.serving.sim.simulate import LATEST_PS, Engine, Sample, check_clock, run_result
@@ -104,6 +105,11 @@ class Autoscaling:
         ):
             if not low <= value <= high:
                 raise SpecError(f"autoscaling: {name} {value:g} is out of range; allowed: {low:g} to {high:g}")
+        if len(self.by_hour) not in (0, HOURS_PER_DAY, HOURS_PER_WEEK):
+            raise SpecError(
+                f"autoscaling: the fewest replicas by hour are {len(self.by_hour)} numbers; allowed: {HOURS_PER_DAY} "
+                f"of a day, or {HOURS_PER_WEEK} of a week"
+            )
         if any(not 0 <= count <= self.most for count in self.by_hour):
             raise SpecError(
                 "autoscaling: the fewest replicas by hour are out of range; allowed: 0 to the most replicas, "
