@@ -374,7 +374,11 @@ def test_a_plan_reads_the_chains_of_blocks_of_a_trace(tmp_path: Path) -> None:
     assert whole.tree.end.tolist() == [512, 1024, 1200, 1200, 512, 600]
     assert set(drawn.prefix.tolist()) <= {2, 3, 5}
     lengths = draw_requests(batch_traffic(flow, 50))
-    assert set(zip(lengths.prompt.tolist(), lengths.output.tolist(), strict=True)) == {(600, 20), (1200, 10), (1200, 30)}
+    assert set(zip(lengths.prompt.tolist(), lengths.output.tolist(), strict=True)) == {
+        (600, 20),
+        (1200, 10),
+        (1200, 30),
+    }
 
 
 def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() -> None:
