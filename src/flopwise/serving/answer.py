@@ -279,12 +279,12 @@ class ServeAnswer(Result):
         job, replicas, hourly = self.estimate.job, self.replicas, self.estimate.usd_per_hour
         room = attributes(self.estimate, "max_concurrency max_whole_contexts kv_capacity_tokens")
         least, most = job_memory(job).capacity_ends()
-        room |= {
-            "kv_capacity_tokens_low": int(least * self.estimate.kv_capacity_tokens),
-            "kv_capacity_tokens_high": int(most * self.estimate.kv_capacity_tokens),
-        }
+        ranks, sequences = int(job.layout.dp), self.memory.capacity_fields()  # of one attention replica
+        for end, share in (("low", least), ("high", most)):
+            room[f"kv_capacity_tokens_{end}"] = int(share * self.estimate.kv_capacity_tokens)
+            room[f"max_concurrency_{end}"] = int(sequences[f"max_concurrency_{end}"] or 0) * ranks
         room = {name: value * replicas for name, value in room.items()}
-        absent = dict.fromkeys(("kv_capacity_tokens", "kv_capacity_tokens_low", "kv_capacity_tokens_high"))
+        absent = dict.fromkeys(name for name in room if name.startswith("kv") or name.endswith(("_low", "_high")))
         return {
             **attributes(
                 self, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
