@@ -535,8 +535,8 @@ def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
     """Why users in a closed loop are simulated; empty where the closed form stands for them."""
     if outgrows_cache(job):
         return OUTGROWN
-    asked = question.simulate and job.arrivals_per_s is None and job.concurrency is not None
-    if not asked and (job.arrivals_per_s is not None or not answers_are_short(job)):
+    simulates = question.simulate and job.arrivals_per_s is None and job.concurrency is not None
+    if not simulates and (job.arrivals_per_s is not None or not answers_are_short(job)):
         return ""
     return f"latencies are those of simulated requests: {SHORT if answers_are_short(job) else 'as asked for'}"
 
