@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -463,3 +465,32 @@ def test_files_of_llama_cpp_in_mxfp4_have_8_bits_where_checkpoints_have_16() -> 
         form = row_format({"engine": engine, "weights": "mxfp4"}, local, FACTS)
         assert weight_bytes(model, form) == pytest.approx(size, rel=0.02)
     assert row_format({"engine": "vllm", "weights": "mxfp4"}, FACTS.engine("vllm"), FACTS).name == "mxfp4"
+
+
+class _Recorded(dict[str, str]):
+    """A row that knows which of its columns were asked for."""
+
+    def __init__(self, row: Mapping[str, str], columns: set[str]) -> None:
+        super().__init__(row)
+        self.columns = columns
+
+    def __getitem__(self, name: str) -> str:
+        self.columns.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
+        self.columns.add(name)
+        return super().get(name, default)
+
+
+def test_every_column_of_the_measurements_is_read() -> None:
+    """A setting that a row states and nobody reads would be an error without a cause."""
+    with Path("benchmarks/truth/serving.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    columns_read, seen = set[str](), set[str]()
+    for row in rows:
+        stated = {name for name, cell in row.items() if cell} | {row["mode"]}
+        if stated - seen:  # the first with a column, or a mode
+            seen |= stated
+            predict_row(_Recorded(row, columns_read), FACTS)
+    assert rows[0].keys() - columns_read == {"study", "quality", "source"}

@@ -59,3 +59,11 @@ def test_devices_that_documentation_names(software: str, device: str, *, runs: b
 
 def test_every_shipped_device_has_a_platform() -> None:
     assert {name for name, device in FACTS.accelerators.items() if platform(device) is None} == set()
+
+
+def test_a_note_names_the_platforms_that_are_known() -> None:
+    """TensorRT-LLM: NVIDIA's devices from compute capability 8.0."""
+    engine = FACTS.engine("tensorrt-llm")
+    (note,) = engine.unsupported_note(FACTS.accelerator("MI300X"))
+    assert "not known to run on MI300X (platforms: nvidia from compute capability 8)" in note
+    assert engine.unsupported_note(FACTS.accelerator("H100-SXM-80")) == ()

@@ -1,7 +1,9 @@
 """Plans that were run: they hold in fresh runs, replicas follow the traffic, and the search misses no row."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,14 @@ from flopwise.search.rank import Pick
 from flopwise.search.replica import DEGREES, with_facts
 from flopwise.search.serving_analysis import floors, ladder_step, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
-from flopwise.search.verify import Simulator, batch_traffic, simulated_odds, simulated_trial
+from flopwise.search.verify import Simulator, batch_traffic, drawn_requests, simulated_odds, simulated_trial
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
 from flopwise.serving.sim import fleet
 from flopwise.serving.sim.engine import ENDLESS, replica
 from flopwise.serving.sim.simulate import simulate
+from flopwise.serving.sim.trace import PS
 from flopwise.serving.sim.traffic import draw_requests
 
 FACTS = load_facts()
@@ -353,6 +356,29 @@ def test_a_trace_gives_rate_lengths_and_its_busiest_stretch(tmp_path_factory: py
     file.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,50\n1,x,50\n")
     with pytest.raises(SpecError, match=r"traffic\.trace: .*line 3, column prompt_tokens"):
         asked(traffic={"trace": str(file)})
+
+
+def test_a_plan_reads_the_chains_of_blocks_of_a_trace(tmp_path: Path) -> None:
+    """Of two prompts of 1,200 tokens the second finds the two blocks of 512 that both begin with."""
+    rows = [(0, 1200, 10, [1, 2, 3]), (2000, 1200, 30, [1, 2, 4]), (4000, 600, 20, [9, 2])]
+    keys = ("timestamp", "input_length", "output_length", "hash_ids")
+    file = tmp_path / "chained.jsonl"
+    file.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
+    flow = asked(traffic={"trace": str(file)})
+    assert (flow.requests_per_s, flow.input_tokens, flow.output_tokens) == (0.5, 1000, 20)
+    drawn = drawn_requests(flow, rate=0.25, users=None, lifetime_s=1.0, seed=3).trace
+    whole = drawn_requests(flow, rate=0.5, users=None, lifetime_s=1.0).trace
+    assert whole.arrival_ps.tolist() == [0, 2 * PS, 4 * PS]
+    assert whole.prefix.tolist() == [2, 3, 5]
+    assert whole.tree is not None
+    assert whole.tree.end.tolist() == [512, 1024, 1200, 1200, 512, 600]
+    assert set(drawn.prefix.tolist()) <= {2, 3, 5}
+    lengths = draw_requests(batch_traffic(flow, 50))
+    assert set(zip(lengths.prompt.tolist(), lengths.output.tolist(), strict=True)) == {
+        (600, 20),
+        (1200, 10),
+        (1200, 30),
+    }
 
 
 def test_a_long_batch_job_takes_as_long_as_all_of_its_requests_run_one_by_one() -> None:

@@ -70,6 +70,19 @@ def test_capacities_have_intervals(capsys: pytest.CaptureFixture[str]) -> None:
         assert found["kv_capacity_tokens_low"] < found["kv_capacity_tokens"] < found["kv_capacity_tokens_high"]
 
 
+def test_ends_of_a_service_are_of_all_its_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    """Four attention replicas, two of them a deployment, take four times as many as one."""
+    one, four = (
+        answer(capsys, "serve", "Llama-3.1-8B", "--gpu", "h100", *more)
+        for more in (["--concurrency", "1"], ["--concurrency", "4", "--gpus", "4", "--dp", "2"])
+    )
+    assert one["max_concurrency_low"] < one["max_concurrency"] < one["max_concurrency_high"]
+    for end in ("low", "high"):
+        assert four[f"max_concurrency_{end}"] == pytest.approx(4 * one[f"max_concurrency_{end}"], rel=0.01)
+    encoder = answer(capsys, "serve", "bge-m3", "--gpu", "h100")
+    assert encoder["max_concurrency_low"] is encoder["kv_capacity_tokens_low"] is None
+
+
 def test_a_batch_that_is_capped_stays_capped(capsys: pytest.CaptureFixture[str]) -> None:
     question = ("memory", "Llama-3.1-8B", "--context", "256", "--gpu", "h100", "--max-batch", "64")
     found = answer(capsys, *question)

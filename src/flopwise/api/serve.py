@@ -107,7 +107,7 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
     options["static"] = axis == "batch" or bool(options.get("static"))
     (source,) = take({name: options[name] for name in defaults_of(SourceSpec) if name in options}, SourceSpec)
     architecture = source.model_with_layers(model)
-    first = serve(architecture, **options)
+    first = serve(architecture, **options | {"simulate": False})
 
     def estimate_at(value: int) -> tuple[ServeEstimate, int]:
         single = {name: option for name, option in options.items() if axis != "tp" or name != "gpus"}

@@ -109,9 +109,10 @@ class Software:
         """A note for estimates on a device that the software is not known to run on; empty where it does."""
         if self.runs_on(accelerator):
             return ()
-        return (
-            f"{self.name} is not known to run on {accelerator.name}: its behaviour there is assumed to be the same",
-        )
+        least = f" from compute capability {self.least_compute_capability:g}"
+        known = (name + (least if name == "nvidia" else "") for name in sorted(self.platforms))
+        there = f"{accelerator.name} (platforms: {', '.join(known)})"
+        return (f"{self.name} is not known to run on {there}: its behaviour there is assumed to be the same",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from flopwise.serving.sim.finite import SessionRun, finite_run
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import PS, RequestTrace, read_trace_columns, trace
+from flopwise.serving.sim.trace import CHAINED_SUFFIX, PS, RequestTrace, read_chained_trace, read_trace_columns, trace
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import mean_tokens
 from flopwise.units import format_chance, format_seconds
@@ -101,6 +101,8 @@ def _busiest_stretch(path: str, flow: WorkloadTraffic, rate: float, seed: int) -
     measured_s = columns["arrival_s"] - columns["arrival_s"][0]
     columns["arrival_s"] = measured_s * ((last - first - 1) / float(measured_s[-1]) / flow.requests_per_s)
     whole = trace(**columns)
+    if Path(path).suffix == CHAINED_SUFFIX:
+        whole = read_chained_trace(Path(path)).take(np.arange(first, last)).arriving(whole.arrival_ps)
     share = min(rate / flow.requests_per_s, 1.0)
     if share < 1.0:
         kept = np.flatnonzero(np.random.default_rng(seed).random(len(whole)) < share)

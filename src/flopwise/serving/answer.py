@@ -261,10 +261,8 @@ class ServeAnswer(Result):
             rate = _with_ends(estimate.throughput, self.replicas, "inputs/s")
             latency = f"{format_seconds(estimate.ttft_s.value)} ({_ends(estimate.ttft_s)})"
             return f"{where} {verb} {rate}, each answered within {latency}{paid}."
-        seen, in_flight = (
-            f"first token after {format_seconds(estimate.ttft_s.value)}",
-            estimate.concurrency * self.replicas,
-        )
+        seen = f"first token after {format_seconds(estimate.ttft_s.value)}"
+        in_flight = estimate.requests_per_s * estimate.e2e_s * self.replicas  # Little's law
         seen += f", then one every {format_seconds(estimate.tpot_s.value)}" if estimate.job.output_tokens > 1 else ""
         seen += f", with {in_flight:,.0f} in flight" if in_flight >= 1 else f", with {in_flight:.2g} in flight"
         rate = _with_ends(estimate.output_tokens_per_s, self.replicas, "tokens/s")
@@ -281,12 +279,12 @@ class ServeAnswer(Result):
         job, replicas, hourly = self.estimate.job, self.replicas, self.estimate.usd_per_hour
         room = attributes(self.estimate, "max_concurrency max_whole_contexts kv_capacity_tokens")
         least, most = job_memory(job).capacity_ends()
-        room |= {
-            "kv_capacity_tokens_low": int(least * self.estimate.kv_capacity_tokens),
-            "kv_capacity_tokens_high": int(most * self.estimate.kv_capacity_tokens),
-        }
+        ranks, sequences = int(job.layout.dp), self.memory.capacity_fields()  # of one attention replica
+        for end, share in (("low", least), ("high", most)):
+            room[f"kv_capacity_tokens_{end}"] = int(share * self.estimate.kv_capacity_tokens)
+            room[f"max_concurrency_{end}"] = int(sequences[f"max_concurrency_{end}"] or 0) * ranks
         room = {name: value * replicas for name, value in room.items()}
-        absent = dict.fromkeys(("kv_capacity_tokens", "kv_capacity_tokens_low", "kv_capacity_tokens_high"))
+        absent = dict.fromkeys(name for name in room if name.startswith("kv") or name.endswith(("_low", "_high")))
         return {
             **attributes(
                 self, "model=estimate.job.model.name gpu=estimate.job.cluster.accelerator.name num_gpus replicas"
@@ -401,6 +399,11 @@ def _loaded_replica(job: ServeJob, question: ServeQuestion) -> tuple[ServeJob, i
     if request.requests is not None and (static or not outputs):
         raise OptionError("requests", "a run of a given number of requests is simulated token by token: leave it out "
         "with --static and for models that answer in one pass")  # fmt: skip
+    if question.simulate and (static or not outputs):
+        raise OptionError("simulate", "a fixed batch, or a model that answers in one pass, has no queue to simulate: "
+        "leave it out with --static and for such models")  # fmt: skip
+    if question.simulate and rate is None and in_flight is None:
+        raise OptionError("simulate", "needs a load: give --concurrency or --rate")
     loaded = replace(
         job, input_tokens=inputs, output_tokens=outputs, static=static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
@@ -532,8 +535,8 @@ def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
     """Why users in a closed loop are simulated; empty where the closed form stands for them."""
     if outgrows_cache(job):
         return OUTGROWN
-    users = job.arrivals_per_s is None and (job.concurrency or 0) > 1 and job.growing > 1
-    if not users or job.techniques.prefill_gpus or not (question.simulate or answers_are_short(job)):
+    simulates = question.simulate and job.arrivals_per_s is None and job.concurrency is not None
+    if not simulates and (job.arrivals_per_s is not None or not answers_are_short(job)):
         return ""
     return f"latencies are those of simulated requests: {SHORT if answers_are_short(job) else 'as asked for'}"
 

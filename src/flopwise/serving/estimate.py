@@ -342,10 +342,11 @@ def _decoder_estimate(
     step = _mean_step(steady, share)
     replicas = int(job.layout.dp)
     ttft_s, tpot_s = _number(steady.ttft_s) + waiting_s, _number(steady.tpot_s)
-    rate = _number(steady.requests_per_s) * replicas
+    rate, decoding = _number(steady.requests_per_s) * replicas, _number(steady.batch) * replicas
     if run is not None:
         ttft_s, waiting_s, rate = run.ttft_s, 0.0, run.requests_per_s
         tpot_s = run.tpot_s if job.output_tokens > 1 else tpot_s
+        decoding = rate * (job.output_tokens - 1) * tpot_s if job.output_tokens > 1 else decoding  # Little's law
     e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
     if job.techniques.prefill_gpus:  # the share of the bill, too
         on_prompts = job.techniques.prefill_gpus / job.num_gpus
@@ -364,7 +365,7 @@ def _decoder_estimate(
         e2e_s=e2e_s,
         requests_per_s=rate,
         most_per_s=_most_per_s(job, steady, step) * replicas,
-        concurrency=_number(steady.batch) * replicas,
+        concurrency=decoding,
         prefill_frac=min(1.0, on_prompts),
     )
 

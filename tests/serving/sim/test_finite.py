@@ -102,3 +102,43 @@ def test_as_many_users_as_said_are_served_at_once() -> None:
 def test_one_pass_and_fixed_batches_have_no_run(model: str, given: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="requests"):
         serve(model, gpu="h100", requests=10, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "in_flight", "decoding"),
+    [
+        ({"requests": 1, "concurrency": 100}, 1, 1),  # one request is never a hundred
+        ({"output_tokens": 1, "concurrency": 8}, 8, None),  # users wait for their prompts, too
+        ({"requests": 30, "concurrency": 4}, 4, 4),
+        ({"concurrency": 64}, 64, 63),
+    ],
+)
+def test_in_flight_are_those_who_wait_for_an_answer(
+    given: dict[str, Any], in_flight: int, decoding: int | None
+) -> None:
+    answer = serve("Llama-3.1-8B", gpu="h100", **given)
+    assert f"with {in_flight} in flight" in answer.verdict
+    if decoding is not None:
+        assert answer.document()["concurrency"] == pytest.approx(decoding, abs=0.5)
+
+
+def test_users_of_split_pools_are_simulated_where_that_is_asked_for() -> None:
+    given: dict[str, Any] = {"gpu": "h100", "prefill_gpus": 1, "concurrency": 16}
+    closed, simulated = (serve("Llama-3.1-8B", simulate=one, **given) for one in (False, True))
+    assert not any("simulated requests" in note for note in closed.assumptions)
+    assert any("simulated requests: as asked for" in note for note in simulated.assumptions)
+    assert simulated.estimate.ttft_s.value != closed.estimate.ttft_s.value
+    assert simulated.estimate.requests_per_s == pytest.approx(closed.estimate.requests_per_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        ("Llama-3.1-8B", {"static": True, "concurrency": 8}, "simulate: a fixed batch"),
+        ("bert-base", {"concurrency": 8}, "simulate: a fixed batch, or a model that answers in one pass"),
+        ("Llama-3.1-8B", {}, "simulate: needs a load: give --concurrency or --rate"),
+    ],
+)
+def test_what_has_no_queue_is_not_simulated(model: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        serve(model, gpu="h100", simulate=True, **given)

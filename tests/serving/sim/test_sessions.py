@@ -20,8 +20,8 @@ from flopwise.serving.sim.prefixes import Prefixes
 from flopwise.serving.sim.simulate import simulate as run
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.stores import KvStore
-from flopwise.serving.sim.trace import trace
-from flopwise.serving.sim.traffic import draw_requests, read_chained_trace
+from flopwise.serving.sim.trace import read_chained_trace, trace
+from flopwise.serving.sim.traffic import draw_requests
 from named import FACTS
 
 _COUNTS = np.arange(2000, dtype=np.int64)

@@ -55,6 +55,17 @@ def test_one_server_with_exponential_jobs_waits_as_m_m_1(load: float) -> None:
     assert np.mean(run.wait_s > 3 * mean) == pytest.approx(tail, rel=0.15)
 
 
+@pytest.mark.parametrize("load", [0.3, 0.6])
+def test_one_waits_longer_than_99_of_100_as_m_m_1(load: float) -> None:
+    """P(wait > t) = load exp(-(1 - load) t / job); 20 batches show that chance is below what is allowed."""
+    prompt = np.maximum(np.random.default_rng(3).exponential(1000, 3_000_000), 1).astype(np.int64)
+    run = one_server(prompt, load)
+    expected = float(np.log(load / 0.01) / (1 - load) * prompt.mean()) * 1e-6
+    found = np.percentile(run.wait_s.reshape(20, -1), 99, axis=1)
+    assert found.std(ddof=1) / 20**0.5 < 0.015 * expected
+    assert found.mean() == pytest.approx(expected, rel=0.03)
+
+
 @pytest.mark.parametrize("kind", ["constant", "geometric", "two sizes"])
 def test_steps_that_grow_with_the_batch_share_the_processor(kind: str) -> None:
     """M/G/1-PS: the mean response is that of the mean job, whatever the distribution of the jobs."""

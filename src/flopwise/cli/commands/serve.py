@@ -220,8 +220,8 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows.append(("per accelerator", f"{_tokens(tokens.value / estimate.num_gpus)} tokens/s"))
     if answer.keeps_up:
         rows.append(("per user", f"{1 / estimate.tpot_s.value:,.1f} tokens/s"))
-    decoding = f"with {together:,.0f} decoding at once"
-    rows.append(("requests", f"{requests.value * replicas:,.3g}/s {decoding}"))
+    decoding = f" with {together:,.0f} decoding at once" if estimate.job.output_tokens > 1 else ""
+    rows.append(("requests", f"{requests.value * replicas:,.3g}/s{decoding}"))
     rows.append(("at most", f"{most}; cache of {estimate.kv_capacity_tokens * replicas:,} tokens"))
     if drafts is not None:
         far = f"faster up to {drafts.pays_up_to:,} decoding at once" if drafts.pays_up_to else "never faster here"

@@ -1,9 +1,10 @@
-"""Requests as columns: when they come and what they ask for; given by a caller, or read from a CSV file."""
+"""Requests as columns: when they come and what they ask for; given by a caller, or read from a file."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -189,12 +190,17 @@ WHOLE = frozenset({"prompt_tokens", "output_tokens", "priority", "prefix_tokens"
 def read_trace_columns(path: Path) -> dict[str, NDArray[Any]]:
     """Columns of a trace file by name, each of one length: seconds as floats, tokens and priorities as whole numbers.
 
-    `prefix` (any text, the same for requests that begin alike) is turned into numbers from 0, -1 where empty.
+    `prefix` (any text, the same for requests that begin alike) is turned into numbers from 0, -1 where empty. Of a
+    trace in Mooncake's format (`.jsonl`) arrivals and lengths; what prompts share is in `read_chained_trace`.
 
     Raises:
         SpecError: no such file, no requests, a missing column, a cell that cannot be (says line and column), arrivals
             out of order.
     """
+    if path.suffix == CHAINED_SUFFIX:
+        requests = read_chained_trace(path)
+        arrival_s = requests.arrival_ps / PS
+        return {"arrival_s": arrival_s, "prompt_tokens": requests.prompt, "output_tokens": requests.output}
     text = csv_text(path)
     first, _, body = text.partition("\n")
     header = [cell.strip() for cell in next(csv.reader([first]), [])]
@@ -232,6 +238,57 @@ def read_trace_columns(path: Path) -> dict[str, NDArray[Any]]:
         cells = [row[header.index("prefix")].strip() for _, row in _rows(text)]
         columns["prefix"] = np.array([numbers.setdefault(cell, len(numbers) - 1) for cell in cells], dtype=np.int64)
     return columns
+
+
+CHAINED_SUFFIX = ".jsonl"
+"""Files of Mooncake's traces end so."""
+CHAINED = ("timestamp", "input_length", "output_length", "hash_ids")
+"""Keys of a line of Mooncake's traces: milliseconds, tokens, tokens, and a number for each block of the prompt."""
+CHAIN_TOKENS = 512
+"""Tokens of a block that has a number there."""
+
+
+def read_chained_trace(path: Path) -> RequestTrace:
+    """The requests of a trace in Mooncake's format; prompts whose chains of blocks begin alike share the beginning.
+
+    Source: kvcache-ai/Mooncake, traces (FAST'25 release): one JSON object a line, blocks of 512 tokens, equal numbers
+    where all tokens up to the end of the block are equal.
+    Raises: SpecError: no such file, or a line that is none; says which.
+    """
+    rows: list[tuple[float, int, int]] = []
+    nodes: list[int] = []
+    parent: list[int] = []
+    end: list[int] = []
+    known: dict[tuple[int, int], int] = {}
+    for number, line in enumerate(csv_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            cells = json.loads(line)
+            came_ms, prompt, output, chain = (cells[key] for key in CHAINED)
+            rows.append((float(came_ms) / 1e3, int(prompt), int(output)))
+            hashes = [int(one) for one in chain]
+        except (ValueError, TypeError, KeyError) as fault:
+            raise SpecError(
+                f"{path} line {number}: an object with {', '.join(CHAINED)} is expected ({fault})"
+            ) from None
+        node = -1
+        for place, name in enumerate(hashes, start=1):
+            until = min(place * CHAIN_TOKENS, rows[-1][1])
+            child = known.setdefault((node, name), len(parent))
+            if child == len(parent):
+                parent.append(node)
+                end.append(until)
+            end[child] = min(end[child], until)
+            node = child
+        nodes.append(node)
+    if not rows:
+        raise SpecError(f"{path} has no requests")
+    order = sorted(range(len(rows)), key=lambda row: rows[row][0])  # those of one second are not always in order
+    came_s, prompts, outputs = zip(*(rows[row] for row in order), strict=True)
+    tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
+    requests = trace(came_s, prompts, np.maximum(outputs, 1))
+    return replace(requests, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
 
 
 def _quick_table(body: str, places: Sequence[int]) -> NDArray[np.float64] | None:

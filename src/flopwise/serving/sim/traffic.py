@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
-from flopwise.facts.rows import csv_text
 from flopwise.serving.sim.lengths import Lengths, Tokens
 from flopwise.serving.sim.profiles import HOURS_PER_WEEK, weekly_rates
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import PrefixTree, RequestTrace, read_trace_columns, trace
+from flopwise.serving.sim.trace import CHAINED_SUFFIX, RequestTrace, read_chained_trace, read_trace_columns, trace
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
 from flopwise.units import DAY_S, HOUR_S
 
@@ -259,7 +256,7 @@ def empirical(prompts: Tokens, outputs: Tokens, count: int, rng: Rng) -> tuple[T
 
 def _replayed_requests(traffic: Traffic, path: Path) -> RequestTrace:
     """The requests of a trace file, at its scale."""
-    if path.suffix == ".jsonl":
+    if path.suffix == CHAINED_SUFFIX:
         whole = read_chained_trace(path)
         whole = whole.take(np.arange(len(whole))[: traffic.requests])
         first_ps = whole.arrival_ps[0]
@@ -297,52 +294,3 @@ def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
     if not arrival_s.size:
         raise SpecError(f"{rate:g} requests/s for {span:g} s: no request arrived; make the duration longer")
     return arrival_s
-
-
-CHAINED = ("timestamp", "input_length", "output_length", "hash_ids")
-"""Keys of a line of Mooncake's traces: milliseconds, tokens, tokens, and a number for each block of the prompt."""
-CHAIN_TOKENS = 512
-"""Tokens of a block that has a number there."""
-
-
-def read_chained_trace(path: Path) -> RequestTrace:
-    """The requests of a trace in Mooncake's format; prompts whose chains of blocks begin alike share the beginning.
-
-    Source: kvcache-ai/Mooncake, traces (FAST'25 release): one JSON object a line, blocks of 512 tokens, equal numbers
-    where all tokens up to the end of the block are equal.
-    Raises: SpecError: no such file, or a line that is none; says which.
-    """
-    rows: list[tuple[float, int, int]] = []
-    nodes: list[int] = []
-    parent: list[int] = []
-    end: list[int] = []
-    known: dict[tuple[int, int], int] = {}
-    for number, line in enumerate(csv_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            cells = json.loads(line)
-            came_ms, prompt, output, chain = (cells[key] for key in CHAINED)
-            rows.append((float(came_ms) / 1e3, int(prompt), int(output)))
-            hashes = [int(one) for one in chain]
-        except (ValueError, TypeError, KeyError) as fault:
-            raise SpecError(
-                f"{path} line {number}: an object with {', '.join(CHAINED)} is expected ({fault})"
-            ) from None
-        node = -1
-        for place, name in enumerate(hashes, start=1):
-            until = min(place * CHAIN_TOKENS, rows[-1][1])
-            child = known.setdefault((node, name), len(parent))
-            if child == len(parent):
-                parent.append(node)
-                end.append(until)
-            end[child] = min(end[child], until)
-            node = child
-        nodes.append(node)
-    if not rows:
-        raise SpecError(f"{path} has no requests")
-    order = sorted(range(len(rows)), key=lambda row: rows[row][0])  # those of one second are not always in order
-    came_s, prompts, outputs = zip(*(rows[row] for row in order), strict=True)
-    tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
-    requests = trace(came_s, prompts, np.maximum(outputs, 1))
-    return replace(requests, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
