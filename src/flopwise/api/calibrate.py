@@ -85,7 +85,7 @@ def calibrate(
 
 
 def _measurements(paths: list[Path], deployment: list[str]) -> Measurements:
-    """What the files measured, without a model of a deployment; `deployment` are the options that need one.
+    """The measurements of the files, without a model of a deployment; `deployment` are the options that need one.
 
     Raises:
         SpecError: there are such options, a file is an observation of a service, or it is broken or of no known kind.

@@ -114,7 +114,7 @@ def _open_settings(spec: TrainingSpec, machines: MachineSpec) -> frozenset[str]:
 
 
 def _setting_kinds(options: list[str], layout_kind: Kind) -> dict[str, Kind]:
-    """Where settings come from that none of the `options` says, by name: those of the layout are of `layout_kind`."""
+    """The origin of settings that none of the `options` says, by name: those of the layout are of `layout_kind`."""
     from flopwise.provenance import implied_kinds
     from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS
 
