@@ -148,7 +148,7 @@ def long_questions() -> list[str]:
         f"{where} {lines}"
         for where, node in functions()
         if where.startswith("api/")
-        and (lines := node.end_lineno - node.lineno + 1 - len((ast.get_docstring(node) or "").splitlines()))  # type: ignore[operator]
+        and (lines := (node.end_lineno or 0) - node.lineno + 1 - len((ast.get_docstring(node) or "").splitlines()))
         > MOST_QUESTION_LINES
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -467,20 +467,21 @@ def test_files_of_llama_cpp_in_mxfp4_have_8_bits_where_checkpoints_have_16() -> 
     assert row_format({"engine": "vllm", "weights": "mxfp4"}, FACTS.engine("vllm"), FACTS).name == "mxfp4"
 
 
-class _Recorded(dict[str, str]):
-    """A row that knows which of its columns were asked for."""
+class _Recorded(Mapping[str, str]):
+    """A row that adds the columns that are asked for to `columns`."""
 
     def __init__(self, row: Mapping[str, str], columns: set[str]) -> None:
-        super().__init__(row)
-        self.columns = columns
+        self.row, self.columns = row, columns
 
     def __getitem__(self, name: str) -> str:
         self.columns.add(name)
-        return super().__getitem__(name)
+        return self.row[name]
 
-    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
-        self.columns.add(name)
-        return super().get(name, default)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.row)
+
+    def __len__(self) -> int:
+        return len(self.row)
 
 
 def test_every_column_of_the_measurements_is_read() -> None:

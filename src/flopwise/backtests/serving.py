@@ -198,7 +198,7 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
     """The layout of one replica, and how many replicas there are.
 
     What is left open is tensor-parallel, or split by layers where the engine does that. Attention replicas of a mixture
-    share its experts, whole ones each where TensorRT-LLM's benchmark is not said to cut them; a dense model's replicas
+    share its experts: as many expert-parallel ranks as replicas, unless `ep` says otherwise. A dense model's replicas
     are apart.
 
     Source: TensorRT-LLM, docs/source/performance/perf-overview.md (attention replicas and --ep for mixtures) and the
