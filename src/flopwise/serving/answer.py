@@ -619,7 +619,7 @@ def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoa
 def _simulated_load(
     job: ServeJob, waits: UnderLoad, facts: Facts, on_compile: Callable[[], None] | None
 ) -> tuple[ServeEstimate, UnderLoad]:
-    """(the estimate, what requests see) of a load near saturation, from a run of the simulator."""
+    """(the estimate, what requests see) of arrivals, from a run of the simulator."""
     from flopwise.serving.sim.finite import ArrivalRun  # noqa: PLC0415 - the simulator starts where one runs
 
     run = ArrivalRun.of(job, tuple(waits.ttft_s), facts, on_compile)
