@@ -682,6 +682,7 @@ def memory(
     stage_layers: Sequence[int] | str = ...,
     sequence_parallel: bool = ...,
     offload: Sequence[str] = ...,
+    offload_layers: int | None | str = ...,
     weights: str | None = ...,
     kv_dtype: str | None = ...,
     engine: str | None = ...,
@@ -749,7 +750,7 @@ def memory(
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
-        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, mlp, moe; attn_proj: the projections around attention.
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
@@ -757,6 +758,7 @@ def memory(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
+        offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
@@ -1035,6 +1037,7 @@ def plan(
     stage_layers: Sequence[int] | str = ...,
     sequence_parallel: bool = ...,
     offload: Sequence[str] = ...,
+    offload_layers: int | None | str = ...,
     rate: float | None | str = ...,
     concurrency: int | None | str = ...,
     requests: int | None | str = ...,
@@ -1189,7 +1192,7 @@ def plan(
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
-        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, mlp, moe; attn_proj: the projections around attention.
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
@@ -1197,6 +1200,7 @@ def plan(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
+        offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
         rate: Requests per second, on average: 20, 500/min.
         concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
@@ -1468,6 +1472,7 @@ def import_runs(
     stage_layers: Sequence[int] | str = ...,
     sequence_parallel: bool = ...,
     offload: Sequence[str] = ...,
+    offload_layers: int | None | str = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
     rate: float | None | str = ...,
@@ -1557,7 +1562,7 @@ def import_runs(
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
-        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, mlp, moe; attn_proj: the projections around attention.
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
@@ -1565,6 +1570,7 @@ def import_runs(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
+        offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
@@ -2631,6 +2637,7 @@ def train(
     stage_layers: Sequence[int] | str = ...,
     sequence_parallel: bool = ...,
     offload: Sequence[str] = ...,
+    offload_layers: int | None | str = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -2716,7 +2723,7 @@ def train(
         shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
         grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
         recompute: Activation recomputation (checkpointing).
-        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, moe.
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, mlp, moe; attn_proj: the projections around attention.
         recompute_every: Full recompute of every N-th block only.
         recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
         interleave: Virtual stages of each pipeline rank.
@@ -2724,6 +2731,7 @@ def train(
         stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
+        offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.

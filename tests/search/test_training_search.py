@@ -264,7 +264,9 @@ def test_activations_are_copied_where_that_is_quicker_than_recompute(seq: int, q
     if tried:
         assert tried[0][1].run_s.min() < result.run_s.min()
     bare = replace(node, priced=tuple(replace(p, offer=replace(p.offer, ram_bytes=None)) for p in node.priced))
-    unknown = replace(node, cluster=replace(node.cluster, rates=replace(node.cluster.rates, pcie_bytes_per_s=None)))
+    unknown = replace(
+        node, cluster=replace(node.cluster, rates=replace(node.cluster.rates, host_link_bytes_per_s=None))
+    )
     clock = partial(timed_layouts, node=node, tokens=TOKENS, tables=StepTables())
     for where in (bare, unknown):
         assert not list(away.worth_trying(where, result, clock))

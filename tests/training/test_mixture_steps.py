@@ -24,7 +24,7 @@ from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.work import item_work
 from flopwise.options import OptionError
 from flopwise.search.layout_search import layout_search
-from flopwise.training.blocks import BlockKernel, added_grad_bytes, kernels_of
+from flopwise.training.blocks import BlockKernel, added_grad_bytes, kernels_of, recomputed_modules
 from flopwise.training.estimate import TrainEstimate, estimate, single_table
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import FINE, kept_bytes
@@ -432,6 +432,42 @@ def test_named_modules_run_again_alone() -> None:
     experts = sum(float(n) for key, n in trace.kept.items() if key.startswith(tuple(kept)))
     assert experts > 0.5 * whole
     assert whole - without == pytest.approx(experts, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("modules", "kept", "again"),
+    [
+        # of 4,096 wide layers with 1,024 wide keys and values and 14,336 wide feed-forward parts; 2 bytes an entry:
+        # input, two norms, q, k, v, attention's result, its residual, gate, up and activation
+        ((), 4096 * 6 + 2 * 1024 + 3 * 14336, 0),
+        (("mlp",), 4096 * 6 + 2 * 1024, 3 * 4096 * 14336),
+        (("attn_proj",), 4096 * 4 + 3 * 14336, 4096 * (2 * 4096 + 2 * 1024)),
+        (("layernorm", "activation", "mlp", "attn_proj"), 4096 * 2, 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336),
+    ],
+)
+def test_dense_parts_run_again_by_name(modules: tuple[str, ...], kept: int, again: int) -> None:
+    """By hand, of Llama-3.1-8B: what a layer keeps of a token, and the weights whose products run once more."""
+    model = load_model("Llama-3.1-8B")
+    layer, seq = model.stacks[0].kinds[0], 2048
+    given = Setting(shape=Shape(batch=1, query=seq, context=seq), split=Split(), elem_bytes=2.0, implementation="fused")
+    logsumexp = 4 * 32
+    found = float(kept_bytes(layer, 4096, given, modules=modules)) / seq
+    assert found == pytest.approx(2 * kept + logsumexp, rel=1e-12)
+    recipe = recipe_with(seq_len=seq, global_batch=8, stack="megatron-te")
+    table = single_table(TrainJob(model=model, recipe=recipe, cluster=H800, layout=Layout(dp=8)))
+    shape = recipe.shape(model, table.inner.micro_batch)
+    context = block_contexts(model, recipe, table.rates, H800.fabric, table.inner, shape)[0]
+    named = [k for k in kernels_of(layer.items, context, in_layers=True) if k.forward and k.modules & set(modules)]
+    products = sum(float(np.ravel(k.work.flops)[0]) for k in named if k.work.kind == "matmul")
+    assert products == pytest.approx(2.0 * seq * again, rel=1e-12)
+
+
+def test_a_compiled_step_leaves_out_a_product_whose_result_nobody_reads() -> None:
+    items = load_model("Llama-3.1-8B").stacks[0].items
+    down, up = (next(i for i in items if i.name == f"mlp/{n}_proj") for n in ("down", "up"))
+    assert "mlp" in recomputed_modules([down], compiled=False)
+    assert "mlp" not in recomputed_modules([down], compiled=True)
+    assert "mlp" in recomputed_modules([up], compiled=True)
 
 
 def test_modules_go_with_selective_recompute() -> None:

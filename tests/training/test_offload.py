@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from flopwise.cost.cluster import cluster
+from flopwise.cost.fabric import PINNED_FRAC, host_link_bytes_per_s
 from flopwise.errors import MissingFactError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
+from flopwise.options import OptionError
 from flopwise.provenance import walk
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.explain import train_figure
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
+from flopwise.training.spec import TrainingSpec
 from flopwise.training.step import host_update_s, passes_transfer_s
 from named import recipe_with
 
@@ -61,8 +64,8 @@ def test_activations_on_the_host_are_moved_twice_a_micro_batch() -> None:
     lines = dict(away.breakdown)
     assert sum(lines.values()) == pytest.approx(away.step_s)
     rates, passes = away.job.cluster.rates, 64 / 8 / 4
-    assert rates.pcie_bytes_per_s is not None
-    one_way = passes * sent / (0.76 * rates.pcie_bytes_per_s)
+    assert rates.host_link_bytes_per_s is not None
+    one_way = passes * sent / (0.76 * rates.host_link_bytes_per_s)
     compute = lines["forward"] + lines["backward"]
     assert max(0.0, 2 * one_way - compute) <= lines["offload"] <= 2 * one_way + 0.1 * compute
 
@@ -72,7 +75,7 @@ def test_activations_hide_behind_enough_compute() -> None:
     found = trained(Layout(dp=8, micro_batch=4, recompute=2, offload_activations=True))
     assert dict(found.breakdown)["offload"] < 0.01 * found.step_s
     rates, inputs = found.job.cluster.rates, 1e9
-    quick = replace(rates, pcie_bytes_per_s=1e15)
+    quick = replace(rates, host_link_bytes_per_s=1e15)
     slow = float(np.asarray(passes_transfer_s(0.0, inputs, rates, 1e-3, 2e-3, 3.0)))
     fast = float(np.asarray(passes_transfer_s(0.0, inputs, quick, 1e-3, 2e-3, 3.0)))
     assert fast == pytest.approx(3 * 2 * inputs / rates.read_bytes_per_s)
@@ -90,10 +93,37 @@ def test_pipelines_hold_two_layers_and_send_what_every_micro_batch_keeps() -> No
     assert float(away.memory.host_bytes) == pytest.approx(first * (4 - 2 / 12) / 4, rel=0.02)
 
 
+def test_some_layers_are_sent_and_the_others_stay() -> None:
+    """Megatron-Core's `cpu_offloading_num_layers`: 12 of 48 layers send a quarter; never more than all but two."""
+    plain, quarter, most, all_but_two = (
+        trained(replace(Layout(dp=8, micro_batch=4), offload_activations=n > 0, offload_layers=n or None), batch=64)
+        for n in (0, 12, 46, 48)
+    )
+    kept = float(plain.memory.items["activations"])
+    assert float(quarter.memory.host_bytes) == pytest.approx(kept / 4, rel=0.02)
+    assert float(quarter.memory.items["activations"]) == pytest.approx(kept * 3 / 4, rel=0.02)
+    assert float(most.memory.host_bytes) == float(all_but_two.memory.host_bytes)
+    assert dict(quarter.breakdown)["offload"] < dict(most.breakdown)["offload"]
+    with pytest.raises(OptionError, match="--offload activations"):
+        TrainingSpec(offload_layers=12).layout(load_model("Llama-3.1-8B"))
+
+
+def test_a_superchip_reaches_its_host_over_a_link_of_its_own() -> None:
+    """By hand: NVLink-C2C of GH200 carries 450 GB/s each way, that of GB200 half as much for each of its two GPUs.
+
+    Source: NVIDIA's datasheets of GH200 and GB200 NVL72; TPUs: "How to Scale Your Model" (jax-ml), part 2.
+    """
+    facts = load_facts()
+    by_hand = {"GH200-96": 450, "GB200": 225, "GB300": 225, "H100-SXM-80": 63, "TPU v5p": 16, "TPU v6e": 32}
+    for name, gigabytes in by_hand.items():
+        rates = cluster(facts.accelerator(name)).rates
+        assert host_link_bytes_per_s(rates) == pytest.approx(PINNED_FRAC * gigabytes * 1e9, rel=1e-12)
+
+
 def test_an_unknown_link_is_a_missing_fact() -> None:
     facts = load_facts()
-    unknown = next(a for a in facts.accelerators.values() if not a.pcie_bytes_per_s and "bf16" in a.peak)
-    with pytest.raises(MissingFactError, match="PCIe"):
+    unknown = next(a for a in facts.accelerators.values() if not a.host_link_bytes_per_s and a.link_bytes_per_s)
+    with pytest.raises(MissingFactError, match="link to the host is not known"):
         trained(Layout(dp=1, offload_optimizer=True), gpu=unknown.name)
 
 
@@ -101,6 +131,6 @@ def test_the_tree_explains_the_line() -> None:
     away = trained(Layout(dp=8, zero=3, offload_optimizer=True, offload_parameters=True))
     copied = train_figure(trained(Layout(dp=8, offload_activations=True)))
     assert "activations moved per micro-batch" in {f.name for f in walk(copied)}
-    assert {"offload", "PCIe, pinned memory", "host memory, of each device"} <= {
+    assert {"offload", "link to the host, pinned memory", "host memory, of each device"} <= {
         f.name for f in walk(train_figure(away))
     }

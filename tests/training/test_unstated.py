@@ -150,10 +150,7 @@ def test_nineteen_of_twenty_measured_steps_lie_below_the_upper_bound() -> None:
 
 
 def test_what_ran_is_not_refused() -> None:
-    """Of rows that state batch, micro-batch and recompute. The others left more in host memory, or had narrower states.
-
-    Neither is a column: offloads of TPU recipes, pure 16-bit weights, 8-bit states, a loss in parts.
-    """
+    """Of rows that state batch, micro-batch and recompute; what else was set is stated where its publisher says so."""
     rows = fits = 0
     for row in measurements(KINDS["training"], TRUTH):
         if not all(row.get(column) for column in ("micro_batch", "global_batch", "recompute")):
@@ -167,7 +164,7 @@ def test_what_ran_is_not_refused() -> None:
         needs = float(job_memory(made).total_bytes)
         rows, fits = rows + 1, fits + (float(band.probability_at_most(needs, chip.hbm_bytes)) > RUNS_WITH)
     assert rows > 700
-    assert fits / rows >= 0.88
+    assert fits / rows >= 0.95
 
 
 def test_json_names_each_assumed_input(capsys: pytest.CaptureFixture[str]) -> None:

@@ -352,6 +352,8 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "recompute": _either(_recompute("activation_recompute", RECOMPUTE), _respelt({}, "activation_recompute")),
         "recompute_modules": _by_word({"moe block recomputed": "layernorm moe"}, "notes"),
         "sequence_parallel": _respelt(YES_NO, "sequence_parallel"), "attention": _ATTENTION,
+        "offload": _offload, **_same("offload_layers", "optimizer", "weights_dtype", "grad_dtype", "states_dtype"),
+        **_same("loss_chunks"),
         "dispatch": _by_word({r"\bdeepep\b|hybridep": "node"}, "notes"),
         "capacity": _match(r"capacity factor (\d+(?:\.\d+)?)", "notes"), "precision": _training_precision,
         "software": "stack",

@@ -20,10 +20,9 @@ from flopwise.backtests.prediction import (
     stated_model,
     whole,
 )
-from flopwise.backtests.training import ATTENTION, PRECISIONS, RECOMPUTE, ZERO
+from flopwise.backtests.training import ATTENTION, DTYPES, PRECISIONS, RECOMPUTE, ZERO, offloads, resident
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError
-from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
@@ -53,7 +52,6 @@ SELECTIVE: dict[str, Selective | None] = {
     **dict.fromkeys(RECOMPUTE), "alternate": "alternate", "operations": "operations",
 }  # fmt: skip
 GRAD_SYNC: dict[str, GradSync | None] = {"each": "each", "round": "round", "last": "last"}
-DTYPES: dict[str, str | None] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 BLOOM_VOCAB = 250_880
 
 
@@ -121,15 +119,12 @@ def row_layout(row: Row) -> Layout:
         SpecError: a cell is not one of its values.
     """
     tp, pp, cp, ep = (whole(row, n, 1) for n in ("tp", "pp", "cp", "ep"))
-    offload = row.get("offload", "").split()
     return Layout(
         dp=max(1, whole(row, "gpus", 1) // (tp * pp * cp)), tp=tp, pp=pp, cp=cp, ep=ep,
         zero=choice(row, "zero", ZERO, 0), micro_batch=whole(row, "micro_batch", 1),
         recompute=choice(row, "recompute", RECOMPUTE, 2),
         sequence_parallel=flag(row, "sequence_parallel", default=row.get("software") not in WHOLE_SEQUENCES),
-        offload_optimizer="optimizer" in offload,
-        offload_parameters="parameters" in offload,
-        offload_activations="activations" in offload,
+        **offloads(row),
     )  # fmt: skip
 
 
@@ -171,18 +166,14 @@ def row_recipe(row: Row, model: Model, layout: Layout, facts: Facts) -> Recipe:
         seq_len=whole(row, "seq_len", DEFAULT_SEQ),
         global_batch=max(whole(row, "global_batch", 1), replicas),
         precision=choice(row, "precision", PRECISIONS, "bf16"),
-        optimizer=facts.optimizer(row.get("optimizer") or defaults.OPTIMIZER),
         stack=_libraries(row, facts.stack(stack)),
         attention=choice(row, "attention", ATTENTION, "flash"),
-        weights_dtype=choice(row, "weights_dtype", DTYPES, None),
-        grad_dtype=choice(row, "grad_dtype", DTYPES, None),
-        states_dtype=choice(row, "states_dtype", DTYPES, None),
-        loss_chunks=whole(row, "loss_chunks", 1) if row.get("loss_chunks") else None,
         optimizer_in_backward=flag(row, "optimizer_in_backward", default=False),
         selective=choice(row, "recompute", SELECTIVE, None),
         lora=_lora(row, model, stack, facts),
         grad_sync=choice(row, "grad_sync", GRAD_SYNC, None),
         lengths_vary=row.get("lengths") in {"longest", "cap"},
+        **resident(row, facts),
     )
 
 

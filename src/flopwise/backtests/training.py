@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
+from typing import TypedDict
 
 from flopwise.backtests.prediction import (
     Prediction,
@@ -28,6 +29,7 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.config import model_from_config
+from flopwise.facts.software import Optimizer
 from flopwise.ops.tensors import parameters
 from flopwise.training.documents import Documents, lognormal
 from flopwise.training.estimate import estimate
@@ -81,6 +83,7 @@ DOCUMENT_SPREAD = 0.4
 """Standard deviation of their lengths over the mean (assumed)."""
 LORA_RANK, LORA_TARGETS = 16, "attention"
 """Adapters of a row that does not state them."""
+DTYPES: dict[str, str | None] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "inter", "vocab", "seq_len", "head_dim")
 
 
@@ -176,6 +179,55 @@ def usual_micro_batch(seq_len: int, stages: int, sequences: int | None) -> int:
     return size
 
 
+class OffloadFields(TypedDict):
+    """Fields of `Layout` for what is kept in host memory."""
+
+    offload_optimizer: bool
+    offload_parameters: bool
+    offload_activations: bool
+    offload_layers: int | None
+
+
+def offloads(row: Row) -> OffloadFields:
+    """The fields of what a row keeps in host memory: optimizer, parameters, activations, of how many layers.
+
+    Raises:
+        SpecError: the number of layers is not a whole number.
+    """
+    named = row.get("offload", "").split()
+    return OffloadFields(
+        offload_optimizer="optimizer" in named,
+        offload_parameters="parameters" in named,
+        offload_activations="activations" in named,
+        offload_layers=whole(row, "offload_layers", 0) or None,
+    )
+
+
+class RecipeFields(TypedDict):
+    """Fields of `Recipe` for the optimizer, the types of what stays on the device, and the parts of the loss."""
+
+    optimizer: Optimizer
+    weights_dtype: str | None
+    grad_dtype: str | None
+    states_dtype: str | None
+    loss_chunks: int | None
+
+
+def resident(row: Row, facts: Facts) -> RecipeFields:
+    """The optimizer, types and parts of the loss that a row states; AdamW and the stack's where it does not.
+
+    Raises:
+        FlopwiseError: a cell is not one of its values.
+    """
+    return RecipeFields(
+        optimizer=facts.optimizer(row.get("optimizer") or defaults.OPTIMIZER),
+        weights_dtype=choice(row, "weights_dtype", DTYPES, None),
+        grad_dtype=choice(row, "grad_dtype", DTYPES, None),
+        states_dtype=choice(row, "states_dtype", DTYPES, None),
+        loss_chunks=whole(row, "loss_chunks", 1) if row.get("loss_chunks") else None,
+    )
+
+
 def row_layout(row: Row) -> Layout:
     """The row's layout; degrees that it leaves out are 1, dp is what is left of its GPUs.
 
@@ -196,6 +248,7 @@ def row_layout(row: Row) -> Layout:
         interleave=whole(row, "interleave", 1) if pp > 1 else 1,
         recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith(CHECKPOINTING) else 0),
         sequence_parallel=flag(row, "sequence_parallel", default=tp > 1 and "2021" not in software),
+        **offloads(row),
     )  # fmt: skip
 
 
@@ -219,13 +272,13 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
         documents=None if row.get("task") in {"pretrain", "", None} else packed_documents(row, seq),
         global_batch=max(whole(row, "global_batch", replicas), replicas),
         precision=choice(row, "precision", PRECISIONS, "bf16"),
-        optimizer=facts.optimizer(defaults.OPTIMIZER),
         stack=stack,
         attention=choice(row, "attention", ATTENTION, stack.usual_attention),
         lora=lora,
         capacity_factor=number(row, "capacity"),
         selective="alternate" if row.get("recompute") == "alternate" else None,
         modules=tuple(row.get("recompute_modules", "").split()),
+        **resident(row, facts),
     )
 
 

@@ -217,13 +217,15 @@ def fabric(
     return Fabric(levels=(*levels, level), assumptions=assumptions + notes)
 
 
-def pcie_bytes_per_s(rates: Rates) -> float:
+def host_link_bytes_per_s(rates: Rates) -> float:
     """The sustained bandwidth of transfers between device and host, one direction, in bytes/s.
 
     Source: `PINNED_FRAC` of the datasheet's rate.
     Assumes: pinned memory; the device has its lanes for itself.
     Raises: MissingFactError: the device's link to its host is not known.
     """
-    if not rates.pcie_bytes_per_s:
-        raise MissingFactError(f"{rates.name}: its PCIe bandwidth is not known, which offloading needs; add it")
-    return PINNED_FRAC * rates.pcie_bytes_per_s
+    if not rates.host_link_bytes_per_s:
+        raise MissingFactError(
+            f"{rates.name}: its link to the host is not known, which offloading needs; add pcie_bytes_per_s"
+        )
+    return PINNED_FRAC * rates.host_link_bytes_per_s

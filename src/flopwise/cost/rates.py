@@ -75,7 +75,7 @@ class Rates:
     made_for_w: float | None = None  # the power of the device, as `tdp_w`, where `tdp_w` is a limit below it
     clock_hz: float | None = None  # of the cores, boosted
     vendor: str = ""
-    pcie_bytes_per_s: float | None = None  # between device and host, one direction
+    host_link_bytes_per_s: float | None = None  # between device and host, one direction
     is_host: bool = False  # a CPU: it launches what it computes, one after the other
     compiles: bool = False  # runs compiled graphs alone, whose elementwise operations are fused, whatever the software
     matrix_unit_dim: int | None = None  # side of the systolic array that multiplies matrices
@@ -262,7 +262,8 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         hbm_bytes_per_s=float(accelerator.hbm_bytes_per_s), l2_bytes=float(accelerator.l2_bytes or 0), value=value,
         assumptions=assumptions, tdp_w=_own_w(accelerator, accelerator.tdp_w),
         made_for_w=_own_w(accelerator, accelerator.made_for_w),
-        clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor, pcie_bytes_per_s=accelerator.pcie_bytes_per_s,
+        clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor,
+        host_link_bytes_per_s=accelerator.host_link_bytes_per_s,
         is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
         matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip

@@ -72,6 +72,7 @@ class Accelerator:
     made_for_w: float | None = field(default=None, metadata={"inner": True})  # its own power, where a limit is `tdp_w`
     pcie_gen: Count | None = None
     pcie_bytes_per_s: BytesPerS | None = None
+    c2c_bytes_per_s: BytesPerS | None = None  # one direction, of a coherent link to the host's CPU; None: PCIe alone
     link: str | None = None  # the fast link between devices: "nvlink4", "xgmi", "ici", "none" ...
     link_bytes_per_s: BytesPerS | None = None  # one direction, all links of the device together
     max_scaleup: Count | None = None  # devices that the fast link can join
@@ -82,6 +83,11 @@ class Accelerator:
     notes: str = ""
     calibration: Calibration = field(default=NOT_CALIBRATED, repr=False, hash=False, metadata={"inner": True})
     """What is known of achieved rates: the shipped calibration, with a facts folder's laid over it."""
+
+    @property
+    def host_link_bytes_per_s(self) -> float | None:
+        """The datasheet's rate between device and host memory, one direction, in bytes/s; None: not known."""
+        return self.c2c_bytes_per_s or self.pcie_bytes_per_s
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """Dense peak rate in FLOP/s for matrix products in `dtype`.

@@ -29,6 +29,7 @@ WEIGHTS = "bf16"
 CACHE = "bf16"
 """Formats of weights and of the key-value cache."""
 
-RECOMPUTE_MODULES = ("core_attn", "layernorm", "activation", "mla_up_proj", "moe")
+RECOMPUTE_MODULES = ("core_attn", "layernorm", "activation", "mla_up_proj", "mlp", "moe", "attn_proj")
 """Modules that selective recompute can run again alone, as Megatron-Core names them (`activation`: its moe_act, and
-that of dense layers)."""
+that of dense layers), and `attn_proj`: the projections around attention, whose result alone then stays, as MaxText's
+custom policies with `context` kept have it."""

@@ -92,6 +92,22 @@ def of_experts(item: Item) -> bool:
     return isinstance(item, Experts) or item.name.startswith(("router", "experts/", "shared/"))
 
 
+def of_dense_mlp(item: Item) -> bool:
+    """True if an item is part of a dense feed-forward part, its residual apart.
+
+    Source: names of the items (`flopwise.facts.models.blocks`). Assumes: nothing further.
+    """
+    return item.name.startswith("mlp/") and item.name != "mlp/residual"
+
+
+def projects_attention(item: Item) -> bool:
+    """True if an item is part of an attention block but not attention itself.
+
+    Source: names of the items (`flopwise.facts.models.blocks`). Assumes: nothing further.
+    """
+    return item.name.startswith("attention/") and not isinstance(item, Attend)
+
+
 def is_activation(item: Item) -> bool:
     """True if an item is the activation function of a feed-forward part or of a recurrent block.
 

@@ -664,7 +664,7 @@ class Offloads:
         `result`: without anything there. Where something fits, activations are copied if that takes less time than to
         compute them again, as the best do for room; where nothing fits, whatever lets something fit.
         """
-        if not node.host_bytes or not node.cluster.rates.pcie_bytes_per_s:
+        if not node.host_bytes or not node.cluster.rates.host_link_bytes_per_s:
             return
         if not node.networked and self.search.checkpoint_bytes > node_bytes(node):
             return  # devices and hosts together are too small

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.fabric import host_link_bytes_per_s
 from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.software import BARE_KINDS
 from flopwise.ops.weights import weight_bytes
@@ -61,9 +61,9 @@ def cold_start(
     waits = {"storage": read / (storage.read_bytes_per_s * many)}
     if row.loader_bytes_per_s and storage.name != CACHED:
         waits["loader"] = read / (row.loader_bytes_per_s * on_node)
-    if cluster.rates.pcie_bytes_per_s and cluster.accelerator.kind not in SHARED_KINDS:
+    if cluster.rates.host_link_bytes_per_s and cluster.accelerator.kind not in SHARED_KINDS:
         weights = float(weights_per_gpu(job.model, job.weights, job.layout))
-        waits["link to the device"] = weights / pcie_bytes_per_s(cluster.rates)
+        waits["link to the device"] = weights / host_link_bytes_per_s(cluster.rates)
     bound = max(waits, key=lambda name: waits[name])
     bare = cluster.accelerator.kind in BARE_KINDS
     parts = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.fabric import Fabric, pcie_bytes_per_s
+from flopwise.cost.fabric import Fabric, host_link_bytes_per_s
 from flopwise.cost.kernels import pointwise_s
 from flopwise.cost.rates import rates as rates_of
 from flopwise.cost.sustained import limited_rates
@@ -398,10 +398,10 @@ class TechniqueRunner(Runner):
         has its lanes for itself; layers are alike.
         Raises: MissingFactError: the link to the host is not known.
         """
-        frac, link = self.away_frac, pcie_bytes_per_s(self.rates)
+        frac, link = self.away_frac, host_link_bytes_per_s(self.rates)
         moved_s = frac * self.away_bytes / link
         added_s = np.maximum(moved_s - frac * step.seconds, 0.0) if self.host is None else moved_s
-        floor_s = frac * self.away_bytes / (self.rates.pcie_bytes_per_s or np.inf)
+        floor_s = frac * self.away_bytes / (self.rates.host_link_bytes_per_s or np.inf)
         brought = step._replace(
             seconds=step.seconds + added_s,
             communication_s=step.communication_s + added_s,

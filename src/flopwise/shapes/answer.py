@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from flopwise.cost.fabric import fabric, pcie_bytes_per_s
+from flopwise.cost.fabric import fabric, host_link_bytes_per_s
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, number
 from flopwise.pictures import BarPicture, Picture
@@ -230,7 +230,7 @@ def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
     items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
     count = scalar(sharded_parameters(items, clock.tp, clock.ep))
     nbytes = count * resident_grad_bytes(clock.recipe) + count * ACT_BYTES
-    pinned_s = nbytes / pcie_bytes_per_s(clock.cluster.rates)
+    pinned_s = nbytes / host_link_bytes_per_s(clock.cluster.rates)
     link = f"PCIe {chip.pcie_gen}" if chip.pcie_gen else "PCIe"
     text = f"{nbytes / 1e9:,.1f} GB a step over {link} take {pinned_s:,.2f} s"
     yield Fine("host transfers, pinned", f"{text}; over n micro-batches a step 1/n of it each")

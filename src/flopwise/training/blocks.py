@@ -43,7 +43,9 @@ from flopwise.ops.work import (
     is_activation,
     item_work,
     linear_dims,
+    of_dense_mlp,
     of_experts,
+    projects_attention,
 )
 from flopwise.training.adapters import adapted_products
 from flopwise.training.frozen import TRAINED, Block
@@ -357,17 +359,24 @@ class BlockKernel(NamedTuple):
         return self._replace(seconds=self.seconds + (1.0 / clock - 1.0) * self.clocked_s)
 
 
-def recomputed_modules(group: Sequence[Item]) -> frozenset[str]:
+def recomputed_modules(group: Sequence[Item], *, compiled: bool) -> frozenset[str]:
     """Of `RECOMPUTE_MODULES`, those that the kernel of these items is part of.
 
-    Source: Megatron-Core, `recompute_modules`: moe is the whole layer of experts with its router and shared experts.
+    `compiled`: a whole step is; then the last product of a dense feed-forward part, whose result no gradient reads, is
+    not run again.
+
+    Source: Megatron-Core, `recompute_modules`: moe is the whole layer of experts with its router and shared experts;
+    MaxText, base.yml, `remat_policy: custom`, for the projections around attention.
     Assumes: a kernel that joins a residual and a norm runs again with the norm.
     """
     kinds = {Attend: "core_attn", Norm: "layernorm"}
     names = {kinds[type(item)] for item in group if type(item) in kinds}
     names |= {"activation" for item in group if is_activation(item)}
     names |= {"mla_up_proj" for item in group if item.name.endswith(RAISED)}
-    names |= {"moe" for item in group if of_experts(item)}
+    for name, of_module in (("moe", of_experts), ("mlp", of_dense_mlp), ("attn_proj", projects_attention)):
+        names |= {name for item in group if of_module(item)}
+    if compiled and any(isinstance(item, Linear) and item.shard == "row" for item in group):
+        names -= {"mlp"}
     return frozenset(names)
 
 
@@ -382,7 +391,7 @@ def _kernels_of(own: Sequence[tuple[Group, bool]], context: BlockContext, in_lay
     groups = [(group, _parts(group, trained, context, in_layers)) for group, trained in own]
     timings = iter(_timings([part for _, parts in groups for part in parts], context))
     for group, parts in groups:
-        attends, modules = isinstance(group[0], Attend), recomputed_modules(group)
+        attends, modules = isinstance(group[0], Attend), recomputed_modules(group, compiled=context.rates.compiles)
         for part in parts:
             work, dtype, forward, passes = part.work, part.dtype, part.forward, part.passes
             figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)

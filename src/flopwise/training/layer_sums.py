@@ -24,7 +24,7 @@ from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
-from flopwise.ops.work import is_activation, of_experts
+from flopwise.ops.work import is_activation, of_dense_mlp, of_experts, projects_attention
 from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
 from flopwise.training.frozen import Block, SplitModel, split_model
 from flopwise.training.layout import Layout, Lora, Recipe
@@ -447,11 +447,11 @@ def kept_bytes(
 
     Norms and activations leave no result; up-projections of latent attention leave its compressed form instead of
     queries, keys and values; experts' results are weighted before their last product, which with the activation so
-    keeps none; a whole layer of experts leaves its input. `eight_bits`: what experts' products and their activation
-    read is kept in 8 bits.
+    keeps none; a whole layer of experts, and a dense feed-forward part, leave their input; projections around attention
+    leave its result alone. `eight_bits`: what experts' products and their activation read is kept in 8 bits.
 
     Source: DeepSeek-V3 report (arXiv 2412.19437) sections 3.2.3 and 3.3.3; Megatron-Core, `recompute_modules`
-    (layernorm, mla_up_proj, moe_act, core_attn, moe).
+    (layernorm, mla_up_proj, moe_act, core_attn, moe, mlp); MaxText, base.yml, `remat_policy: custom` and its tensors.
     Assumes: nothing further.
     """
     trace = trace_items(layer.items, given, width)
@@ -462,15 +462,17 @@ def kept_bytes(
             again |= {item.name} if "layernorm" in modules else set()
         elif is_activation(item):
             again |= {item.name} if "activation" in modules else set()
-        elif isinstance(item, Attend) and item.latent_dim:
-            again |= {f"{item.name}/{x}" for x in "qkv"} if "mla_up_proj" in modules else set()
+        elif isinstance(item, Attend):
+            raised = "attn_proj" in modules or (item.latent_dim and "mla_up_proj" in modules)
+            again |= {f"{item.name}/{x}" for x in "qkv"} if raised else set()
         elif isinstance(item, Experts) and item.shard == "row":
             again |= {item.name} if "activation" in modules else set()
         elif isinstance(item, Experts):
             narrow |= {item.name, f"{item.name}/permuted"}
     if "core_attn" in modules:
         again |= trace.scores
-    whole = tuple(item.name for item in layer.items if of_experts(item)) if "moe" in modules else ()
+    of_modules = {"moe": of_experts, "mlp": of_dense_mlp, "attn_proj": projects_attention}
+    whole = tuple(i.name for i in layer.items if any(of_modules[m](i) for m in modules if m in of_modules))
     total: Floats = 0.0
     for key, nbytes in trace.kept.items():
         if key not in again and not key.startswith(whole):

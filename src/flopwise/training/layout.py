@@ -74,6 +74,7 @@ class Layout:
     offload_optimizer: bool = False  # states and master weights live in host memory
     offload_parameters: bool = False  # sharded parameters live in host memory; needs ZeRO 3
     offload_activations: bool = False  # what the layers keep for the backward pass is copied to host memory
+    offload_layers: int | None = None  # of each (virtual) pipeline stage, those that do so; None: all but the last two
 
     @property
     def num_gpus(self) -> Ints:

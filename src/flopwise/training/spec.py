@@ -266,7 +266,7 @@ class TrainingSpec(Spec):
     recompute_modules: tuple[str, ...] = _layout(
         "--recompute-modules", options.choice(*defaults.RECOMPUTE_MODULES),
         "Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), "
-        "mla_up_proj, moe.", repeated=True)
+        "mla_up_proj, mlp, moe; attn_proj: the projections around attention.", repeated=True)
     recompute_every: int | None = _layout(
         "--recompute-every", options.DEGREE, "Full recompute of every N-th block only.", metavar="N")
     recompute_first: int | None = _layout(
@@ -285,6 +285,10 @@ class TrainingSpec(Spec):
     offload: tuple[str, ...] = _layout(
         "--offload", options.choice("optimizer", "parameters", "activations"),
         "Keep these in host memory.", repeated=True)
+    offload_layers: int | None = _layout(
+        "--offload-layers", options.DEGREE,
+        "Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's "
+        "cpu-offloading-num-layers (default: all but the last two).", metavar="N")
     # fmt: on
 
     @property
@@ -416,6 +420,8 @@ class TrainingSpec(Spec):
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
+        if self.offload_layers and "activations" not in self.offload:
+            raise OptionError("offload_layers", "goes with activations in host memory (--offload activations)")
         return Layout(
             dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
             micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
@@ -423,7 +429,7 @@ class TrainingSpec(Spec):
             recompute_every=self.recompute_every or 1, recompute_first=self.recompute_first or 0,
             stage_layers=self.stage_layers, sequence_parallel=self.sequence_parallel,
             offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
-            offload_activations="activations" in self.offload,
+            offload_activations="activations" in self.offload, offload_layers=self.offload_layers,
         )  # fmt: skip
 
     def recompute_mode(self) -> str | None:
@@ -437,12 +443,16 @@ class TrainingSpec(Spec):
         return self.recompute or ("selective" if self.recompute_modules else "full" if self.recomputes_some else None)
 
     def _check_parts(self, model: Model) -> None:
-        """Refuse what is said of experts or of latent attention where the model has none."""
+        """Refuse what is said of experts, dense feed-forward parts or latent attention where the model has none."""
+        from flopwise.ops.work import of_dense_mlp
+
         experts = model.has_experts
         if self.expert_tp is not None and not experts:
             raise OptionError("expert_tp", f"{model.name} has no experts; leave it out")
-        latent = any(getattr(item, "latent_dim", None) for kind in model.stacks[0].kinds for item in kind.items)
-        for module, what, present in (("moe", "experts", experts), ("mla_up_proj", "latent attention", latent)):
+        items = [item for kind in model.stacks[0].kinds for item in kind.items]
+        latent, dense = any(getattr(item, "latent_dim", None) for item in items), any(map(of_dense_mlp, items))
+        parts = ("moe", "experts", experts), ("mla_up_proj", "latent attention", latent), ("mlp", "dense MLP", dense)
+        for module, what, present in parts:
             if module in self.recompute_modules and not present:
                 raise OptionError("recompute_modules", f"{module}: {model.name} has no {what}; leave it out")
 

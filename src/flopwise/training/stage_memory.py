@@ -328,10 +328,14 @@ class StageMemory:
     def moved_bytes(self, stage: Stage) -> Floats:
         """Bytes of one micro-batch that go to host memory where activations do: all but those of the last layers.
 
-        Source: Transformer Engine, CPU offloading: while one layer computes, a neighbour's activations are copied.
+        Source: Transformer Engine, CPU offloading: while one layer computes, a neighbour's activations are copied;
+        Megatron-Core, `cpu_offloading_num_layers`: those of the first layers.
         Assumes: `_LAYERS_HERE` layers stay, as buffers of copies under way and for the turn to the backward pass.
         """
-        return self._layers_keep(stage) * (1.0 - np.minimum(1.0, _LAYERS_HERE / stage.layers))
+        away = 1.0 - np.minimum(1.0, _LAYERS_HERE / stage.layers)
+        if self.layout.offload_layers is not None:
+            away = np.minimum(away, self.layout.offload_layers / stage.layers)
+        return self._layers_keep(stage) * away
 
     def _activations(self, stage: Stage) -> tuple[Floats, Floats]:
         """Bytes kept for the backward pass on a stage, all micro-batches in flight: on the device, and on the host."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.collectives import Groups, all_gather_s, all_reduce_s, level_groups, p2p_s
-from flopwise.cost.fabric import group_fabric, pcie_bytes_per_s
+from flopwise.cost.fabric import group_fabric, host_link_bytes_per_s
 from flopwise.cost.sustained import products_clock_frac
 from flopwise.ops.columns import runs
 from flopwise.ops.types import Array, Floats, Ints
@@ -495,9 +495,9 @@ def states_transfer_s(
 
     Source: Ren et al. 2021 (arXiv:2101.06840) section 4.1, figures 4 and 5.
     Assumes: pinned memory; both directions at the full rate.
-    Raises: MissingFactError: as `pcie_bytes_per_s`.
+    Raises: MissingFactError: as `host_link_bytes_per_s`.
     """
-    rate = pcie_bytes_per_s(rates)
+    rate = host_link_bytes_per_s(rates)
     down, up = params * grad_bytes / rate, params * weight_bytes / rate
     return np.maximum(down - backward_s, 0.0) + np.maximum(up - update_s, 0.0)
 
@@ -515,9 +515,9 @@ def passes_transfer_s(
     Transformer Engine, CPU offloading: copies of activations overlap with compute and share its memory bandwidth.
     Assumes: copying hides as much as the pass takes; the link carries its rate both ways at once; every device has a
     link of its own to a host whose memory keeps up (where switches share an uplink it does not: 3 of 12 GB/s on DGX-2).
-    Raises: MissingFactError: as `pcie_bytes_per_s`.
+    Raises: MissingFactError: as `host_link_bytes_per_s`.
     """
-    rate = pcie_bytes_per_s(rates)
+    rate = host_link_bytes_per_s(rates)
     up, kept = weights / rate, activations / rate
     open_s = np.maximum(np.maximum(up, kept) - forward_s, 0.0) + np.maximum(up + kept - backward_s, 0.0)
     return num_micro * (open_s + 2.0 * activations / rates.read_bytes_per_s)

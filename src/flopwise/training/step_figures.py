@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.fabric import host_link_bytes_per_s
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.rates import precision
 from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, MEMORY_POWER
@@ -439,7 +439,7 @@ class StepFigures(Ledger):
 
     def _offload(self) -> Figure:
         why = "rate of pinned copies over the device's link to its host"
-        rate = assumption("PCIe, pinned memory", pcie_bytes_per_s(self.job.cluster.rates), "B/s", why)
+        rate = assumption("link to the host, pinned memory", host_link_bytes_per_s(self.job.cluster.rates), "B/s", why)
         if self.table.moved_bytes is None:
             text = "gradients to the host and weights back, less what backward, update and prefetching hide"
             return self._sum_of("offload", text, self._params(), rate)

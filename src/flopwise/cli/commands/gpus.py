@@ -131,6 +131,10 @@ def _rate(flops_per_s: float | None) -> str | None:
     return None if flops_per_s is None else units.format_rate(flops_per_s, "FLOP/s")
 
 
+def _each_way(bytes_per_s: float | None) -> str | None:
+    return None if bytes_per_s is None else f"{units.format_rate(bytes_per_s)} each way"
+
+
 PATHS = {"pcie": "over PCIe, with peer access", "host": "through the host's memory, without peer access"}
 """What `intra_node` of a device says, in words."""
 
@@ -143,7 +147,7 @@ def _detail(resolution: Resolution, paper: Screen) -> Iterator[str]:
     reported = "as the driver reports" if a.hbm_bytes_reported else "as sold"
     link = None
     if a.link_bytes_per_s is not None:
-        link = f"{a.link}, {units.format_rate(a.link_bytes_per_s)} each way, up to {a.max_scaleup or 'unknown'} devices"
+        link = f"{a.link}, {_each_way(a.link_bytes_per_s)}, up to {a.max_scaleup or 'unknown'} devices"
     path = None if a.kind == "cpu" else PATHS.get(a.intra_node or "", "over PCIe" if link is None else f"over {a.link}")
     yield pairs(
         [
@@ -162,7 +166,8 @@ def _detail(resolution: Resolution, paper: Screen) -> Iterator[str]:
             ("best published bf16 product", _rate(a.measured_bf16_flops_per_s)),
             ("structured sparsity", "twice the dense rates" if a.sparsity_x2 else None),
             ("link", link),
-            ("PCIe", None if a.pcie_bytes_per_s is None else f"{units.format_rate(a.pcie_bytes_per_s)} each way"),
+            ("link to the host", _each_way(a.c2c_bytes_per_s)),
+            ("PCIe", _each_way(a.pcie_bytes_per_s)),
             ("between devices of a node", path),
             ("TDP", f"{a.tdp_w:,.0f} W" if a.tdp_w else None),
         ],

@@ -51,6 +51,8 @@ def refusals(deployment: Deployment) -> Iterator[str]:
         yield f"Megatron-LM has no optimizer {job.recipe.optimizer.name}; it has {', '.join(OPTIMIZERS)}"
     if layout["schedule"] != "1f1b":
         yield f"Megatron-Core has no schedule {layout['schedule']}; plan again with --schedule 1f1b"
+    if "attn_proj" in job.recipe.modules:
+        yield "Megatron-Core has no module attn_proj to recompute; plan again without it (--recompute-modules)"
     if set(layout.get("offload", ())) - {"optimizer"}:
         yield "Megatron-LM offloads optimizer states alone; plan again with --stack deepspeed-zero3"
     if deployment.accelerator.vendor.lower() not in {"nvidia", "amd"}:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.fabric import host_link_bytes_per_s
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Attend, Item
 from flopwise.ops.columns import ascending
@@ -151,7 +151,7 @@ def replica(
         raise InfeasibleError(no_room_text(job, context or job.context))
     longest = max(max_tokens or 0, job.context)
     rates = job.cluster.rates
-    host_bytes_per_s = pcie_bytes_per_s(rates) if rates.pcie_bytes_per_s else HOST_BYTES_PER_S
+    host_bytes_per_s = host_link_bytes_per_s(rates) if rates.host_link_bytes_per_s else HOST_BYTES_PER_S
     budget = step_tokens or row.prefill_tokens or longest
     drafts = how.speculation
     limits = ReplicaLimits(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flopwise.cost.fabric import pcie_bytes_per_s
+from flopwise.cost.fabric import host_link_bytes_per_s
 from flopwise.cost.rates import Rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
@@ -62,7 +62,7 @@ def _kv_store(text: str, rates: Rates, devices: int, facts: Facts) -> KvStore:
     if more and more[0]:
         rate = parse_bytes_per_s(more[0])
     elif name == HOST:
-        rate = devices * (pcie_bytes_per_s(rates) if rates.pcie_bytes_per_s else HOST_BYTES_PER_S)
+        rate = devices * (host_link_bytes_per_s(rates) if rates.host_link_bytes_per_s else HOST_BYTES_PER_S)
     else:
         rate = facts.storage(name).read_bytes_per_s
     try:
