@@ -52,7 +52,7 @@ from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
-from flopwise.units import format_seconds
+from flopwise.units import format_percent, format_seconds
 
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""
@@ -140,6 +140,7 @@ def plan_serving(
         *_default_assumptions(workload, model, nodes, wanted),
         *draft.assumptions,
         *_technique_assumptions(workload, model, nodes, wanted[0][0]),
+        *_cache_assumptions(workload),
     ]
     simulates = alone and workload.simulate and not one_pass
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
@@ -315,6 +316,18 @@ def _default_assumptions(
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")
     return texts
+
+
+def _cache_assumptions(workload: Resolved) -> list[str]:
+    """The part of the requests that a cache of answers takes; nothing without one."""
+    if workload.computed_frac == 1:
+        return []
+    text = (
+        f"the response cache is warm and answers {format_percent(1 - workload.computed_frac)} of requests: replicas, "
+        "latencies and targets are those of the others; costs per request and token are of all; its memory is not in "
+        "the bill"
+    )
+    return [text]
 
 
 def _technique_assumptions(
