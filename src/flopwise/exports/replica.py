@@ -208,7 +208,7 @@ def _queue_refusals(job: ServeJob) -> Iterator[str]:
 
 
 def queue_notes(job: ServeJob) -> tuple[str, ...]:
-    """What clients do where the queue has an order of its own."""
+    """Notes for clients where the queue has an order of its own."""
     if job.policy != "priority":
         return ()
     return ("each request states its class in the field `priority` of its body; those without one are of class 0",)

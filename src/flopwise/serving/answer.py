@@ -666,7 +666,7 @@ def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
 
 
 def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
-    """Why a load is simulated; None: the closed form stands for it, empty: it is asked for."""
+    """The reason why a load is simulated; None: the closed form stands for it, empty: it is asked for."""
     if question.cache.response_cache is not None:
         return "some answers come from the response cache"
     if not question.queue.is_plain:

@@ -134,7 +134,7 @@ def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest
 
 
 def _scheduling(job: ServeJob, **stated: Any) -> Scheduling:
-    """How the replicas of a job schedule its requests."""
+    """The options by which the replicas of a job schedule its requests."""
     return Scheduling(policy=job.policy, preempt=job.preempt, prefill_gpus=job.techniques.prefill_gpus, **stated)
 
 
