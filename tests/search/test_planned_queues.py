@@ -69,9 +69,50 @@ def test_shortest_first_lowers_the_median_wait_of_a_batch_and_not_its_length() -
     assert shortest.seconds == pytest.approx(alike.seconds, rel=0.1)
 
 
+POOLED: dict[str, Any] = {
+    "model": "Llama-3.1-70B", "task": "serve", "traffic": {"requests_per_s": 20.0},
+    "techniques": {"prefill_gpus": 4}, "targets": {"tpot": {"p95": "40ms"}},
+    "constraints": {"gpus": ["h100"], "providers": ["aws", "lambda"], "weight_formats": ["fp8"], "kv_dtype": "bf16"},
+}  # fmt: skip
+
+
+def test_prompts_have_machines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan says of pools what `serve` says of them, and about what its simulation finds; all GPUs are paid."""
+    found = plan(POOLED)
+    best = found.plans[0]
+    degrees = best.layout
+    each = degrees["tp"] * degrees["pp"] * degrees["dp"]
+    assert degrees["prefill_gpus"] == 4
+    assert 4 % each == 0
+    assert best.num_gpus >= degrees["replicas"] * (each + 4)
+    assert cli.main([*shlex.split(best.reproduce)[1:], "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["prefill_gpus"] == degrees["replicas"] * 4
+    assert best.simulated is not None
+    for name in ("ttft_s", "tpot_s"):
+        assert best.figures[name] == pytest.approx(shown["under_load"][name]["p95"], rel=0.03)
+        assert best.figures[name] == pytest.approx(getattr(best.simulated, name)["p95"], rel=0.15)
+    capacity = 20.0 / shown["under_load"]["utilisation_frac"]
+    assert best.figures["requests_per_s_capacity"] == pytest.approx(capacity, rel=0.03)
+    together = plan({**POOLED, "techniques": {}}).plans[0]
+    assert best.figures["tpot_s"] is not None
+    assert together.figures["tpot_s"] is not None
+    assert "prefill_gpus" not in together.layout
+
+
+def test_replicas_with_pools_take_whole_machines() -> None:
+    """Six devices a replica on machines of four: one replica takes two machines, not one and a half."""
+    one = {**POOLED, "traffic": {"requests_per_s": 0.5}}
+    one["constraints"] = {**POOLED["constraints"], "instances": ["gpu_4x_h100_sxm5"]}
+    for best in plan(one).plans:
+        each = best.layout["tp"] * best.layout["pp"] * best.layout["dp"] + 4
+        assert best.num_instances == -(-best.layout["replicas"] * each // 4)
+
+
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
+        ({"traffic": {"requests_per_s": None, "concurrency": 8}, "techniques": {"prefill_gpus": 2}}, "at a rate"),
         ({"techniques": {"policy": "priority"}}, "techniques.policy: priority needs the classes"),
         ({"techniques": {"policy": "nearest"}}, "unknown policy"),
         ({"techniques": {"response_cache": 10}}, "techniques.response_cache: needs to know how many"),

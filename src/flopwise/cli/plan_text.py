@@ -246,6 +246,8 @@ def layout(c: Candidate) -> str:
         words.append(f"offload {'+'.join(fields['offload'])}")
     if "replicas" in fields:
         words += [units.format_items(fields["replicas"], "replica"), f"batch {fields['max_batch']}"]
+    if "prefill_gpus" in fields:
+        words.append(f"{fields['prefill_gpus']} for prompts each")
     words.append(str(fields.get("precision") or fields.get("weights")))
     if fields.get("kv_dtype", "bf16") != "bf16":
         words.append(f"kv {fields['kv_dtype']}")

@@ -343,7 +343,7 @@ def _technique_assumptions(
     node = next((n for n in nodes if n.cluster.accelerator.kind not in SHARED_KINDS), nodes[0])
     try:
         job = replica_job(workload, model, node.cluster, weights, ServingLayout())
-        check_techniques(job)
+        check_techniques(replace(job, techniques=replace(job.techniques, prefill_gpus=0)))  # layouts that hold pools
     except SpecError as error:
         raise SpecError(f"techniques: {error}") from None
     return [*(f"{name}: {text}" for name, text in technique_settings(job)), *technique_assumptions(job)]

@@ -114,7 +114,7 @@ def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
     """Deployment, requests and techniques of a plan that serves."""
     document = chosen.layout
     degrees = {name: document.get(name, 1) for name in DEGREES}
-    each = degrees["tp"] * degrees["pp"] * degrees["dp"]
+    each = degrees["tp"] * degrees["pp"] * degrees["dp"] + document.get("prefill_gpus", 0)
     answer = None if workload.task == "encode" else workload.outputs or workload.output_tokens
     ends = workload.task == "batch" and chosen.simulated is not None and workload.trace is None
     return {

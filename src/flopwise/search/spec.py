@@ -312,6 +312,7 @@ MEANING: dict[str, tuple[str, ...]] = {
     "targets.tpot": ("serve", "batch"), "targets.latency": SERVING, "constraints.weight_formats": SERVING,
     "constraints.kv_dtype": SERVING, "constraints.engine": SERVING, "constraints.memory_fraction": SERVING,
     "targets.deadline": (*TRAINING, "batch"), "traffic.requests": ("batch",),
+    "techniques.prefill_gpus": ("serve",),
     **dict.fromkeys(("techniques.policy", "techniques.preempt", "traffic.priorities"), ("serve", "batch")),
     **dict.fromkeys(
         ("techniques.response_cache", "techniques.distinct", "techniques.skew", "techniques.repeated",

@@ -22,9 +22,11 @@ from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import LATENCIES, ServingOption, latency_targets
 from flopwise.search.workload import Resolved, WorkloadTraffic, busiest
 from flopwise.serving.estimate import RunMeans
+from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
 from flopwise.serving.sim.finite import SessionRun, finite_run
+from flopwise.serving.sim.request import transfer
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
@@ -115,7 +117,7 @@ def _busiest_stretch(path: str, flow: WorkloadTraffic, rate: float, seed: int) -
 def machine_key(option: ServingOption, row: int) -> Hashable:
     """The key of a replica's speed; offers with the same key are simulated once."""
     job, fabric, chip = option.job(row), option.node.cluster.fabric, option.node.cluster.accelerator
-    inside = int(job.layout.num_gpus) <= option.node.count
+    inside = option.gpus_each(row) <= option.node.count
     degrees = (int(getattr(job.layout, name)) for name in DEGREES)
     return (
         chip.name, chip.hbm_bytes, chip.hbm_bytes_per_s, fabric.levels[:-1] if inside else fabric.levels,
@@ -176,7 +178,8 @@ class Simulator:
         one = self._replica(option, row, requests)
         return simulate(
             requests, one.cost, one.limits, replicas=replicas * one.schedulers, samples=1,
-            policy=self.workload.queue.policy, on_compile=self.on_compile, **traffic,
+            policy=self.workload.queue.policy, **_pool_of(option.job(row), replicas, one), on_compile=self.on_compile,
+            **traffic,
         )  # fmt: skip
 
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
@@ -222,6 +225,14 @@ class Simulator:
         simulated = min(replicas, len(run.totals.busy_ps))
         whole_s = workload.requests / (means.requests_per_s * replicas)
         return _figures(run, workload, slice(None), simulated, seconds=whole_s)
+
+
+def _pool_of(job: ServeJob, replicas: int, one: Replica) -> dict[str, Any]:
+    """Instances for prompts alone beside so many replicas, and how caches come from them; nothing without a pool."""
+    if not job.techniques.prefill_gpus:
+        return {}
+    instances = replicas * job.techniques.prefill_gpus // int(job.layout.num_gpus)
+    return {"prefill_replicas": instances * one.schedulers, "transfer": transfer(job)}
 
 
 def _sessions(run: SessionRun) -> SimulatedSessions:

@@ -225,6 +225,8 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     tokens = data.run_tokens(_sample_tokens(data))
     if what.task in specs.TRAINING and tokens is None:
         raise SpecError(f"data: a {what.task} workload needs data.tokens, or data.samples with data.seq_len")
+    if techniques.prefill_gpus is not None:
+        _check_pools(values[TrafficSpec])
     traffic = _with_queue(_traffic(values[TrafficSpec], what.task), queueing, simulates=what.simulate)
     if limits.inter_node_bandwidth is not None and limits.network is not None:
         raise OptionError("network", "inter_node_bandwidth sets it for the whole instance; give one of them")
@@ -291,6 +293,16 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
         requests=traffic.requests, input_tokens=prompt, output_tokens=answer, peak=peak, inputs=inputs,
         outputs=outputs, arrivals=process, burstiness=traffic.burstiness, profile=profile,
     )  # fmt: skip
+
+
+def _check_pools(traffic: TrafficSpec) -> None:
+    """Refuse prefill pools before requests that do not arrive by themselves.
+
+    Raises:
+        SpecError: users, or sessions.
+    """
+    if traffic.turns is not None or (traffic.rate is None and traffic.trace is None):
+        raise OptionError("prefill_gpus", "of a plan need requests at a rate or of a trace (--rate, --trace)")
 
 
 def _with_queue(flow: WorkloadTraffic, queueing: specs.QueueingSpec, *, simulates: bool) -> WorkloadTraffic:

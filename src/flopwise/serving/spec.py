@@ -259,8 +259,8 @@ class TechniqueRequest(Spec):
         "--acceptance", options.FRACTION_OR_ZERO, "Share of the draft's tokens that are accepted.")
     draft_weights: str | None = _technique(
         "--draft-weights", options.name("format"), "Format of the draft's weights (default: as published).")
-    prefill_gpus: int | None = option("--prefill-gpus", options.DEGREE,
-        "Additional accelerators per replica that run only prefill (disaggregated serving).", section=_TECHNIQUES)
+    prefill_gpus: int | None = _technique("--prefill-gpus", options.DEGREE,
+        "Additional accelerators per replica that run only prefill (disaggregated serving).")
     offload_weights: float | None = _technique(
         "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights are kept in host memory.")
     gpu_layers: int | None = _technique(
