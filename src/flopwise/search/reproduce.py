@@ -122,7 +122,7 @@ def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
         **{name: document[name] for name in ("weights", "kv_dtype", "engine", "max_batch")},
         "memory_fraction": workload.limits.memory_fraction, "gpus": each * document["replicas"],
         "input_tokens": workload.inputs or workload.input_tokens, "output_tokens": answer,
-        "rate": workload.requests_per_s and workload.requests_per_s / workload.computed_frac,
+        "rate": workload.requests_per_s and float(f"{workload.requests_per_s / workload.computed_frac:.12g}"),
         "concurrency": workload.concurrency, **_values(workload.queue), **_values(workload.cache),
         **_sessions(workload),
     }  # fmt: skip
