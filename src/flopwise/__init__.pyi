@@ -41,7 +41,7 @@ from flopwise.records.model import RecordedRun
 from flopwise.records.spec import RunFilter
 from flopwise.results import FactRows
 from flopwise.search.answer import Plan
-from flopwise.search.spec import AdaptersSpec, ConstraintsSpec, Latency, RankingSpec, TargetsSpec, TrafficSpec, WorkloadSpec
+from flopwise.search.spec import AdaptersSpec, ConstraintsSpec, Latency, QueueingSpec, RankingSpec, TargetsSpec, TrafficSpec, WorkloadSpec
 from flopwise.search.workload import Resolved
 from flopwise.serving.answer import ServeAnswer
 from flopwise.serving.load_curve import ServeSweep
@@ -52,7 +52,7 @@ from flopwise.serving.sim.elasticity import AutoscaleAnswer
 from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.source import Traffic, Traffic as Traffic
-from flopwise.serving.spec import BatchRequest, RequestSpec, Scheduling, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
+from flopwise.serving.spec import BatchRequest, PriorityClass, QueueSpec, RequestSpec, ResponseCacheSpec, Scheduling, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
 from flopwise.shapes.answer import ShapeAnswer
 from flopwise.shapes.spec import ShapeSpec
 from flopwise.storage.bandwidth import StorageAnswer
@@ -1072,6 +1072,15 @@ def plan(
     image_tokens: int | None | str = ...,
     structured: float | None | str = ...,
     mask_time: float | None | str = ...,
+    policy: str = ...,
+    preempt: str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
+    response_cache: int | None | str = ...,
+    distinct: int | None | str = ...,
+    skew: float | None | str = ...,
+    repeated: float | None | str = ...,
+    cache_ttl: float | None | str = ...,
+    cache_price: float | None | str = ...,
     ttft: Latency | None | str = ...,
     tpot: Latency | None | str = ...,
     latency: Latency | None | str = ...,
@@ -1127,7 +1136,7 @@ def plan(
     instance: Sequence[str] = ...,
     weights: Sequence[str] = ...,
     max_hourly: float | None | str = ...,
-    **specs: WorkloadSpec | RankingSpec | DataSpec | AdaptersSpec | TrainingSpec | TrafficSpec | TechniqueRequest | TargetsSpec | ConstraintsSpec | RunConditionsSpec,
+    **specs: WorkloadSpec | RankingSpec | DataSpec | AdaptersSpec | TrainingSpec | TrafficSpec | TechniqueRequest | QueueingSpec | TargetsSpec | ConstraintsSpec | RunConditionsSpec,
 ) -> Plan:
     """Rank the ways of running a workload over all offers: machines, layout, time, cost, energy.
 
@@ -1235,6 +1244,15 @@ def plan(
         image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
         structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
         mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        preempt: How a sequence is preempted when the KV cache is full.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
+        response_cache: Number of entries in a cache of answers to repeated prompts.
+        distinct: Number of different prompts that are repeated.
+        skew: Zipf exponent of their popularity (default: 1).
+        repeated: Share of requests that repeat one of them (default: all).
+        cache_ttl: How long an answer stays valid (default: forever).
+        cache_price: US dollars per GB and hour of the cache's memory.
         ttft: Time to the first token: 500ms, or at a percentile: p95=1s.
         tpot: Time per further output token, on average: 50ms, p95=50ms.
         latency: Whole request, from arrival to last token: 5s, p99=5s.
@@ -1642,6 +1660,15 @@ def serve(
     tool_share: float | None | str = ...,
     tool_pause: float | None | str = ...,
     kv_stores: str | None = ...,
+    policy: str = ...,
+    preempt: str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
+    response_cache: int | None | str = ...,
+    distinct: int | None | str = ...,
+    skew: float | None | str = ...,
+    repeated: float | None | str = ...,
+    cache_ttl: float | None | str = ...,
+    cache_price: float | None | str = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1698,7 +1725,7 @@ def serve(
     input: int | str | None = ...,
     output: int | str | None = ...,
     think: float | str = ...,
-    **specs: RequestSpec | SessionsSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
+    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeAnswer:
     """Latency, throughput, memory, energy and price of serving a model.
 
@@ -1722,6 +1749,15 @@ def serve(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        preempt: How a sequence is preempted when the KV cache is full.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
+        response_cache: Number of entries in a cache of answers to repeated prompts.
+        distinct: Number of different prompts that are repeated.
+        skew: Zipf exponent of their popularity (default: 1).
+        repeated: Share of requests that repeat one of them (default: all).
+        cache_ttl: How long an answer stays valid (default: forever).
+        cache_price: US dollars per GB and hour of the cache's memory.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -1803,6 +1839,15 @@ def serve_sweep(
     tool_share: float | None | str = ...,
     tool_pause: float | None | str = ...,
     kv_stores: str | None = ...,
+    policy: str = ...,
+    preempt: str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
+    response_cache: int | None | str = ...,
+    distinct: int | None | str = ...,
+    skew: float | None | str = ...,
+    repeated: float | None | str = ...,
+    cache_ttl: float | None | str = ...,
+    cache_price: float | None | str = ...,
     gpu: str | None = ...,
     provider: str | None = ...,
     instance: str | None = ...,
@@ -1859,7 +1904,7 @@ def serve_sweep(
     input: int | str | None = ...,
     output: int | str | None = ...,
     think: float | str = ...,
-    **specs: RequestSpec | SessionsSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
+    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
 ) -> ServeSweep:
     """Estimates of serving along an axis, with the point from which more load only waits.
 
@@ -1877,6 +1922,15 @@ def serve_sweep(
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
         kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        preempt: How a sequence is preempted when the KV cache is full.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
+        response_cache: Number of entries in a cache of answers to repeated prompts.
+        distinct: Number of different prompts that are repeated.
+        skew: Zipf exponent of their popularity (default: 1).
+        repeated: Share of requests that repeat one of them (default: all).
+        cache_ttl: How long an answer stays valid (default: forever).
+        cache_price: US dollars per GB and hour of the cache's memory.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -2053,6 +2107,7 @@ def simulate(
     lengths_from: Path | None | str = ...,
     prefixes: int | str = ...,
     prefix_tokens: int | None | str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
     seed: int | str = ...,
     policy: str = ...,
     balancer: str = ...,
@@ -2153,6 +2208,7 @@ def simulate(
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
         seed: Random seed: the same seed gives the same run.
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
@@ -2259,6 +2315,7 @@ def autoscale(
     lengths_from: Path | None | str = ...,
     prefixes: int | str = ...,
     prefix_tokens: int | None | str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
     seed: int | str = ...,
     policy: str = ...,
     balancer: str = ...,
@@ -2359,6 +2416,7 @@ def autoscale(
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
         prefix_tokens: Tokens of each shared prefix, before --input.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
         seed: Random seed: the same seed gives the same run.
         policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
         balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.

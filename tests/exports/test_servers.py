@@ -265,6 +265,12 @@ def test_trtllm_has_the_rest_in_its_file() -> None:
     [
         ("hf", {}, "no server is exported for hf"),
         ("vllm", {"techniques": {"kv_keep": 0.5}}, "do not evict parts of a KV cache"),
+        (
+            "vllm",
+            {"techniques": {"policy": "shortest"}, "simulate": True},
+            "queue by fcfs or priority, not by shortest",
+        ),
+        ("sglang", {"techniques": {"preempt": "swap"}, "simulate": True}, "computes preempted sequences again"),
         ("vllm", {"techniques": {"adapters": 2, "adapter_rank": 1024}}, "up to rank 512"),
         ("tgi", {"techniques": {"adapters": 2}}, "not exported for tgi: plan again with --engine vllm or sglang"),
         ("tgi", {"techniques": {"draft": "eagle", "acceptance": 0.5}}, "n-grams, not with eagle"),
@@ -279,6 +285,19 @@ def test_what_an_engine_cannot_do_is_refused_with_the_way_out(
     with pytest.raises(InfeasibleError) as refused:
         serving_command(deployed(engine, **changes))
     assert any(reason in text for text in refused.value.reasons), refused.value.reasons
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_queue_by_priority_is_started_as_one(engine: str) -> None:
+    traffic = {**CHAT, "priorities": "0=20%,1=80%"}
+    by_class = deployed(engine, techniques={"policy": "priority"}, traffic=traffic, simulate=True)
+    started, plain = options(by_class), options(deployed(engine))
+    if engine == "vllm":
+        assert (started["--scheduling-policy"], plain["--scheduling-policy"]) == ("priority", "fcfs")
+    else:
+        order = {"--enable-priority-scheduling", "--schedule-low-priority-values-first"}
+        assert started.keys() - plain.keys() == order
+    assert any("`priority`" in note for note in serving_command(by_class).assumptions)
 
 
 def test_a_plan_of_another_engine_is_refused() -> None:

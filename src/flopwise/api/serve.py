@@ -10,7 +10,15 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, defaults_of, take
-from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
+from flopwise.serving.spec import (
+    QueueSpec,
+    RequestSpec,
+    ResponseCacheSpec,
+    ServingSpec,
+    SessionsSpec,
+    StartSpec,
+    TechniqueRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +28,10 @@ if TYPE_CHECKING:
     from flopwise.serving.job import ServeEstimate
     from flopwise.serving.load_curve import ServeSweep
 
-SERVED = (RequestSpec, SessionsSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec, SourceSpec)
+SERVED = (
+    RequestSpec, SessionsSpec, QueueSpec, ResponseCacheSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec,
+    SourceSpec,
+)  # fmt: skip
 
 
 @takes(*SERVED, gpus=DEGREE)
@@ -59,9 +70,10 @@ def serve(
     from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.explain import SETTINGS
 
-    request, sessions, machines, deployment, techniques, start, source = take(options, *SERVED)
+    request, sessions, queue, cache, machines, deployment, techniques, start, source = take(options, *SERVED)
     start.check()
     sessions.check()
+    cache.check()
     architecture = source.model_with_layers(model)
     deployment = spread(deployment, architecture, machines, source.catalog)
     if machines.counted is not None:
@@ -69,7 +81,7 @@ def serve(
     job, notes = replica_of(architecture, deployment, machines, techniques, source)
     question = ServeQuestion(
         request=request, deployment=deployment, machines=machines, start=start, sessions=sessions, gpus=gpus,
-        static=static, encode=encode, simulate=simulate,
+        static=static, encode=encode, simulate=simulate, queue=queue, cache=cache,
     )  # fmt: skip
     answer = ServeAnswer.of(job, question, source.catalog, notes=notes, on_compile=on_compile)
     option_names = [name for part in (request, deployment, techniques) for name in changed_options(part)]

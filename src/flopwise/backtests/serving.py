@@ -19,7 +19,7 @@ from flopwise.facts.software import Engine
 from flopwise.serving.estimate import answers_are_short, estimate, least_offload, outgrows_cache
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.sim.finite import FiniteRun, closed_loop_estimate, finite_run
+from flopwise.serving.sim.finite import FiniteRun, closed_loop_run, finite_run
 from flopwise.serving.sim.source import Traffic
 
 Release = tuple[int, ...]
@@ -485,7 +485,7 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
             run = finite_run(job, _run_traffic(row, job, replicas), replicas, facts)
             result = estimate(job, run.means)
         elif outgrows_cache(job) or (job.arrivals_per_s is None and answers_are_short(job)):
-            result = closed_loop_estimate(job, facts, _lengths_text(row, job))
+            result = closed_loop_run(job, facts, _lengths_text(row, job)).estimate
         else:
             result = estimate(job, burst=None if burst is None else math.ceil(burst / replicas))
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}

@@ -114,6 +114,8 @@ class FileValue(Value):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Check the value. SpecError names the allowed ones."""
         parsed = super().convert(value, param, ctx)
+        if self.kind.metavar == "shares":
+            return str(value).strip()
         if self.kind.words != "quantity" and not self.kind.words.startswith("quantity or"):
             return str(parsed) if isinstance(parsed, Path) else parsed
         if self.kind.metavar in ("n", "share", "x"):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
-from flopwise.cli.render import Screen, bars, pairs, table
+from flopwise.cli.render import Screen, bars, heading, pairs, table
 
 if TYPE_CHECKING:
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.cost.quick import QuickFormula
+    from flopwise.serving.sim.result import ClassFigures
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
@@ -30,6 +32,22 @@ def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:
         for r in rules
     ]
     return table(["rule of thumb", "formula", ">says", ">estimate", ">off by"], rows, paper) if rows else ""
+
+
+def priority_table(classes: Mapping[int, ClassFigures], paper: Screen) -> Iterator[str]:
+    """A table of latencies by class of requests; nothing where all are alike."""
+    if not classes:
+        return
+    seconds = units.format_seconds
+    rows = [
+        (
+            f"{priority:,}", units.format_percent(one.frac), *map(seconds, (one.ttft_s.p50, one.ttft_s.p95)),
+            *("-" if isnan(each) else seconds(each) for each in (one.tpot_s.p50, one.tpot_s.p95)),
+        )
+        for priority, one in classes.items()
+    ]  # fmt: skip
+    headers = [">priority", ">of requests", ">TTFT p50", ">p95", ">TPOT p50", ">p95"]
+    yield f"{heading('By priority', paper)}\n{table(headers, rows, paper)}"
 
 
 def assumption_list(assumptions: Iterable[str]) -> str:

@@ -246,6 +246,8 @@ def layout(c: Candidate) -> str:
         words.append(f"offload {'+'.join(fields['offload'])}")
     if "replicas" in fields:
         words += [units.format_items(fields["replicas"], "replica"), f"batch {fields['max_batch']}"]
+    if "prefill_gpus" in fields:
+        words.append(f"{fields['prefill_gpus']} for prompts each")
     words.append(str(fields.get("precision") or fields.get("weights")))
     if fields.get("kv_dtype", "bf16") != "bf16":
         words.append(f"kv {fields['kv_dtype']}")
@@ -341,6 +343,9 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
         shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
         if shown:
             rows.append((f"  {label}", ", ".join(shown)))
+    for priority, one in run.by_priority.items():
+        first = ", ".join(f"{p} {units.format_seconds(one['ttft_s'][p])}" for p in ("p50", "p95"))
+        rows.append((f"  priority {priority}", f"{units.format_percent(one['frac'])} of requests, TTFT {first}"))
     if run.goodput_frac is not None:
         rows.append(("  within all targets", units.format_percent(run.goodput_frac)))
     if run.sessions is not None:

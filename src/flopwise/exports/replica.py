@@ -11,6 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.spec import PLACEHOLDERS
 from flopwise.facts.software import platform
+from flopwise.serving.job import ServeJob
 from flopwise.serving.spec import BLOCK_DRAFTS, NGRAM_DRAFTS
 from flopwise.units import GIB
 from flopwise.values import dataclass
@@ -188,8 +189,29 @@ def image(deployment: Deployment) -> str:
     return deployment.settings.image or own or PLACEHOLDERS["image"]
 
 
+QUEUES = {"vllm": ("fcfs", "priority"), "sglang": ("fcfs", "priority")}
+"""Orders of waiting requests that a server can be started with, where there is a choice.
+
+Source: vLLM, --scheduling-policy; SGLang, --enable-priority-scheduling.
+"""
 SERVE_ADAPTERS = ("vllm", "sglang")
 """Engines whose exported commands serve low-rank adapters on one base model."""
+
+
+def _queue_refusals(job: ServeJob) -> Iterator[str]:
+    """Reasons why a server does not order or preempt requests as the plan does."""
+    engine, orders = job.engine.name, QUEUES.get(job.engine.name, ("fcfs",))
+    if job.policy not in orders:
+        yield f"{engine} orders its queue by {' or '.join(orders)}, not by {job.policy}: plan with another --policy"
+    if job.preempt != "recompute":
+        yield f"{engine} computes preempted sequences again: plan without --preempt {job.preempt}"
+
+
+def queue_notes(job: ServeJob) -> tuple[str, ...]:
+    """Notes for clients where the queue has an order of its own."""
+    if job.policy != "priority":
+        return ()
+    return ("each request states its class in the field `priority` of its body; those without one are of class 0",)
 
 
 def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
@@ -202,6 +224,7 @@ def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
     sessions = deployment.workload.sessions
     if sessions is not None and sessions.kv_stores is not None:
         yield "stores below the KV cache (traffic.kv_stores) are not exported: plan without them"
+    yield from _queue_refusals(job)
     if job.techniques.kept_frac < 1.0:
         yield "servers do not evict parts of a KV cache: plan without --kv-keep"
     if job.techniques.adapters and engine not in SERVE_ADAPTERS:

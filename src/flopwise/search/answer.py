@@ -59,6 +59,8 @@ class SimulatedFigures(msgspec.Struct, frozen=True, kw_only=True):
     kv_peak_frac: float
     seconds: float | None = None  # batch: the whole job
     sessions: SimulatedSessions | None = None
+    by_priority: dict[str, dict[str, Any]] = {}
+    """Of each class of requests its share and its latencies by percentile; none where all are alike."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.session_caches import LayoutCaches
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
+from flopwise.serving.disaggregated import pooled_load, prefill_layout
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
@@ -94,6 +95,7 @@ class Deployments:
     requests_per_s: Floats  # of one replica, at this batch
     tokens_per_s: Floats  # output (or encoded) tokens of all replicas under the workload
     memory_bytes: Floats
+    prefill_gpus: Column  # of one replica, that work on prompts alone, beside those of its layout
     busy_frac: Floats
     watts_frac: Floats  # mean draw of a device over its power limit
     start_s: Floats  # of a batch: from machines that are paid to the first request; 0 of a service
@@ -205,6 +207,8 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
             continue
         if sized.steady is None:
             columns[place] = _one_pass_columns(sized, question)
+        elif sized.job.techniques.prefill_gpus:
+            columns[place] = _pooled_columns(sized, question)
         elif question.workload.requests_per_s is None:
             columns[place] = _closed_columns(sized, sized.steady, question)
         else:
@@ -240,7 +244,8 @@ def _least(sized: SizedReplicas, question: ReplicaQuestion) -> float | Floats:
     """Replicas at least, or those that a given number of instances holds."""
     if question.workload.instances is None:
         return question.least
-    return _replicas_on(question.workload.instances, question.node.count, np.asarray(sized.job.layout.num_gpus))
+    gpus = np.asarray(sized.job.layout.num_gpus) + sized.job.techniques.prefill_gpus
+    return _replicas_on(question.workload.instances, question.node.count, gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,7 +499,8 @@ def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
         question.kv_dtype,
     )
     one_pass = answers_in_one_pass(model, workload)
-    grid = replica_grid(node, model, workload.max_gpus, spread=not one_pass)
+    pool = workload.techniques.prefill_gpus or 0
+    grid = _with_pools(replica_grid(node, model, workload.max_gpus - pool, spread=not one_pass), pool)
     whole = np.asarray(grid.tp)
     if not whole.size:
         return None
@@ -523,14 +529,15 @@ def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
     job = replace(job, kv_dtype=job.kv_dtype if one_pass else kv_dtype)
     least = question.least
     if workload.instances is not None:
-        least = _replicas_on(workload.instances, node.count, np.asarray(job.layout.num_gpus))
+        least = _replicas_on(workload.instances, node.count, np.asarray(job.layout.num_gpus) + pool)
     prompt, batch = computed_prompt_tokens(workload), _even_batch(sizes.ravel(), degrees["dp"], workload, least)
     sizes = batch.reshape(sizes.shape)
     known |= {
         "considered": sizes.size + too_big,
         "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], engine, context).ravel(),
-        "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, np.asarray(job.layout.num_gpus)),
+        "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, _prompt_gpus(job)),
         "found_frac": np.zeros(sizes.size),
+        "prefill_gpus": np.full(sizes.size, pool),
     }
     if workload.sessions is None:
         return _Sizing(job, batch, fit.size, one_pass, known, question.start)
@@ -548,6 +555,19 @@ def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
     known["found_frac"] = np.broadcast_to(session_caches, sizes.shape).ravel()
     job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
     return _Sizing(job, batch, fit.size, one_pass, known, question.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
+
+
+def _with_pools(grid: ServingLayout, prefill_gpus: int) -> ServingLayout:
+    """The layouts of a grid of which `prefill_gpus` make whole instances for prompts, laid out alike; 0: all."""
+    kept = np.flatnonzero(prefill_gpus % np.asarray(grid.num_gpus) == 0)
+    return ServingLayout(**{name: np.asarray(getattr(grid, name))[kept] for name in DEGREES})
+
+
+def _prompt_gpus(job: ServeJob) -> Floats:
+    """Devices that work on one prompt: of a replica, or of an instance of its prefill pool."""
+    if not job.techniques.prefill_gpus:
+        return np.asarray(job.layout.num_gpus)
+    return np.asarray(prefill_layout(job).num_gpus)
 
 
 def _cache_rooms(
@@ -728,6 +748,43 @@ def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[Size
     }
     starts = zip([0, *all_of.ends], all_of.ends, strict=False)
     return [{name: values[start:end] for name, values in columns.items()} for start, end in starts]
+
+
+def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str, Any]:
+    """Latency and number of replicas whose prompts have machines of their own, where requests arrive at random."""
+    workload, job, outputs = question.workload, sized.job, question.workload.output_tokens
+    assert workload.requests_per_s is not None
+    table = (-1, sized.num_layouts)
+    batch, machine = sized.batch.reshape(table), runner(job)
+    degrees: dict[str, Any] = {name: np.asarray(getattr(job.layout, name)).reshape(table)[0] for name in DEGREES}
+    alone, ranks = replace(job, layout=ServingLayout(**degrees)), degrees["dp"]
+    capacity = np.asarray(pooled_load(alone, machine, batch, None, ()).sustained_per_s) * ranks
+    least, nothing = _least(sized, question), np.zeros(sized.batch.size)
+    in_flight = (batch * ranks).ravel()
+    replicas = _replicas(capacity.ravel(), in_flight, workload, least, nothing).reshape(batch.shape)
+    arrivals = workload.requests_per_s / replicas
+    wanted = latency_percentiles(workload)
+    load = pooled_load(alone, machine, batch, arrivals / ranks, _wanted_percentiles(workload))
+    behind = np.where(arrivals < capacity, 0.0, np.inf)
+    seen, whole = load.percentiles, wanted["latency"]
+    tpot_s = {name: np.asarray(one.tpot_s) for name, one in seen.items()}
+    further_s = (outputs - 1) * tpot_s[whole] if outputs > 1 else 0.0
+    busy, gpus = arrivals / capacity, degrees["tp"] * degrees["pp"] * ranks
+    of_prompts = _watts_frac(load.pools.prompts.step, load.busy / workload.peak)
+    of_answers = _watts_frac(load.decode, busy / workload.peak)
+    extra = job.techniques.prefill_gpus
+    columns: dict[str, Any] = {
+        "replicas": replicas,
+        "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + behind,
+        "tpot_s": tpot_s[wanted["tpot"]] + behind,
+        "e2e_s": np.asarray(seen[whole].ttft_s) + further_s + behind,
+        "least_tpot_s": np.asarray(load.decode.floor_s) / tokens_a_round(job),
+        "requests_per_s": capacity,
+        "tokens_per_s": np.full(batch.shape, workload.requests_per_s / workload.peak * outputs),
+        "busy_frac": busy,
+        "watts_frac": (of_answers * gpus + of_prompts * extra) / (gpus + extra),
+    }
+    return {name: np.broadcast_to(values, batch.shape).ravel() for name, values in columns.items()}
 
 
 def _closed_columns(sized: SizedReplicas, steady: Steady, question: ReplicaQuestion) -> dict[str, Any]:

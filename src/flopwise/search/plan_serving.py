@@ -52,7 +52,7 @@ from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
-from flopwise.units import format_seconds
+from flopwise.units import format_percent, format_seconds
 
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""
@@ -140,6 +140,7 @@ def plan_serving(
         *_default_assumptions(workload, model, nodes, wanted),
         *draft.assumptions,
         *_technique_assumptions(workload, model, nodes, wanted[0][0]),
+        *_cache_assumptions(workload),
     ]
     simulates = alone and workload.simulate and not one_pass
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
@@ -317,6 +318,18 @@ def _default_assumptions(
     return texts
 
 
+def _cache_assumptions(workload: Resolved) -> list[str]:
+    """The part of the requests that a cache of answers takes; nothing without one."""
+    if workload.computed_frac == 1:
+        return []
+    text = (
+        f"the response cache is warm and answers {format_percent(1 - workload.computed_frac)} of requests: replicas, "
+        "latencies and targets are those of the others; costs per request and token are of all; its memory is not in "
+        "the bill"
+    )
+    return [text]
+
+
 def _technique_assumptions(
     workload: Resolved, model: Model, nodes: Sequence[NodeKind], weights: WeightFormat
 ) -> list[str]:
@@ -330,7 +343,7 @@ def _technique_assumptions(
     node = next((n for n in nodes if n.cluster.accelerator.kind not in SHARED_KINDS), nodes[0])
     try:
         job = replica_job(workload, model, node.cluster, weights, ServingLayout())
-        check_techniques(job)
+        check_techniques(replace(job, techniques=replace(job.techniques, prefill_gpus=0)))  # layouts that hold pools
     except SpecError as error:
         raise SpecError(f"techniques: {error}") from None
     return [*(f"{name}: {text}" for name, text in technique_settings(job)), *technique_assumptions(job)]

@@ -73,7 +73,8 @@ def replica_job(
         model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine,
         input_tokens=workload.input_tokens,
         output_tokens=0 if answers_in_one_pass(model, workload) else workload.output_tokens,
-        memory_frac=workload.limits.memory_fraction,
+        memory_frac=workload.limits.memory_fraction, policy=workload.queue.policy, preempt=workload.queue.preempt,
+        priorities=workload.priorities,
     )  # fmt: skip
     if not workload.techniques.any:
         return job

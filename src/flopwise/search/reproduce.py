@@ -24,13 +24,16 @@ from flopwise.search.replica import DEGREES
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.serving.memory import generates
-from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, TechniqueRequest
+from flopwise.serving.spec import QueueSpec, RequestSpec, ResponseCacheSpec, ServingSpec, SessionsSpec, TechniqueRequest
 from flopwise.training.layout import Layout
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
 TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, SourceSpec)
-SERVE = (MachineSpec, ServingSpec, RequestSpec, SessionsSpec, TechniqueRequest, SharedSpec, SourceSpec)
+SERVE = (
+    MachineSpec, ServingSpec, RequestSpec, SessionsSpec, QueueSpec, ResponseCacheSpec, TechniqueRequest, SharedSpec,
+    SourceSpec,
+)  # fmt: skip
 """Specs whose options the commands take, in the order in which they are written."""
 _NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name != "dp"}
 _NEUTRAL |= {"recompute": "none", "schedule": "1f1b"}
@@ -111,7 +114,7 @@ def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
     """Deployment, requests and techniques of a plan that serves."""
     document = chosen.layout
     degrees = {name: document.get(name, 1) for name in DEGREES}
-    each = degrees["tp"] * degrees["pp"] * degrees["dp"]
+    each = degrees["tp"] * degrees["pp"] * degrees["dp"] + document.get("prefill_gpus", 0)
     answer = None if workload.task == "encode" else workload.outputs or workload.output_tokens
     ends = workload.task == "batch" and chosen.simulated is not None and workload.trace is None
     return {
@@ -119,7 +122,9 @@ def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
         **{name: document[name] for name in ("weights", "kv_dtype", "engine", "max_batch")},
         "memory_fraction": workload.limits.memory_fraction, "gpus": each * document["replicas"],
         "input_tokens": workload.inputs or workload.input_tokens, "output_tokens": answer,
-        "rate": workload.requests_per_s, "concurrency": workload.concurrency, **_sessions(workload),
+        "rate": workload.requests_per_s and float(f"{workload.requests_per_s / workload.computed_frac:.12g}"),
+        "concurrency": workload.concurrency, **_values(workload.queue), **_values(workload.cache),
+        **_sessions(workload),
     }  # fmt: skip
 
 

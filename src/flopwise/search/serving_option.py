@@ -214,7 +214,7 @@ class ServingOption(PlanOption):
 
     def gpus_each(self, row: int) -> int:
         """Devices of one replica of a row."""
-        return int(self.deployments.tp[row] * self.deployments.pp[row] * self.deployments.dp[row])
+        return int(gpus_each(lambda name: getattr(self.deployments, name)[row]))
 
     def replicas_on(self, instances: int, row: int) -> float:
         """Replicas of one row that so many instances hold at most; 1 at least."""
@@ -299,6 +299,7 @@ class ServingOption(PlanOption):
             "weights": self.deployments.weights.name,
             "kv_dtype": self.kv_dtype.name,
             "engine": self.workload.limits.engine or defaults.ENGINE,
+            **({"prefill_gpus": pool} if (pool := int(self.deployments.prefill_gpus[row])) else {}),
         }
 
     def figures(self, row: int) -> dict[str, float | None]:
@@ -362,7 +363,7 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
     count, each, replicas = of_each(one.node.count for one in offered), gpus_each(column), column("replicas")
     packed = count // each  # replicas of an instance; 0: a replica takes several instances
     shared = np.ceil(replicas / np.maximum(packed, 1))
-    instances = np.where(packed > 0, shared, replicas * each / count)
+    instances = np.where(packed > 0, shared, np.ceil(replicas * each / count))
     seconds, start_s = column("e2e_s"), column("start_s")
     paid_s = np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
     if batch:
@@ -397,8 +398,8 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
 
 
 def gpus_each(column: Callable[[str], Any]) -> Any:
-    """Devices of a replica, from the columns of its degrees."""
-    return column("tp") * column("pp") * column("dp")
+    """Devices of a replica with those of its prefill pool, from the columns of its degrees."""
+    return column("tp") * column("pp") * column("dp") + column("prefill_gpus")
 
 
 def _month_usd(

@@ -14,7 +14,15 @@ from flopwise.facts import defaults
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FIELD, FileFormat, OptionError, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, TechniqueRequest
+from flopwise.serving.spec import (
+    PriorityClass,
+    QueueSpec,
+    RequestSpec,
+    ResponseCacheSpec,
+    ServingSpec,
+    SessionsSpec,
+    TechniqueRequest,
+)
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import parse_share, split_count
@@ -149,6 +157,36 @@ class TrafficSpec(Spec):
         return SessionsSpec(**{name: getattr(self, name) for name in names})
 
 
+_queue = partial(same, QueueSpec, section="Queue and response cache")
+_cache = partial(same, ResponseCacheSpec, key="techniques.", section="Queue and response cache")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueingSpec(Spec):
+    """Options of a service's queue, and of a cache of whole answers before it."""
+
+    policy: str = _queue("policy", key="techniques.", default="fcfs")
+    preempt: str = _queue("preempt", key="techniques.", default="recompute")
+    priorities: tuple[PriorityClass, ...] | None = _queue("priorities", key="traffic.")
+    response_cache: int | None = _cache("response_cache")
+    distinct: int | None = _cache("distinct")
+    skew: float | None = _cache("skew")
+    repeated: float | None = _cache("repeated")
+    cache_ttl: float | None = _cache("cache_ttl")
+    cache_price: float | None = _cache("cache_price")
+
+    @property
+    def queue(self) -> QueueSpec:
+        """The options of the queue."""
+        return QueueSpec(policy=self.policy, preempt=self.preempt, priorities=self.priorities)
+
+    @property
+    def cache(self) -> ResponseCacheSpec:
+        """The options of the cache of answers."""
+        names = ("response_cache", "distinct", "skew", "repeated", "cache_ttl", "cache_price")
+        return ResponseCacheSpec(**{name: getattr(self, name) for name in names})
+
+
 _target = partial(option, section="Targets", key="targets.")
 
 
@@ -254,7 +292,8 @@ SECTIONS = {
 }
 WORKLOAD_FILE = FileFormat(
     specs=(
-        WorkloadSpec, RankingSpec, DataSpec, AdaptersSpec, TrainingSpec, TrafficSpec, TechniqueRequest, TargetsSpec,
+        WorkloadSpec, RankingSpec, DataSpec, AdaptersSpec, TrainingSpec, TrafficSpec, TechniqueRequest, QueueingSpec,
+        TargetsSpec,
         ConstraintsSpec, RunConditionsSpec,
     ),
     sections=SECTIONS,
@@ -273,6 +312,12 @@ MEANING: dict[str, tuple[str, ...]] = {
     "targets.tpot": ("serve", "batch"), "targets.latency": SERVING, "constraints.weight_formats": SERVING,
     "constraints.kv_dtype": SERVING, "constraints.engine": SERVING, "constraints.memory_fraction": SERVING,
     "targets.deadline": (*TRAINING, "batch"), "traffic.requests": ("batch",),
+    "techniques.prefill_gpus": ("serve",),
+    **dict.fromkeys(("techniques.policy", "techniques.preempt", "traffic.priorities"), ("serve", "batch")),
+    **dict.fromkeys(
+        ("techniques.response_cache", "techniques.distinct", "techniques.skew", "techniques.repeated",
+         "techniques.cache_ttl", "techniques.cache_price"), ("serve",),
+    ),
     **dict.fromkeys(
         ("traffic.turns", "traffic.think", "traffic.tool_share", "traffic.tool_pause", "traffic.kv_stores"), ("serve",)
     ),

@@ -22,10 +22,12 @@ from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import LATENCIES, ServingOption, latency_targets
 from flopwise.search.workload import Resolved, WorkloadTraffic, busiest
 from flopwise.serving.estimate import RunMeans
+from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
 from flopwise.serving.sim.finite import SessionRun, finite_run
-from flopwise.serving.sim.result import SimulatedRun
+from flopwise.serving.sim.request import transfer
+from flopwise.serving.sim.result import ClassFigures, SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import CHAINED_SUFFIX, PS, RequestTrace, read_chained_trace, read_trace_columns, trace
@@ -65,7 +67,8 @@ def drawn_requests(
     """
     if users is not None:
         count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST)), 4 * users)
-        source = Traffic(users=users, requests=count + users, **_lengths(flow), seed=seed)
+        classes = flow.priorities or None
+        source = Traffic(users=users, requests=count + users, **_lengths(flow), priorities=classes, seed=seed)
         return Requests(draw_requests(source), users, count, users)
     assert rate is not None
     if flow.trace is not None:
@@ -76,7 +79,7 @@ def drawn_requests(
     count = int(np.clip(LIFETIMES * rate * lifetime_s, FEWEST, MOST))
     source = Traffic(
         rate=rate, requests=warm + count + warm // 2, arrivals=flow.arrivals, burstiness=flow.burstiness,
-        **_lengths(flow), seed=seed,
+        **_lengths(flow), priorities=flow.priorities or None, seed=seed,
     )  # fmt: skip
     requests = draw_requests(source)
     return Requests(requests, warm, min(warm + count, len(requests)), None)
@@ -85,7 +88,8 @@ def drawn_requests(
 def batch_traffic(flow: WorkloadTraffic, count: int, seed: int = SEED) -> Traffic:
     """So many requests of a batch job, all there at the start; their lengths from a trace where one is given."""
     lengths = _lengths(flow) if flow.trace is None else {"lengths_from": Path(flow.trace)}
-    return Traffic(users=count, requests=count, together=True, **lengths, seed=seed)
+    classes = flow.priorities or None
+    return Traffic(users=count, requests=count, together=True, **lengths, priorities=classes, seed=seed)
 
 
 def _lengths(flow: WorkloadTraffic) -> dict[str, Any]:
@@ -113,7 +117,7 @@ def _busiest_stretch(path: str, flow: WorkloadTraffic, rate: float, seed: int) -
 def machine_key(option: ServingOption, row: int) -> Hashable:
     """The key of a replica's speed; offers with the same key are simulated once."""
     job, fabric, chip = option.job(row), option.node.cluster.fabric, option.node.cluster.accelerator
-    inside = int(job.layout.num_gpus) <= option.node.count
+    inside = option.gpus_each(row) <= option.node.count
     degrees = (int(getattr(job.layout, name)) for name in DEGREES)
     return (
         chip.name, chip.hbm_bytes, chip.hbm_bytes_per_s, fabric.levels[:-1] if inside else fabric.levels,
@@ -162,7 +166,9 @@ class Simulator:
         if key not in self._replicas:
             built = replica(option.job(row), context=mean, max_tokens=max(longest, mean))
             prefixes = bool((requests.prefix >= 0).any())
-            limits = replace(built.limits, max_tokens=window or ENDLESS, prefix_cache=prefixes)
+            limits = replace(
+                built.limits, max_tokens=window or ENDLESS, prefix_cache=prefixes, preempt=self.workload.queue.preempt
+            )
             self._replicas[key] = replace(built, limits=limits)
         return self._replicas[key]
 
@@ -172,7 +178,8 @@ class Simulator:
         one = self._replica(option, row, requests)
         return simulate(
             requests, one.cost, one.limits, replicas=replicas * one.schedulers, samples=1,
-            on_compile=self.on_compile, **traffic,
+            policy=self.workload.queue.policy, **_pool_of(option.job(row), replicas, one), on_compile=self.on_compile,
+            **traffic,
         )  # fmt: skip
 
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
@@ -220,6 +227,14 @@ class Simulator:
         return _figures(run, workload, slice(None), simulated, seconds=whole_s)
 
 
+def _pool_of(job: ServeJob, replicas: int, one: Replica) -> dict[str, Any]:
+    """Instances for prompts alone beside so many replicas, and how caches come from them; nothing without a pool."""
+    if not job.techniques.prefill_gpus:
+        return {}
+    instances = replicas * job.techniques.prefill_gpus // int(job.layout.num_gpus)
+    return {"prefill_replicas": instances * one.schedulers, "transfer": transfer(job)}
+
+
 def _sessions(run: SessionRun) -> SimulatedSessions:
     report = run.report
     later = {name: None if np.isnan(seconds) else seconds for name, seconds in report.turn_ttft_s.items()}
@@ -249,10 +264,18 @@ def _figures(
     summary, busy_ps = run.summary(), int(run.totals.busy_ps.sum())
     return SimulatedFigures(
         **shares, goodput_frac=float(good.mean()) if any(limits.values()) and good.size else None, requests=len(good),
+        by_priority={str(name): _class_percentiles(one) for name, one in run.by_priority(rows).items()},
         replicas=replicas, dropped=summary.dropped, preemptions=summary.preemptions,
         utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1), kv_peak_frac=summary.kv_peak_frac,
         seconds=seconds,
     )  # fmt: skip
+
+
+def _class_percentiles(one: ClassFigures) -> dict[str, Any]:
+    """The share and the latencies of a class of requests, by key; latencies that nobody has are left out."""
+    seconds = {name: getattr(one, name)._asdict() for name in LATENCIES.values()}
+    there = {name: {p: s for p, s in figures.items() if not np.isnan(s)} for name, figures in seconds.items()}
+    return {"frac": one.frac, **there}
 
 
 def _percentile(values: Array, percentile: str) -> float | None:

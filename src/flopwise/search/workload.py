@@ -16,7 +16,15 @@ from flopwise.search import spec as specs
 from flopwise.search.spec import WORKLOAD_FILE, ConstraintsSpec, Latency, TargetsSpec, TrafficSpec, WorkloadSpec
 from flopwise.serving.sessions import SessionTraffic
 from flopwise.serving.sim.profiles import weekly_rates
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, TechniqueRequest, mean_tokens
+from flopwise.serving.spec import (
+    DEFAULT_INPUT,
+    DEFAULT_OUTPUT,
+    PriorityClass,
+    QueueSpec,
+    ResponseCacheSpec,
+    TechniqueRequest,
+    mean_tokens,
+)
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import HOUR_S
@@ -52,6 +60,8 @@ class WorkloadTraffic:
     trace: str | None = None
     profile: tuple[float, ...] = ()  # rates of the hours of a week over their mean
     sessions: SessionTraffic | None = None  # None: requests that stand alone
+    computed_frac: float = 1.0  # of all requests, those of `requests_per_s`: a cache of answers has the others
+    priorities: tuple[PriorityClass, ...] = ()  # classes of requests with their shares; none: all are alike
 
     @property
     def sessions_per_s(self) -> float | None:
@@ -79,6 +89,8 @@ class Resolved(WorkloadTraffic):
     conditions: RunConditionsSpec
     limits: ConstraintsSpec
     techniques: TechniqueRequest
+    queue: QueueSpec
+    cache: ResponseCacheSpec  # of whole answers
     purchase: tuple[str, ...]  # ways to buy machines
     min_gpus: int
     max_gpus: int
@@ -128,14 +140,15 @@ class Resolved(WorkloadTraffic):
     def amounts(self, hours: float) -> dict[str, float | None]:
         """The amounts of a run, or of a service in `hours` at its mean rate: requests, millions of tokens, epochs.
 
-        Source: arithmetic. Assumes: lengths are their means; tokens trained are those without padding.
+        Source: arithmetic. Assumes: lengths are their means; tokens trained are those without padding; a cache of
+        answers gives out what it has beside what is computed.
         """
         if self.task in specs.TRAINING:
             tokens = None if self.tokens is None else self.tokens * (1.0 - self.data.padded) / 1e6
             return {"run": 1.0, "hour": hours, "million_tokens": tokens, "epoch": self.data.epochs}
         ends = self.task == "batch"
         rate = None if self.requests_per_s is None else self.requests_per_s / self.peak * hours * HOUR_S
-        requests = self.requests if ends else rate
+        requests = self.requests if ends else rate and rate / self.computed_frac
         done: dict[str, float | None] = {"run": 1.0 if ends else None, "hour": hours, "request": requests}
         if requests is not None:
             done |= {"million_requests": requests / 1e6, "million_input_tokens": requests * self.input_tokens / 1e6}
@@ -195,7 +208,7 @@ def resolve(data: Mapping[str, Any], at: str = "") -> Resolved:
 def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     what, ranking, data = values[WorkloadSpec], values[specs.RankingSpec], values[DataSpec]
     limits, targets = values[ConstraintsSpec], values[TargetsSpec]
-    adapters, techniques = values[specs.AdaptersSpec], values[TechniqueRequest]
+    adapters, techniques, queueing = values[specs.AdaptersSpec], values[TechniqueRequest], values[specs.QueueingSpec]
     training = replace(
         values[TrainingSpec], lora=None if adapters.kind == "full" else adapters.rank, qlora=adapters.kind == "qlora",
         finetune=what.task == "finetune", stack=limits.stack, schedule=limits.schedule, shard=limits.shard,
@@ -212,7 +225,9 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     tokens = data.run_tokens(_sample_tokens(data))
     if what.task in specs.TRAINING and tokens is None:
         raise SpecError(f"data: a {what.task} workload needs data.tokens, or data.samples with data.seq_len")
-    traffic = _traffic(values[TrafficSpec], what.task)
+    if techniques.prefill_gpus is not None:
+        _check_pools(values[TrafficSpec])
+    traffic = _with_queue(_traffic(values[TrafficSpec], what.task), queueing, simulates=what.simulate)
     if limits.inter_node_bandwidth is not None and limits.network is not None:
         raise OptionError("network", "inter_node_bandwidth sets it for the whole instance; give one of them")
     most, least = limits.max_gpus or (4096 if what.task in specs.SERVING else 100_000), limits.min_gpus or 1
@@ -221,7 +236,8 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     return Resolved(
         **{field.name: getattr(part, field.name) for part in (what, ranking, traffic) for field in fields(part)},
         document=document, data=data, training=training, conditions=values[RunConditionsSpec], limits=limits,
-        techniques=techniques, purchase=limits.purchase or ("on_demand",), min_gpus=least, max_gpus=most,
+        techniques=techniques, queue=queueing.queue, cache=queueing.cache, purchase=limits.purchase or ("on_demand",),
+        min_gpus=least, max_gpus=most,
         max_usd_per_hour=limits.max_usd_per_hour, confidence=targets.confidence, tokens=tokens, ttft=targets.ttft,
         tpot=targets.tpot, latency=targets.latency, tokens_per_s=targets.throughput, deadline_s=targets.deadline,
         budget_usd=targets.budget,
@@ -277,6 +293,42 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
         requests=traffic.requests, input_tokens=prompt, output_tokens=answer, peak=peak, inputs=inputs,
         outputs=outputs, arrivals=process, burstiness=traffic.burstiness, profile=profile,
     )  # fmt: skip
+
+
+def _check_pools(traffic: TrafficSpec) -> None:
+    """Refuse prefill pools before requests that do not arrive by themselves.
+
+    Raises:
+        SpecError: users, or sessions.
+    """
+    if traffic.turns is not None or (traffic.rate is None and traffic.trace is None):
+        raise OptionError("prefill_gpus", "of a plan need requests at a rate or of a trace (--rate, --trace)")
+
+
+def _with_queue(flow: WorkloadTraffic, queueing: specs.QueueingSpec, *, simulates: bool) -> WorkloadTraffic:
+    """The traffic that reaches the replicas: its classes, without what a cache of answers has.
+
+    Raises:
+        SpecError: an order that nothing comes of, or a cache before requests that do not arrive at a rate.
+    """
+    queue, cache = queueing.queue, queueing.cache
+    queue.check(traced=flow.trace is not None)
+    cache.check()
+    if not queue.is_plain and not simulates:
+        name = "policy" if queue.policy != "fcfs" else "preempt"
+        raise OptionError(name, "takes the simulator, which is off (--no-simulate, simulate: false)")
+    flow = replace(flow, priorities=queue.priorities or ())
+    if cache.response_cache is None:
+        return flow
+    if flow.requests_per_s is None or flow.trace is not None or flow.sessions is not None:
+        raise OptionError("response_cache", "needs requests at a rate (--rate), not those of a trace, of users or of "
+        "sessions")  # fmt: skip
+    from flopwise.serving.sim.request import ResponseCache, computed_frac  # noqa: PLC0415 - few caches are asked for
+
+    of_answers = ResponseCache.of(cache)
+    assert of_answers is not None
+    computed = computed_frac(of_answers, flow.requests_per_s / flow.peak)
+    return replace(flow, requests_per_s=flow.requests_per_s * computed, computed_frac=computed)
 
 
 def _check_traffic(traffic: TrafficSpec, process: str) -> None:

@@ -32,7 +32,16 @@ from flopwise.serving.estimate import (
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
-from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, StartSpec
+from flopwise.serving.spec import (
+    DEFAULT_OUTPUT,
+    QueueSpec,
+    RequestSpec,
+    ResponseCacheSpec,
+    ServingSpec,
+    SessionsSpec,
+    StartSpec,
+    mean_tokens,
+)
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import (
     Percentile,
@@ -43,6 +52,7 @@ from flopwise.serving.steady import (
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
 from flopwise.units import (
+    HOUR_S,
     format_arrivals,
     format_cost,
     format_interval,
@@ -55,7 +65,9 @@ from flopwise.units import (
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.serving.sim.finite import SessionRun
+    from flopwise.serving.sim.finite import ClosedLoopRun, FiniteRun, SessionRun
+    from flopwise.serving.sim.request import ResponseCache
+    from flopwise.serving.sim.result import ClassFigures
     from flopwise.serving.sim.sessions import SessionReport
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -97,11 +109,31 @@ class DraftGain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CachedAnswers:
+    """A cache of whole answers before the replicas, once it is warm."""
+
+    cache: ResponseCache
+    computed_frac: float  # of requests, those that it does not answer
+    usd_per_hour: float  # of its memory
+
+    def shared_cost(self, computed: ServeEstimate) -> ServeEstimate:
+        """The estimate of what is computed, with costs per token over all tokens that are given out."""
+        costs = (computed.usd_per_million_input_tokens, computed.usd_per_million_output_tokens)
+        inputs, outputs = (None if usd is None else usd * self.computed_frac for usd in costs)
+        return replace(computed, usd_per_million_input_tokens=inputs, usd_per_million_output_tokens=outputs)
+
+    def percentile_of_computed(self, name: str) -> str | None:
+        """The percentile of the requests that are computed where all have percentile `name` (p95); None: a hit."""
+        share = 1.0 - (1.0 - float(name.removeprefix("p")) / 100) / self.computed_frac
+        return f"p{100 * share:.6f}" if share > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeQuestion:
     """A service in question: its load, its deployment, machines and start, and how requests are answered.
 
     `gpus`: accelerators of all replicas; None: of one. `static`: a fixed batch; `encode`: one pass over each input.
-    `simulate`: latencies of users or of arrivals are those of simulated requests.
+    `simulate`: latencies of users or of arrivals are those of simulated requests. `cache`: of whole answers.
     """
 
     request: RequestSpec
@@ -113,6 +145,8 @@ class ServeQuestion:
     static: bool = False
     encode: bool = False
     simulate: bool = False
+    queue: QueueSpec = QueueSpec()
+    cache: ResponseCacheSpec = ResponseCacheSpec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -134,6 +168,8 @@ class ServeAnswer(Result):
     host_bytes: float  # weights in the host's memory, of one replica
     assumptions: tuple[str, ...]
     sessions: SessionReport | None = None  # where requests are turns of sessions
+    cached: CachedAnswers | None = None
+    by_priority: Mapping[int, ClassFigures] = field(default_factory=dict)  # of each class of requests
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
     @classmethod
@@ -149,16 +185,20 @@ class ServeAnswer(Result):
             SpecError: no whole replicas, or a load that cannot be.
         """
         request, sessions, start = question.request, question.sessions, question.start
-        job, replicas, request_notes = _loaded_replica(job, question)
+        cached = _cached_answers(question)
+        job, replicas, request_notes = _loaded_replica(job, question, cached)
         rate, cluster = request.rate, job.cluster
-        session_run = None
+        session_run, by_priority = None, dict[int, "ClassFigures"]()
         if sessions is not None and sessions.turns is not None:
             session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
             result, job = session_run.estimate, session_run.estimate.job
+            by_priority = session_run.simulated.by_priority(session_run.counted)
         elif request.requests is not None:
-            result = _run_estimate(job, replicas, request, facts, on_compile)
+            finite = _finite_run(job, replicas, request, facts, on_compile)
+            result, by_priority = estimate(job, finite.means), finite.simulated.by_priority()
         elif simulation_note := _closed_loop_note(job, question):
-            result = _closed_loop_estimate(job, request, facts, on_compile)
+            loop = _closed_loop_run(job, request, facts, on_compile)
+            result, by_priority = loop.estimate, loop.simulated.by_priority()
             request_notes += (simulation_note,)
         else:
             result = estimate(job)
@@ -169,21 +209,23 @@ class ServeAnswer(Result):
             context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
         alone = request.requests is None and session_run is None
-        waits = _under_load(job, result, rate) if rate is not None and alone else None
+        waits = _under_load(job, result, rate, cached) if rate is not None and alone else None
         if waits is not None and job.output_tokens > 1 and waits.utilisation_frac < 1:
-            share, short = format_percent(waits.utilisation_frac), answers_are_short(job)
-            if question.simulate or short:
-                result, waits = _simulated_load(job, waits, facts, on_compile)
-                because = SHORT if short else f"{share} of capacity is used"
+            share, because = format_percent(waits.utilisation_frac), _why_simulated(job, question)
+            if because is not None:
+                result, waits, by_priority = _simulated_load(job, waits, request, cached, facts, on_compile)
+                because = because or f"{share} of capacity is used"
                 request_notes += (f"latencies are those of simulated requests: {because}",)
             elif waits.utilisation_frac >= SIMULATED_FROM:
                 request_notes += (
                     f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better",
                 )
         if waits is not None and waits.utilisation_frac < 1:
-            waits = _with_intervals(waits, result)
+            waits = _with_intervals(waits, result, cached)
         if session_run is not None and rate is not None:
             waits = _overload(session_run, rate, replicas)
+        if cached is not None:
+            result = cached.shared_cost(result)
         answers = result.max_concurrency >= 1 and (waits is None or waits.utilisation_frac < 1)
         ends = interval_notes(job, result.ttft_s.band) if answers else ()
         notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
@@ -200,11 +242,12 @@ class ServeAnswer(Result):
                 ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
                 ("layout", job.layout.text),
                 ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
-                ("engine", job.engine.name + (", fixed batch" if job.static else "")),
+                ("engine", job.engine.name + (", fixed batch" if job.static else "") + _order_text(job)),
                 *technique_settings(job),
                 ("requests", f"{_request_text(job)}; {_load_text(request)}" if session_run is None or sessions is None
                  else _session_text(job, request, sessions)),
                 *(() if session_run is None else _session_settings(session_run.report)),
+                *(() if cached is None else _cache_settings(cached)),
                 ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
             ),
             cold_start=cold_start(
@@ -214,6 +257,8 @@ class ServeAnswer(Result):
             speculation=_draft_gain(job, result),
             host_bytes=host_bytes(job),
             sessions=None if session_run is None else session_run.report,
+            cached=cached,
+            by_priority=by_priority,
             assumptions=tuple(dict.fromkeys(notes)),
         )  # fmt: skip
 
@@ -231,6 +276,8 @@ class ServeAnswer(Result):
     def usd_per_million_requests(self) -> float | None:
         """US dollars of a million requests; None without a price."""
         hourly, rate = self.estimate.usd_per_hour, self.estimate.requests_per_s
+        if self.cached is not None and hourly is not None:
+            hourly, rate = hourly + self.cached.usd_per_hour / self.replicas, rate / self.cached.computed_frac
         return None if hourly is None or not rate else float(usd_per_million_tokens(hourly, rate))
 
     @property
@@ -303,9 +350,15 @@ class ServeAnswer(Result):
             "prefill_gpus": job.techniques.prefill_gpus * replicas,
             "host_bytes": self.host_bytes,
             **({} if self.sessions is None else {"sessions": self.sessions.document()}),
+            **({} if self.cached is None else {"response_cache": _cache_document(self.cached)}),
+            **({"priorities": self._priorities_document()} if self.by_priority else {}),
             "quick": [rule.document() for rule in self.quick],
             **notes(self),
         }
+
+    def _priorities_document(self) -> list[dict[str, Any]]:
+        """Latencies of each class of requests."""
+        return [{"priority": priority, **one._asdict()} for priority, one in self.by_priority.items()]
 
     def _speed_document(self) -> dict[str, Any]:
         """Latencies, rates, their bounds, and what tokens take of money and energy."""
@@ -333,8 +386,8 @@ class ServeAnswer(Result):
         }
 
 
-def _with_intervals(load: UnderLoad, estimate: ServeEstimate) -> UnderLoad:
-    """The percentiles of a load that can be kept up with, with the relative error of the mean's class."""
+def _with_intervals(load: UnderLoad, estimate: ServeEstimate, cached: CachedAnswers | None) -> UnderLoad:
+    """The percentiles of a load that can be kept up with, with the relative error of the mean's class; none of hits."""
     ends = dict[str, Any]()
     for name, mean, percentiles in (
         ("ttft_s", estimate.ttft_s, load.ttft_s),
@@ -342,7 +395,11 @@ def _with_intervals(load: UnderLoad, estimate: ServeEstimate) -> UnderLoad:
     ):
         if mean is None:
             continue
-        intervals = {p: mean.band.interval(seconds, floor=mean.bound) for p, seconds in percentiles.items()}
+        intervals = {
+            p: (seconds, seconds) if cached is not None and cached.percentile_of_computed(p) is None
+            else mean.band.interval(seconds, floor=mean.bound)
+            for p, seconds in percentiles.items()
+        }  # fmt: skip
         ends[f"{name}_low"] = {p: float(low) for p, (low, _) in intervals.items()}
         ends[f"{name}_high"] = {p: float(high) for p, (_, high) in intervals.items()}
     return replace(load, **ends)
@@ -367,8 +424,53 @@ def _interval_fields(name: str, value: Ranged | None, scale: float = 1.0) -> dic
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
-def _loaded_replica(job: ServeJob, question: ServeQuestion) -> tuple[ServeJob, int, tuple[str, ...]]:
+def _cached_answers(question: ServeQuestion) -> CachedAnswers | None:
+    """The cache of answers that is asked for, warm, under the rate of requests.
+
+    Raises: SpecError: the requests do not arrive at a rate, or none is left to compute.
+    """
+    spec, request = question.cache, question.request
+    if spec.response_cache is None:
+        return None
+    turns = question.sessions is not None and question.sessions.turns is not None
+    if request.rate is None or turns or request.requests is not None or question.static:
+        raise OptionError("response_cache", "needs requests that arrive for good: give --rate, without --turns, "
+        "--requests, --concurrency and --static")  # fmt: skip
+    from flopwise.serving.sim.request import ResponseCache, computed_frac  # noqa: PLC0415 - few caches are asked for
+
+    cache = ResponseCache.of(spec)
+    assert cache is not None
+    tokens = mean_tokens(request.output_tokens or DEFAULT_OUTPUT)
+    return CachedAnswers(
+        cache=cache, computed_frac=computed_frac(cache, request.rate), usd_per_hour=cache.usd(tokens, HOUR_S)
+    )
+
+
+WARM = (
+    "the response cache is warm, and never the bottleneck; rates of tokens, and mean latencies, are of what is "
+    "computed, costs per token of all that is given out"
+)
+
+
+def _cache_settings(cached: CachedAnswers) -> Iterator[tuple[str, str]]:
+    """The cache of answers, in words."""
+    hits, quick = format_percent(1.0 - cached.computed_frac), format_seconds(cached.cache.hit_s)
+    paid = f", {format_cost(cached.usd_per_hour)}/h" if cached.usd_per_hour else ""
+    yield "response cache", f"{cached.cache.entries:,} answers{paid}: {hits} of requests are answered in {quick}"
+
+
+def _cache_document(cached: CachedAnswers) -> dict[str, Any]:
+    """The cache of answers, by key."""
+    fields = attributes(cached, "entries=cache.entries hit_s=cache.hit_s computed_frac usd_per_hour")
+    return {"hit_frac": 1.0 - cached.computed_frac, **fields}
+
+
+def _loaded_replica(
+    job: ServeJob, question: ServeQuestion, cached: CachedAnswers | None
+) -> tuple[ServeJob, int, tuple[str, ...]]:
     """(one replica under its share of the load, replicas, what was assumed of the requests).
+
+    Requests that a cache answers are no load.
 
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
@@ -404,15 +506,36 @@ def _loaded_replica(job: ServeJob, question: ServeQuestion) -> tuple[ServeJob, i
         "leave it out with --static and for such models")  # fmt: skip
     if question.simulate and rate is None and in_flight is None:
         raise OptionError("simulate", "needs a load: give --concurrency or --rate")
+    _check_queue(question, decodes=bool(outputs))
+    if rate is not None and cached is not None:
+        rate *= cached.computed_frac
+        notes += (WARM,)
+    queue = question.queue
     loaded = replace(
         job, input_tokens=inputs, output_tokens=outputs, static=static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
         arrivals_per_s=None if rate is None else rate / replicas, paid_gpus=_paid_gpus(job, replicas),
-        requests=request.requests,
+        requests=request.requests, policy=queue.policy, preempt=queue.preempt, priorities=queue.priorities or (),
     )  # fmt: skip
     if rate is not None and not loaded.decodes:
         loaded = replace(loaded, concurrency=_batch_at_rate(loaded))
     return loaded, replicas, notes
+
+
+def _check_queue(question: ServeQuestion, *, decodes: bool) -> None:
+    """Refuse an order of requests that nothing comes of.
+
+    Raises: SpecError: says what is missing.
+    """
+    queue, request = question.queue, question.request
+    queue.check()
+    if queue.is_plain:
+        return
+    name = "policy" if queue.policy != "fcfs" else "preempt"
+    if question.static or not decodes:
+        raise OptionError(name, "a fixed batch, or a model that answers in one pass, has no queue: leave it out")
+    if request.rate is None and request.concurrency is None and request.requests is None:
+        raise OptionError(name, "needs a load: give --rate, --concurrency or --requests")
 
 
 def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
@@ -502,10 +625,10 @@ def _session_settings(report: SessionReport) -> Iterator[tuple[str, str]]:
         yield "session", f"{format_cost(report.usd_per_session)} each"
 
 
-def _run_estimate(
+def _finite_run(
     job: ServeJob, replicas: int, request: RequestSpec, facts: Facts, on_compile: Callable[[], None] | None
-) -> ServeEstimate:
-    """The estimate of the run that is asked for: all at once where neither a rate nor users are given.
+) -> FiniteRun:
+    """The run that is asked for: all at once where neither a rate nor users are given.
 
     Raises: SpecError, InfeasibleError: as `finite_run`.
     """
@@ -518,8 +641,9 @@ def _run_estimate(
         requests=count, rate=request.rate, users=users, together=users is not None,
         input_tokens=inputs if isinstance(inputs, str) else job.input_tokens,
         output_tokens=outputs if isinstance(outputs, str) else job.output_tokens,
+        priorities=job.priorities or None,
     )  # fmt: skip
-    return estimate(job, finite_run(job, traffic, replicas, facts, on_compile).means)
+    return finite_run(job, traffic, replicas, facts, on_compile)
 
 
 OUTGROWN = (
@@ -535,23 +659,44 @@ def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
     """Why users in a closed loop are simulated; empty where the closed form stands for them."""
     if outgrows_cache(job):
         return OUTGROWN
-    simulates = question.simulate and job.arrivals_per_s is None and job.concurrency is not None
-    if not simulates and (job.arrivals_per_s is not None or not answers_are_short(job)):
+    because = _why_simulated(job, question)
+    if job.arrivals_per_s is not None or because is None or (job.concurrency is None and because != SHORT):
         return ""
-    return f"latencies are those of simulated requests: {SHORT if answers_are_short(job) else 'as asked for'}"
+    return f"latencies are those of simulated requests: {because or 'as asked for'}"
 
 
-def _closed_loop_estimate(
+def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
+    """The reason why a load is simulated; None: the closed form stands for it, empty: it is asked for."""
+    if question.cache.response_cache is not None:
+        return "some answers come from the response cache"
+    if not question.queue.is_plain:
+        return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
+    return SHORT if answers_are_short(job) else "" if question.simulate else None
+
+
+def _closed_loop_run(
     job: ServeJob, request: RequestSpec, facts: Facts, on_compile: Callable[[], None] | None
-) -> ServeEstimate:
-    """The estimate of users in a closed loop, whose lengths are as asked for, simulated."""
-    from flopwise.serving.sim.finite import closed_loop_estimate  # noqa: PLC0415 - the simulator starts where one runs
+) -> ClosedLoopRun:
+    """Users in a closed loop, whose lengths are as asked for, simulated."""
+    from flopwise.serving.sim.finite import closed_loop_run  # noqa: PLC0415 - the simulator starts where one runs
 
+    return closed_loop_run(job, facts, _drawn_lengths(job, request), on_compile)
+
+
+def _drawn_lengths(job: ServeJob, request: RequestSpec) -> tuple[int | str, int | str] | None:
+    """Lengths of prompts and answers where either is drawn; None: all are alike."""
     drawn = (request.input_tokens, request.output_tokens)
     if not any(isinstance(length, str) for length in drawn):
-        return closed_loop_estimate(job, facts, on_compile=on_compile)
+        return None
     inputs, outputs = drawn
-    return closed_loop_estimate(job, facts, (inputs or job.input_tokens, outputs or job.output_tokens), on_compile)
+    return inputs or job.input_tokens, outputs or job.output_tokens
+
+
+def _order_text(job: ServeJob) -> str:
+    """The order of waiting requests, and what becomes of preempted ones, where either is not the usual."""
+    classes = ", ".join(f"{one.priority} {format_percent(one.frac)}" for one in job.priorities)
+    order = "" if job.policy == "fcfs" else f"; {job.policy}" + (f" ({classes})" if classes else "")
+    return order + ("" if job.preempt == "recompute" else f"; preempted sequences {job.preempt}")
 
 
 def _load_text(request: RequestSpec) -> str:
@@ -593,8 +738,8 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
 
 
-def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoad:
-    """Percentiles of what requests see that arrive at random, `rate` a second over all replicas."""
+def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None) -> UnderLoad:
+    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed."""
     assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
     each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
@@ -610,20 +755,29 @@ def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float) -> UnderLoa
     return UnderLoad(
         requests_per_s=rate,
         utilisation_frac=each / sustained,
-        replicas_needed=int(rate / (sustained * ranks)) + 1,
+        replicas_needed=int((1.0 if cached is None else cached.computed_frac) * rate / (sustained * ranks)) + 1,
         ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
         tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
     )
 
 
 def _simulated_load(
-    job: ServeJob, waits: UnderLoad, facts: Facts, on_compile: Callable[[], None] | None
-) -> tuple[ServeEstimate, UnderLoad]:
-    """(the estimate, what requests see) of arrivals, from a run of the simulator."""
+    job: ServeJob, waits: UnderLoad, request: RequestSpec, cached: CachedAnswers | None, facts: Facts,
+    on_compile: Callable[[], None] | None,
+) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures]]:  # fmt: skip
+    """(the estimate, what requests see, the same by priority) of arrivals, from a run of the simulator.
+
+    With a cache percentiles are over all requests, hits among them; the others, and the mean, are of what is computed.
+    """
     from flopwise.serving.sim.finite import ArrivalRun  # noqa: PLC0415 - the simulator starts where one runs
 
-    run = ArrivalRun.of(job, tuple(waits.ttft_s), facts, on_compile)
-    return estimate(job, run.means), replace(waits, ttft_s=run.ttft_s, tpot_s=run.tpot_s)
+    names = {name: name if cached is None else cached.percentile_of_computed(name) for name in waits.ttft_s}
+    computed = tuple(dict.fromkeys(name for name in names.values() if name is not None))
+    run = ArrivalRun.of(job, computed, facts, _drawn_lengths(job, request), on_compile)
+    hit_s = 0.0 if cached is None else cached.cache.hit_s
+    ttft_s = {name: hit_s if own is None else run.ttft_s[own] for name, own in names.items()}
+    tpot_s = {name: 0.0 if own is None else run.tpot_s[own] for name, own in names.items()}
+    return estimate(job, run.means), replace(waits, ttft_s=ttft_s, tpot_s=tpot_s), run.by_priority
 
 
 def percentiles(

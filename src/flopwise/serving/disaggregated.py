@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ class Pools(NamedTuple):
     """Both pools as seen by one attention replica; requests per second."""
 
     prompts: Prompts
-    servers: float  # prefill instances
+    servers: Floats  # prefill instances
     most_per_s: Floats  # prompts that they work through
     transfer_s: Floats
 
@@ -55,7 +54,14 @@ def transfer_bytes(model: Model, tokens: Ints, kv_dtype: CacheFormat, tp: Ints, 
 
 
 def moved_s(job: ServeJob, tokens: int) -> float:
+    """`transfer_s` of a single layout."""
+    return float(transfer_s(job, tokens))
+
+
+def transfer_s(job: ServeJob, tokens: int) -> Floats:
     """Seconds in which the cache of `tokens` prompt tokens goes from a prefill instance to where it is decoded.
+
+    Shape of the layout's degrees.
 
     The innermost link that joins a prefill rank to the decoding rank it feeds carries it: the fast one where both
     pools fit its domain, else the network. Infinite where no link is known.
@@ -64,7 +70,7 @@ def moved_s(job: ServeJob, tokens: int) -> float:
     """
     layout = prefill_layout(job)
     nbytes = transfer_bytes(job.model, tokens, job.kv_dtype, layout.tp, layout.pp)
-    return float(p2p_s(job.cluster.fabric, nbytes, stride=int(job.layout.num_gpus)))
+    return p2p_s(job.cluster.fabric, nbytes, stride=job.layout.num_gpus)
 
 
 def prefill_layout(job: ServeJob) -> ServingLayout:
@@ -72,8 +78,7 @@ def prefill_layout(job: ServeJob) -> ServingLayout:
 
     Source: `ServingLayout`. Assumes: experts are spread over its own ranks only.
     """
-    tp = int(job.layout.tp)
-    return ServingLayout(tp=tp, pp=job.layout.pp, ep=gcd(tp, int(job.layout.ep)))
+    return ServingLayout(tp=job.layout.tp, pp=job.layout.pp, ep=np.gcd(job.layout.tp, job.layout.ep))
 
 
 def prompts_alone(machine: Runner, layout: ServingLayout, input_tokens: Floats) -> Prompts:
@@ -104,11 +109,11 @@ def pools(job: ServeJob, machine: Runner) -> Pools:
     tokens, _ = request_work(job)
     layout = prefill_layout(job)
     alone = prompts_alone(machine, layout, tokens)
-    servers = job.techniques.prefill_gpus / int(layout.num_gpus) / int(job.layout.dp)
-    return Pools(alone, servers, servers / alone.each_s, moved_s(job, round(tokens)))
+    servers = job.techniques.prefill_gpus / (layout.num_gpus * job.layout.dp)
+    return Pools(alone, servers, servers / alone.each_s, transfer_s(job, round(tokens)))
 
 
-def queue_s(busy: Floats, servers: float, each_s: Floats) -> Floats:
+def queue_s(busy: Floats, servers: Floats, each_s: Floats) -> Floats:
     """Mean wait at `servers` instances, busy for a share `busy` of the time, with constant service; broadcasts.
 
     Source: Sakasegawa 1977 (doi:10.1007/BF02911639), equation 2.10 halved for constant service; exact for one server.
@@ -116,6 +121,19 @@ def queue_s(busy: Floats, servers: float, each_s: Floats) -> Floats:
     """
     rho = np.minimum(busy, FULLEST)
     wait_s: Floats = 0.5 * each_s * rho ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - rho))
+    return wait_s
+
+
+def percentile_wait_s(name: str, mean_s: Floats, waits_frac: Floats) -> Floats:
+    """A percentile of waits of which `waits_frac` of all prompts have any, and whose mean over all is `mean_s`.
+
+    Source: an exponential tail, as of M/M/c queues. Assumes: that of a constant service is near enough.
+    """
+    tail = TAILS[name]
+    if tail is None:
+        return mean_s
+    some = np.maximum(waits_frac, 1e-9)
+    wait_s: Floats = mean_s / some * np.log(np.maximum(some / tail, 1.0))
     return wait_s
 
 
@@ -161,6 +179,57 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     return per_token(job, steady)
 
 
+class PooledLoad(NamedTuple):
+    """Replicas with prefill pools under a load, in a table of sizes x layouts: of one attention replica each."""
+
+    sustained_per_s: Floats
+    decode: StepTime  # steps of as many sequences as each row holds
+    pools: Pools  # of each layout
+    busy: Array  # share of their time that prefill instances work, at the arrivals
+    percentiles: dict[str, Percentile]
+
+
+def pooled_load(
+    job: ServeJob, machine: Runner, batch: Array, arrivals_per_s: Array | None, names: Sequence[str]
+) -> PooledLoad:
+    """Replicas of a column of layouts that decode up to `batch` sequences, ascending; shape (sizes, layouts).
+
+    `arrivals_per_s`: at an attention replica of each row; None: what it sustains is asked for alone.
+
+    Source: as `disaggregated_percentiles`; steps between the sizes on a straight line.
+    Assumes: as there.
+    """
+    before, (_, rounds) = pools(job, machine), request_work(job)
+    decode = _decoding(job, machine, batch)
+    step_s = np.broadcast_to(decode.seconds, batch.shape)
+    rate = np.maximum.accumulate(batch / (rounds * step_s), axis=0)
+    sustained = np.minimum(rate, before.most_per_s)
+    if arrivals_per_s is None:
+        return PooledLoad(sustained, decode, before, np.zeros(batch.shape), {})
+    layouts = range(batch.shape[1])
+
+    def along(where: Array, known: Array, values: Array) -> Array:
+        return np.stack([np.interp(where[:, n], known[:, n], values[:, n]) for n in layouts], axis=1)
+
+    none = np.zeros((1, batch.shape[1]))
+    decoding = along(arrivals_per_s, np.concatenate([none, rate]), np.concatenate([none, batch]))
+    busy: Array = np.minimum(arrivals_per_s / before.most_per_s, FULLEST)
+    mean_s = queue_s(busy, before.servers, before.prompts.each_s)
+    waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)
+    front_s = front_end_s(machine.engine, job.input_tokens, busy * before.most_per_s / before.servers, 0.0)
+    ahead_s = machine.engine.request_s + front_s + before.prompts.latency_s + before.transfer_s
+
+    def at(name: str) -> Array:
+        met: Array = decoding + PERCENTILES[name] * np.sqrt(decoding)
+        return along(np.maximum(met, 1.0), batch, step_s)
+
+    figures, middle_s = {}, at("mean")
+    for name in names:
+        wait_s = percentile_wait_s(name, mean_s, waits)
+        figures[name] = Percentile(ahead_s + wait_s, percentile_tpot_s(job, at(name), middle_s, name))
+    return PooledLoad(sustained, decode, before, busy, figures)
+
+
 def disaggregated_percentiles(
     job: ServeJob, machine: Runner, most_in_flight: float, arrivals_per_s: float, names: Sequence[str]
 ) -> tuple[float, dict[str, Percentile]]:
@@ -185,7 +254,6 @@ def disaggregated_percentiles(
 
     figures = {}
     for name in names:
-        tail = TAILS[name]
-        wait_s = mean_s if tail is None else mean_s / max(waits, 1e-9) * np.log(max(waits / tail, 1.0))
-        figures[name] = Percentile(ahead_s + wait_s, percentile_tpot_s(job, step_s(name), step_s("mean"), name))
+        tpot_s = percentile_tpot_s(job, step_s(name), step_s("mean"), name)
+        figures[name] = Percentile(ahead_s + percentile_wait_s(name, mean_s, waits), tpot_s)
     return sustained, figures

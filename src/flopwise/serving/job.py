@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.rates import Rates
     from flopwise.ops.types import Ints
+    from flopwise.serving.spec import PriorityClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,9 @@ class ServeJob:
     stream_interval: int | None = None  # tokens handed out together; None: as the engine does
     eager: bool = False  # operations are launched one by one, although the engine could capture them
     graph_batches: tuple[int, ...] = ()  # numbers of sequences that graphs are captured for; none: for any
+    policy: str = "fcfs"  # of the queue, by its name in `flopwise.serving.sim.policies`
+    preempt: str = "recompute"  # what becomes of a sequence that the cache has no room for, or "swap"
+    priorities: tuple[PriorityClass, ...] = ()  # classes of requests with their shares; none: all are alike
     techniques: Techniques = PLAIN
 
     @property

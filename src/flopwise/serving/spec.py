@@ -25,6 +25,8 @@ DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
 DEFAULT_CONTEXT = 8192
 """Tokens of a whole request where it is asked what fits, and none are given."""
+ROUNDED = 1e-6
+"""By which shares that make a whole may differ from one."""
 NGRAM_DRAFTS = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
 BLOCK_DRAFTS = frozenset({"eagle", "eagle3", "eagle-3", "mtp", "nextn"})
 DRAFT_TOKENS = 4
@@ -60,6 +62,38 @@ def _length(value: object, what: str) -> int | str:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """A class of requests, of which the smallest is served first, and its share of them."""
+
+    priority: int
+    frac: float
+
+    def __str__(self) -> str:
+        """As a command line says it."""
+        return f"{self.priority}={options.argument_text(self.frac)}"
+
+
+def _priorities(value: object, what: str) -> tuple[PriorityClass, ...]:
+    """Classes of requests with their shares, smaller first: `0=20%,1=80%`, or as a mapping."""
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    given = value.items() if isinstance(value, dict) else (one.partition("=")[::2] for one in str(value).split(","))
+    shares: dict[int, float] = {}
+    for name, share in given:
+        priority = options.whole(low=-1_000_000, high=1_000_000).parse(name, f"{what}: class")
+        shares[priority] = shares.get(priority, 0.0) + options.FRACTION.parse(share, f"{what}.{priority}")
+    if abs(sum(shares.values()) - 1.0) > ROUNDED:
+        raise SpecError(f"{what}: shares of classes that make 100 % are needed, such as 0=20%,1=80%; given: {value}")
+    return tuple(PriorityClass(*one) for one in sorted(shares.items()))
+
+
+PRIORITIES = ValueKind(
+    "shares", _priorities, "shares by class",
+    {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "minProperties": 1,
+     "additionalProperties": {"type": ["number", "string"]}},
+     {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}]},
+)  # fmt: skip
 LENGTH = ValueKind("length", _length, "quantity", {"type": ["number", "string"]})
 
 
@@ -225,8 +259,8 @@ class TechniqueRequest(Spec):
         "--acceptance", options.FRACTION_OR_ZERO, "Share of the draft's tokens that are accepted.")
     draft_weights: str | None = _technique(
         "--draft-weights", options.name("format"), "Format of the draft's weights (default: as published).")
-    prefill_gpus: int | None = option("--prefill-gpus", options.DEGREE,
-        "Additional accelerators per replica that run only prefill (disaggregated serving).", section=_TECHNIQUES)
+    prefill_gpus: int | None = _technique("--prefill-gpus", options.DEGREE,
+        "Additional accelerators per replica that run only prefill (disaggregated serving).")
     offload_weights: float | None = _technique(
         "--offload-weights", options.FRACTION_OR_ZERO, "Share of the layers whose weights are kept in host memory.")
     gpu_layers: int | None = _technique(
@@ -289,11 +323,44 @@ NO_TECHNIQUES = TechniqueRequest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduling(Spec):
-    """Options of batching in replicas and of balancing between them. None: those of the engine's row."""
+class QueueSpec(Spec):
+    """The order of waiting requests, and what becomes of a sequence that the cache has no room for."""
 
     policy: str = _scheduling("--policy", options.name("policy"),
         "Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.", default="fcfs")
+    preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),
+        "How a sequence is preempted when the KV cache is full.", default="recompute")
+    priorities: tuple[PriorityClass, ...] | None = _scheduling("--priorities", PRIORITIES,
+        "Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.")
+
+    @property
+    def is_plain(self) -> bool:
+        """True if requests are alike, served first come, first served, and recomputed after a preemption."""
+        return self == QueueSpec()
+
+    def check(self, *, traced: bool = False) -> None:
+        """Refuse what nothing comes of; `traced`: requests are a trace's, which may have priorities and deadlines.
+
+        Raises: SpecError: says what is missing; UnknownNameError: no such policy.
+        """
+        if traced and self.priorities is not None:
+            raise OptionError("priorities", "a trace has its own (column priority); leave them out")
+        if self.priorities is not None and self.policy != "priority":
+            raise OptionError("priorities", "are served in their order with --policy priority; give it")
+        if self.policy == "priority" and self.priorities is None and not traced:
+            raise OptionError("policy", "priority needs the classes of requests: give --priorities 0=20%,1=80%")
+        if self.policy == "deadline" and not traced:
+            raise OptionError("policy", "deadline goes with a trace whose requests have deadlines: `flopwise simulate`")
+        from flopwise.serving.sim.policies import policy_named
+
+        policy_named(self.policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling(Spec):
+    """Options of batching in replicas and of balancing between them. None: those of the engine's row."""
+
+    policy: str = same(QueueSpec, "policy", default="fcfs")
     balancer: str = _scheduling("--balancer", options.name("balancer"),
         "Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.", default="least-loaded")
     step_tokens: int | None = _scheduling(
@@ -301,8 +368,7 @@ class Scheduling(Spec):
     mix: bool | None = _scheduling(
         "--mix/--no-mix", options.FLAG,
         "Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).")
-    preempt: str = _scheduling("--preempt", options.choice("recompute", "swap"),
-        "How a sequence is preempted when the KV cache is full.", default="recompute")
+    preempt: str = same(QueueSpec, "preempt", default="recompute")
     prefix_cache: bool | None = _scheduling(
         "--prefix-cache/--no-prefix-cache", options.FLAG, "Cache shared prefixes (default: where there are any).")
     kv_stores: str | None = same(SessionsSpec, "kv_stores")
@@ -400,3 +466,12 @@ class ResponseCacheSpec(Spec):
         "--cache-ttl", options.SECONDS, "How long an answer stays valid (default: forever).")
     cache_price: float | None = _cache(
         "--cache-price", options.USD_OR_ZERO, "US dollars per GB and hour of the cache's memory.")
+
+    def check(self) -> None:
+        """Refuse what means nothing without a cache.
+
+        Raises: SpecError: says what is missing.
+        """
+        for name in ("distinct", "skew", "repeated", "cache_ttl", "cache_price"):
+            if self.response_cache is None and getattr(self, name) is not None:
+                raise OptionError(name, "needs the number of cached answers (--response-cache)")

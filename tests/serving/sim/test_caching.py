@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.answer import hit_rate
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
-from flopwise.serving.sim.request import ResponseCache, made_by, merge_hits, with_hits
+from flopwise.serving.sim.request import ResponseCache, hit_rate, made_by, merge_hits, with_hits
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import PS, trace
 

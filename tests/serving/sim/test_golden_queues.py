@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flopwise.serving.sim.answer import hit_rate
 from flopwise.serving.sim.autoscale import Autoscaling, Controller, Snapshot, elastic
 from flopwise.serving.sim.batch import BatchQueue, fewest_on_demand, long_run_frac, on_demand, simulate_queue
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import ReplicaLimits
-from flopwise.serving.sim.request import ResponseCache
+from flopwise.serving.sim.request import ResponseCache, hit_rate
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import PS, trace
 

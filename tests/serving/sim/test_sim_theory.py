@@ -66,6 +66,28 @@ def test_one_waits_longer_than_99_of_100_as_m_m_1(load: float) -> None:
     assert found.mean() == pytest.approx(expected, rel=0.03)
 
 
+def test_classes_of_requests_wait_as_cobham_says() -> None:
+    """M/M/1 without interruption: W_k = load job / ((1 - load of the classes before k) (1 - load up to and with k)).
+
+    Source: Cobham 1954, "Priority assignment in waiting line problems". Classes of 20, 30 and 50 % at a load of 0.8.
+    """
+    load, shares, count = 0.8, np.array([0.2, 0.3, 0.5]), 3_000_000
+    prompt = np.maximum(np.random.default_rng(4).exponential(1000, count), 1).astype(np.int64)
+    job_s = float(prompt.mean()) * 1e-6
+    priority = np.random.default_rng(5).choice(3, count, p=shares)
+    asked = trace(poisson(load / job_s, count, 1), prompt, np.ones_like(prompt), priority=priority)
+    limits = ReplicaLimits(max_batch=1, step_tokens=int(prompt.max()))
+    run = simulate(asked, linear(int(prompt.max()), 1), limits, policy="priority", engine=ENGINE)
+    upto = np.cumsum(load * shares)
+    before = upto - load * shares
+    for one in range(3):
+        expected = load * job_s / ((1 - before[one]) * (1 - upto[one]))
+        assert np.mean(run.wait_s[priority == one]) == pytest.approx(expected, rel=0.03)
+    classes = run.by_priority()
+    assert [round(c.frac, 2) for c in classes.values()] == shares.tolist()
+    assert classes[0].ttft_s.p95 < classes[1].ttft_s.p95 < classes[2].ttft_s.p95
+
+
 @pytest.mark.parametrize("kind", ["constant", "geometric", "two sizes"])
 def test_steps_that_grow_with_the_batch_share_the_processor(kind: str) -> None:
     """M/G/1-PS: the mean response is that of the mean job, whatever the distribution of the jobs."""

@@ -20,7 +20,15 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, name
-from flopwise.serving.spec import RequestSpec, ServingSpec, SessionsSpec, StartSpec, TechniqueRequest
+from flopwise.serving.spec import (
+    QueueSpec,
+    RequestSpec,
+    ResponseCacheSpec,
+    ServingSpec,
+    SessionsSpec,
+    StartSpec,
+    TechniqueRequest,
+)
 
 if TYPE_CHECKING:
     from flopwise.serving.answer import ServeAnswer
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
 @flags(ServingSpec, "tp pp ep dp", section="")
 @flags(RequestSpec, section="")
 @flags(SessionsSpec, section="Sessions")
+@flags(QueueSpec)
 @add("--static", FLAG, "A fixed batch: all prompts first, then all answers.", default=False)
 @add("--encode", FLAG, "Embed: one pass over each input, without an answer.", default=False)
 @add(
@@ -51,6 +60,7 @@ if TYPE_CHECKING:
 )
 @add("--sweep", name("axis"), "Show latency against throughput along concurrency, batch or tp, instead.")
 @flags(ServingSpec, without="tp pp ep dp")
+@flags(ResponseCacheSpec)
 @flags(TechniqueRequest)
 @flags(StartSpec)
 @flags(MachineSpec, without="gpu")
@@ -167,6 +177,7 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
         rate = units.format_arrivals(load.requests_per_s, "request" if estimate.tpot_s is not None else "input")
         title = heading(f"At {rate}, {share} of capacity", paper)
         yield f"{title}\n{table(headers, rows, paper)}"
+    yield from parts.priority_table(answer.by_priority, paper)
     yield heading(f"One step of the engine, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
     share = units.format_percent(estimate.roofline_frac)

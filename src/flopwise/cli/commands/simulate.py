@@ -362,6 +362,7 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     if intervals:
         yield f"80 % intervals: {'; '.join(intervals)}."
     yield pairs(_rates(answer), paper)
+    yield from parts.priority_table(answer.simulated.by_priority(), paper)
     yield from _session_lines(answer, paper)
     yield from _cache_lines(answer, paper)
 

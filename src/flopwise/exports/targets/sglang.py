@@ -18,6 +18,7 @@ from flopwise.exports.replica import (
     image,
     memory_frac,
     offloaded_gib,
+    queue_notes,
     weights_source,
 )
 from flopwise.exports.server import IDLE_S, on_each_machine, server_files, with_batch_client
@@ -74,7 +75,7 @@ def command(deployment: Deployment) -> Command:
     made = Command(
         args=(*args, "--port", str(PORT)), env={"SGLANG_TIMEOUT_KEEP_ALIVE": IDLE_S},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT, health_path="/health",
-        metrics_path="/metrics", assumptions=(*source.notes, *notes),
+        metrics_path="/metrics", assumptions=(*source.notes, *notes, *queue_notes(job)),
     )  # fmt: skip
     if deployment.task == "batch":
         return with_batch_client(deployment, made)
@@ -109,7 +110,8 @@ def _limits(deployment: Deployment, limit: int | None) -> list[str]:
     most, step = deployment.candidate.layout["max_batch"] * int(job.layout.dp), job.software.prefill_tokens
     args = ["--max-running-requests", str(most), "--chunked-prefill-size", str(step)]
     args += [] if limit is None else ["--context-length", str(limit)]
-    return [*args, "--mem-fraction-static", f"{memory_frac(deployment):g}", "--schedule-policy", "fcfs"]
+    order = ["--enable-priority-scheduling", "--schedule-low-priority-values-first"] * (job.policy == "priority")
+    return [*args, "--mem-fraction-static", f"{memory_frac(deployment):g}", "--schedule-policy", "fcfs", *order]
 
 
 def _draft(deployment: Deployment) -> list[str]:

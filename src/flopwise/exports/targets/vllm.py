@@ -21,6 +21,7 @@ from flopwise.exports.replica import (
     image,
     memory_frac,
     offloaded_gib,
+    queue_notes,
     weights_source,
 )
 from flopwise.exports.server import BATCH_SHARE, IDLE_S, batch_places, on_each_machine, server_files
@@ -80,7 +81,7 @@ def command(deployment: Deployment) -> Command:
         env=batch_places(deployment) if batch else {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": IDLE_S},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         health_path="" if batch else "/health", metrics_path="/metrics",
-        assumptions=(*source.notes, *notes, *_plugin_notes(job)),
+        assumptions=(*source.notes, *notes, *_plugin_notes(job), *queue_notes(job)),
     )  # fmt: skip
     return on_each_machine(made, deployment.nodes_per_replica, _machines(deployment))
 
@@ -115,7 +116,7 @@ def _limits(deployment: Deployment, limit: int | None) -> list[str]:
         args += ["--kv-cache-memory-bytes", str(cache_room(deployment).bytes), "--enforce-eager"]
     else:
         args += ["--gpu-memory-utilization", f"{memory_frac(deployment):g}"]
-    return [*args, "--scheduling-policy", "fcfs"]
+    return [*args, "--scheduling-policy", job.policy]
 
 
 def _techniques(deployment: Deployment) -> list[str]:

@@ -7,15 +7,13 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-import numpy as np
-
 from flopwise.cost.intervals import ErrorBand
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import least_tpot_s
 from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
-from flopwise.serving.sim.request import ResponseCache, SimulationRequest
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest, hit_rate
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.trace import PS, RequestTrace
@@ -128,8 +126,13 @@ class SimulateAnswer(Result):
             **attributes(self, "cost_usd usd_per_million_output_tokens slo simulated.timeline"),
             **({} if self.sessions is None else {"prefixes": self.sessions.document()}),
             **self.cache_document(),
+            **({"priorities": classes} if (classes := self._priorities_document()) else {}),
             **notes(self),
         }
+
+    def _priorities_document(self) -> list[dict[str, Any]]:
+        """Latencies of each class of requests; none where all are alike."""
+        return [{"priority": one, **figures._asdict()} for one, figures in self.simulated.by_priority().items()]
 
     def picture(self) -> Picture:
         """The distribution of latencies, as a picture."""
@@ -290,27 +293,3 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
         ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),
         ("price", format_price(job.cluster.usd_per_gpu_hour, job.cluster.price_source)),
     )
-
-
-def hit_rate(cache: ResponseCache) -> float:
-    """Share of requests that the cache answers in the long run, without regard to expiry.
-
-    Source: Che, Tung and Wang 2002 (IEEE JSAC 20(7)), the characteristic time T of a least-recently-used cache: the
-    entries that were asked for within T fill it, sum(1 - exp(-p T)) = entries.
-    Assumes: independent requests; those that ask what nobody asked before pass through the cache as well.
-    """
-    shares = cache.popularity()
-    unique = 1.0 - cache.repeated
-
-    def cached_entries(requests: float) -> float:
-        return float(-np.expm1(-shares * requests).sum()) + unique * requests
-
-    if unique == 0 and cache.entries >= cache.prompts:
-        return 1.0
-    low, high = 0.0, 1.0
-    while cached_entries(high) < cache.entries and high < 1e18:
-        high *= 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if cached_entries(middle) < cache.entries else (low, middle)
-    return float((shares * -np.expm1(-shares * high)).sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.request import SimulationRequest, request_of
-from flopwise.serving.sim.result import SimulatedRun
+from flopwise.serving.sim.result import ClassFigures, SimulatedRun
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import PS
@@ -90,9 +90,16 @@ def _mean(figures: Sequence[RunMeans]) -> RunMeans:
     return RunMeans(*np.mean(figures, axis=0).tolist())
 
 
-def closed_loop_estimate(
+class ClosedLoopRun(NamedTuple):
+    """Users in a closed loop: what a replica does for them, and the last run behind it."""
+
+    estimate: ServeEstimate
+    simulated: SimulatedRun
+
+
+def closed_loop_run(
     job: ServeJob, facts: Facts, lengths: tuple[int | str, int | str] | None = None, on_compile: OnCompile = None
-) -> ServeEstimate:
+) -> ClosedLoopRun:
     """A replica and the users of a closed loop, each of whom sends `ROUNDS` requests: means over them, simulated.
 
     `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own.
@@ -103,12 +110,16 @@ def closed_loop_estimate(
     """
     users = max(int(job.concurrency or 1), 1)
     inputs, outputs = lengths or (_about(job.input_tokens), _about(job.output_tokens))
-    traffic = Traffic(requests=ROUNDS * users, users=users, together=True, input_tokens=inputs, output_tokens=outputs)
+    traffic = Traffic(
+        requests=ROUNDS * users, users=users, together=True, input_tokens=inputs, output_tokens=outputs,
+        priorities=job.priorities or None,
+    )  # fmt: skip
 
     def means(run: SimulatedRun) -> RunMeans:
         return _means(job, run, 1)._replace(requests_per_s=users / float(np.nanmean(run.e2e_s)))
 
-    return estimate(job, _mean([means(run) for run in _draws(job, traffic, 1, facts, on_compile)]))
+    runs = _draws(job, traffic, 1, facts, on_compile)
+    return ClosedLoopRun(estimate(job, _mean([means(run) for run in runs])), runs[-1])
 
 
 def _about(tokens: int) -> int | str:
@@ -118,8 +129,13 @@ def _about(tokens: int) -> int | str:
 
 
 def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest:
-    pool = Scheduling(prefill_gpus=job.techniques.prefill_gpus)
-    return request_of(replace(job, techniques=replace(job.techniques, prefill_gpus=0)), traffic, pool, facts, ())
+    alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
+    return request_of(alone, traffic, _scheduling(job), facts, ())
+
+
+def _scheduling(job: ServeJob, **stated: Any) -> Scheduling:
+    """The options by which the replicas of a job schedule its requests."""
+    return Scheduling(policy=job.policy, preempt=job.preempt, prefill_gpus=job.techniques.prefill_gpus, **stated)
 
 
 def _means(job: ServeJob, run: SimulatedRun, replicas: int) -> RunMeans:
@@ -157,18 +173,26 @@ class ArrivalRun(NamedTuple):
     means: RunMeans
     ttft_s: dict[str, float]  # by percentile
     tpot_s: dict[str, float]
+    by_priority: dict[int, ClassFigures]  # of each class of requests; none where they are alike
 
     @classmethod
-    def of(cls, job: ServeJob, percentiles: Sequence[str], facts: Facts, on_compile: OnCompile = None) -> Self:
-        """Simulate `ARRIVALS` requests of one length at the job's rate; `percentiles` as p50.
+    def of(
+        cls, job: ServeJob, percentiles: Sequence[str], facts: Facts,
+        lengths: tuple[int | str, int | str] | None = None, on_compile: OnCompile = None,
+    ) -> Self:  # fmt: skip
+        """Simulate `ARRIVALS` requests at the job's rate; `percentiles` as p50.
+
+        `lengths`: of prompts and answers as they are drawn; None: all are the job's own.
 
         Source: `flopwise.serving.sim`. Assumes: Poisson arrivals; the first and the last quarter are no steady state.
 
         Raises: SpecError, InfeasibleError: as `finite_run`.
         """
+        inputs, outputs = lengths or (job.input_tokens, job.output_tokens)
         traffic = Traffic(
-            requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=job.input_tokens, output_tokens=job.output_tokens
-        )
+            requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=inputs, output_tokens=outputs,
+            priorities=job.priorities or None,
+        )  # fmt: skip
         run = _request(job, traffic, facts).run_fixed(1, on_compile)
         cut = ARRIVALS // 4
         ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
@@ -177,7 +201,7 @@ class ArrivalRun(NamedTuple):
             dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s)
         )
         means = RunMeans(float(np.nanmean(ttft_s)), float(np.nanmean(tpot_s)), job.arrivals_per_s or 0.0)
-        return cls(means, first, each)
+        return cls(means, first, each, run.by_priority(slice(cut, ARRIVALS - cut)))
 
 
 class SessionRun(NamedTuple):
@@ -215,7 +239,7 @@ class SessionRun(NamedTuple):
         life_s = turns * (pause_s + estimate(job).e2e_s)
         least_s = max(LIVES * life_s, LEAST_S, min(LEAST_SESSIONS / traffic.rate, MOST_S))
         duration_s = min(least_s, MOST_TURNS / (traffic.rate * turns))
-        how = Scheduling(kv_stores=stores, balancer="prefix-aware", prefill_gpus=job.techniques.prefill_gpus)
+        how = _scheduling(job, kv_stores=stores, balancer="prefix-aware")
         alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
         request = request_of(alone, replace(traffic, duration_s=duration_s), how, facts, ())
         run = request.run_fixed(replicas, on_compile)

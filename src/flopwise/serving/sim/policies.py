@@ -40,17 +40,22 @@ Source: the thresholds (64, 1.5) of the cache-aware policy of SGLang's router.
 """
 
 
+def policy_named(policy: str) -> Callable[[RequestTrace], Column]:
+    """The keys of a policy. Raises: UnknownNameError: no such policy."""
+    if policy not in POLICIES:
+        raise UnknownNameError("policy", policy, POLICIES, f"allowed: {', '.join(POLICIES)}")
+    return POLICIES[policy]
+
+
 def ranks(trace: RequestTrace, policy: str) -> tuple[Column, Column]:
     """The requests in the order of a policy, and the place of each of them in it.
 
     Raises: UnknownNameError: no such policy.
     """
-    if policy not in POLICIES:
-        raise UnknownNameError("policy", policy, POLICIES, f"allowed: {', '.join(POLICIES)}")
-    rows = np.arange(len(trace))
+    key_of, rows = policy_named(policy), np.arange(len(trace))
     if policy == "fcfs":
         return rows, rows
-    by_rank, rank = order(POLICIES[policy](trace)), np.empty_like(rows)
+    by_rank, rank = order(key_of(trace)), np.empty_like(rows)
     rank[by_rank] = rows
     return by_rank, rank
 

@@ -349,6 +349,54 @@ def made_by(cache: ResponseCache, arrival_s: NDArray[np.float64], rng: Rng) -> N
     return makers
 
 
+def hit_rate(cache: ResponseCache) -> float:
+    """Share of requests that the cache answers in the long run, without regard to expiry.
+
+    Source: Che, Tung and Wang 2002 (IEEE JSAC 20(7)), the characteristic time T of a least-recently-used cache: the
+    entries that were asked for within T fill it, sum(1 - exp(-p T)) = entries.
+    Assumes: independent requests; those that ask what nobody asked before pass through the cache as well.
+    """
+    shares = cache.popularity()
+    unique = 1.0 - cache.repeated
+
+    def cached_entries(requests: float) -> float:
+        return float(-np.expm1(-shares * requests).sum()) + unique * requests
+
+    if unique == 0 and cache.entries >= cache.prompts:
+        return 1.0
+    low, high = 0.0, 1.0
+    while cached_entries(high) < cache.entries and high < 1e18:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cached_entries(middle) < cache.entries else (low, middle)
+    return float((shares * -np.expm1(-shares * high)).sum())
+
+
+RENEWED_REQUESTS = 200_000
+"""Requests over whose second half the hits of a cache with expiry are counted."""
+
+
+def computed_frac(cache: ResponseCache, rate_per_s: float) -> float:
+    """Share of requests at `rate_per_s` that the cache does not answer, once it is warm.
+
+    Source: `hit_rate`; with an expiry `made_by`, over requests that arrive at random.
+    Raises: SpecError: it answers all of them.
+    """
+    if math.isinf(cache.ttl_s):
+        hits = hit_rate(cache)
+    else:
+        rng = np.random.default_rng(SEED_OF_PROMPTS)
+        arrival_s = np.cumsum(rng.exponential(1.0 / rate_per_s, RENEWED_REQUESTS))
+        hits = float(np.mean(made_by(cache, arrival_s, rng)[RENEWED_REQUESTS // 2 :] >= 0))
+    if hits >= 1.0:
+        raise SpecError(
+            "a warm response cache holds every prompt and answers all requests, so that nothing is left to compute; "
+            "give --repeated or --cache-ttl"
+        )
+    return 1.0 - hits
+
+
 def with_hits(trace: RequestTrace, makers: NDArray[np.int64]) -> RequestTrace:
     """The same requests, those that the cache answers as long as the one whose answer they get."""
     source = np.where(makers >= 0, makers, np.arange(len(trace)))

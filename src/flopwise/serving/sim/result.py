@@ -101,6 +101,15 @@ class Slo(NamedTuple):
     e2e_s: float | None = None
 
 
+class ClassFigures(NamedTuple):
+    """Latencies of the requests of one priority, and their share of all."""
+
+    frac: float
+    ttft_s: Percentiles
+    tpot_s: Percentiles
+    e2e_s: Percentiles
+
+
 class RunSummary(NamedTuple):
     """The figures of a run; SI units."""
 
@@ -204,6 +213,21 @@ class SimulatedRun:
                 if limit is not None:
                     good = good & ~(getattr(self, name) > limit)
         return np.asarray(good)
+
+    def by_priority(self, rows: slice | Array = slice(None)) -> dict[int, ClassFigures]:
+        """Figures of each class of `rows` by its priority, the first class first; none where all are of one."""
+        priority = self.trace.priority[rows]
+        classes = np.unique(priority)
+        if len(classes) < 2:
+            return {}
+        seconds = {name: getattr(self, name)[rows] for name in ("ttft_s", "tpot_s", "e2e_s")}
+        return {
+            int(one): ClassFigures(
+                frac=float(np.mean(priority == one)),
+                **{name: percentiles(values[priority == one]) for name, values in seconds.items()},
+            )
+            for one in classes
+        }
 
     def itl_s(self, percent: float) -> float:
         """The gap that this share of tokens stays within, to the bin (under 1 %); NaN where there are none."""

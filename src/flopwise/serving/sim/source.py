@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
 from flopwise.serving.sim.profiles import PROFILE
-from flopwise.serving.spec import DrawnLengthsSpec, RequestSpec, SessionsSpec
+from flopwise.serving.spec import DrawnLengthsSpec, PriorityClass, QueueSpec, RequestSpec, SessionsSpec
 from flopwise.values import dataclass
 
 DEFAULT_ARRIVALS = "poisson"
@@ -69,6 +69,7 @@ class Traffic(Spec):
         "Number of shared prefixes that prompts begin with.", default=0)
     prefix_tokens: int | None = _traffic("--prefix-tokens", options.TOKENS,
         "Tokens of each shared prefix, before --input.")
+    priorities: tuple[PriorityClass, ...] | None = same(QueueSpec, "priorities", section="Traffic")
     seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
     # fmt: on
 
@@ -92,6 +93,8 @@ class Traffic(Spec):
             raise SpecError("--duration and --requests are both given; give one of them")
         if bool(self.prefixes) != (self.prefix_tokens is not None):
             raise SpecError("--prefixes (how many) and --prefix-tokens (how long) go together")
+        if self.priorities is not None and self.trace is not None:
+            raise SpecError("a trace file has its priorities in the column priority; leave out --priorities")
         if self.prefixes and self.trace is not None:
             raise SpecError("a trace file has its prefixes in the columns prefix and prefix_tokens")
 

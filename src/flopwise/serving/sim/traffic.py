@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,8 @@ MOST_REQUESTS = 50_000_000
 """Requests that one trace may hold: 2.4 GB of columns."""
 GRID = 4096
 """Points a period on which the integral of a varying rate is looked up."""
+SEED_OF_PRIORITIES = 2
+"""Beside the seed of the traffic: classes are drawn apart, so that requests are the same with and without them."""
 MOST_PEAK = 50.0
 """Peak over mean that a daily profile may have."""
 
@@ -190,6 +193,17 @@ def draw_requests(traffic: Traffic) -> RequestTrace:
     traffic.check()
     if traffic.trace is not None:
         return _replayed_requests(traffic, traffic.trace)
+    drawn = _drawn_requests(traffic)
+    if traffic.priorities is None:
+        return drawn
+    classes = np.array([one.priority for one in traffic.priorities])
+    shares = np.array([one.frac for one in traffic.priorities])
+    own = np.random.default_rng([traffic.seed, SEED_OF_PRIORITIES])
+    return replace(drawn, priority=own.choice(classes, len(drawn), p=shares / shares.sum()))
+
+
+def _drawn_requests(traffic: Traffic) -> RequestTrace:
+    """Requests that are drawn from the seed of `traffic`, all of one priority."""
     rng = np.random.default_rng(traffic.seed)
     arrival_s = _arrivals(traffic, rng)
     if traffic.turns is not None:
