@@ -36,6 +36,7 @@ from plain_machine import (
 
 import flopwise
 from flopwise.backtests.serving import predict_row
+from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Experts, Model, Pointwise
 from flopwise.facts.catalog import load_facts
@@ -565,6 +566,24 @@ def test_a_replica_has_the_front_end_of_its_engine() -> None:
     assert found.cost.front_numbers == (round(ENGINE.request_s * 1e12), 2 * 10**9, 3 * 10**6, 40 * 10**6)
     with pytest.raises(SpecError, match="out of range"):
         replace(found.cost, stream_ps=-1)
+
+
+def test_an_engine_of_small_kernels_takes_as_many_cycles_a_layer_on_each_nvidia_device() -> None:
+    """What takes 20 us at 2 GHz takes 20 x 2 / 1.53 at the V100's boost clock."""
+    plain, load = plain_runner(local=True), StepLoad(decode_batch=1, decode_context=100)
+
+    def layers_s(name: str, *, local: bool = True) -> float:
+        chip = load_facts().accelerator(name)
+        value = {**plain.rates.value, "core_slowness": rates(chip).value["core_slowness"]}
+        engine = replace(plain.engine, local=local)
+        one = replace(plain, rates=replace(plain.rates, value=value), engine=engine).step(load, ONE)
+        return float(np.asarray(one.overhead_s)) - engine.step_s - engine.sequence_s
+
+    at_2ghz = LAYERS * ENGINE.layer_s
+    assert layers_s("V100-SXM2-32") == pytest.approx(at_2ghz * 2.0 / 1.53, rel=1e-6)
+    assert layers_s("H100-SXM-80") == pytest.approx(at_2ghz * 2.0 / 1.98, rel=1e-6)
+    assert layers_s("MI300X") == pytest.approx(at_2ghz, rel=1e-6)  # no measurement says so of other vendors
+    assert layers_s("V100-SXM2-32", local=False) == pytest.approx(at_2ghz, rel=1e-6)
 
 
 # ---- processors: the host shares the caches with what it computes

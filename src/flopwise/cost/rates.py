@@ -46,6 +46,8 @@ USUAL_HEAD = 128
 CLOCK_HZ = 2e9
 CYCLES = ("tile_fill_s", "attention_block_s", "decode_block_s", "latent_block_s")
 """Parameters that are cycles of a core: their seconds are those of a core at `CLOCK_HZ`, others' by their clock."""
+KNOWN_CLOCKS = ("NVIDIA",)
+"""Vendors whose devices were seen to take as many cycles, not as many seconds, for what depends on nothing else."""
 FEW_CORES = ("tpu", "npu")
 """Devices of a few large cores, whose compiled programs load one tile while they compute another."""
 OF_ENGINES = frozenset({"served_dram_frac", "library_dram_frac", "chained_frac", "experts_s", "byte_dot_cycles"})
@@ -252,6 +254,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     value, assumptions = resolve_parameters(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
     if accelerator.boost_clock_hz:
         value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
+    value["core_slowness"] = _core_slowness(accelerator)
     value["softmax_frac"] = value["softmax_cycles"] * _core_flops_per_cycle(accelerator) / (4.0 * USUAL_HEAD)
     cores = None if accelerator.kind in FEW_CORES else accelerator.num_sms
     if not cores:
@@ -267,6 +270,18 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
         matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip
+
+
+def _core_slowness(accelerator: Accelerator) -> float:
+    """Seconds of what takes a core so many cycles, over those of a core at `CLOCK_HZ`; 1 where clocks say nothing.
+
+    Source: benchmarks/truth/serving.csv, llama.cpp with one user: beyond what it reads, a layer of gpt-oss-20b takes
+    235,000 to 280,000 cycles on V100, A100, H100, H200 and B300, whose clocks are 1.38 to 1.98 GHz; so do Gemma 4
+    26B-A4B (137,000 to 167,000) and Qwen3.6-35B-A3B (217,000 to 300,000, RTX 4090 at 2.52 GHz among them).
+    Assumes: the boost clock; other vendors' cores are alike, whatever their clocks.
+    """
+    known = accelerator.vendor in KNOWN_CLOCKS and accelerator.kind == "gpu" and accelerator.boost_clock_hz
+    return CLOCK_HZ / float(accelerator.boost_clock_hz or CLOCK_HZ) if known else 1.0
 
 
 def _core_flops_per_cycle(accelerator: Accelerator) -> float:

@@ -63,6 +63,7 @@ CONSTANTS = (
     _engine("layer_s", NOW, 20e-6, 0.1e-6, 2e-4),
     _engine("layer_s", THEN, 40e-6, 0.1e-6, 2e-4),
     _engine("experts_s", ("vllm-2025", *OLD_VLLM), 50e-6, 1e-6, 4e-4, 1.0),
+    _engine("experts_s", (*NOW, *THEN), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("step_s", (*GRAPHS, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
     _engine("sequence_s", AHEAD, 5e-6, 0.1e-6, 2e-4, 1.0),

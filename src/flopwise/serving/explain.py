@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flopwise.cost.energy import device_watts
+from flopwise.cost.rates import CLOCK_HZ
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
@@ -281,6 +284,11 @@ class _ServingTree:
             value += self.row.delta_s * recurrent
             formula += f" + {one.name} x layers with a delta rule"
             inputs += [one, term("layers with a delta rule", recurrent, "", f"{COUNTED}: of the model")]
+        slowness = float(np.ravel(self.machine.rates.value["core_slowness"])[0])
+        if self.row.local and slowness != 1:
+            value = (value - self.row.step_s) * slowness + self.row.step_s
+            formula = f"({formula.replace(f' + {step.name}', '')}) x slowness of a core + {step.name}"
+            inputs.append(term("slowness of a core", slowness, "", f"{CLOCK_HZ / 1e9:g} GHz / boost clock"))
         return term("host", value, "s", formula, *inputs)
 
     def timing(self) -> list[Figure]:

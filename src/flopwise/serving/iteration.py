@@ -245,6 +245,8 @@ class Runner:
         experts_s = self.engine.experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
         experts_s += self.engine.intel_experts_s * on_intel(self.rates)
         layers_s = layers_s + experts_s * expert_layers(stack) + self.engine.delta_s * delta_layers(stack)
+        if self.engine.local:  # small kernels of its own, one after another
+            layers_s = layers_s * self.rates.value["core_slowness"]
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
         launched = self.launches_prompts(split) & ((np.asarray(load.prefill_tokens) > 0) | (not self.engine.graphs))
         if np.any(launched):
