@@ -108,12 +108,18 @@ def test_machines_of_each_provider() -> None:
     ]  # fmt: skip
 
 
-def test_ports() -> None:
-    """Of a fleet that could also run on TPUs and Inferentia: dearer and cheaper ones, by what the plan pays."""
+@cache
+def portable() -> Assessed:
+    """Runs that TPUs and Inferentia could do, too."""
     whole = load_facts(None)
     more = [o for o in whole.offers if o.instance in {"tpu-v6e-1", "inf2.xlarge"} and o.region[:2] == "us"]
     facts = whole.with_tables(offers=(*catalog().offers, *more))
-    made = assess_with_plans(fleet_from({**FLEET, "workloads": [TUNE, BATCH]}), facts, scenarios=0, today=TODAY)
+    return assess_with_plans(fleet_from({**FLEET, "workloads": [TUNE, BATCH]}), facts, scenarios=0, today=TODAY)
+
+
+def test_ports() -> None:
+    """Dearer and cheaper ones, by what the plan pays."""
+    made = portable()
     found = columns(
         "If you port", "workload", "software", "a month", "against the plan", "measured rows",
         parts=sections(made),

@@ -28,11 +28,16 @@ DOLLARS = re.compile(r"\$(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?")
 MACHINES = re.compile(r"(\d[\d,]*) x (aws|gcp|azure) ([\w.+-]+)")
 
 
+def json_of(made: Assessed) -> dict[str, Any]:
+    """assessment.json of a fleet."""
+    found: dict[str, Any] = json.loads(to_json(with_plan_files(made.assessment, made.plans)))
+    return found
+
+
 @cache
 def data() -> dict[str, Any]:
     """assessment.json of the small fleet."""
-    found: dict[str, Any] = json.loads(to_json(with_plan_files(answer().assessment, answer().plans)))
-    return found
+    return json_of(answer())
 
 
 def sections(made: Assessed) -> dict[str, str]:
