@@ -221,6 +221,24 @@ def test_prices_of_instances() -> None:
         assert any((instance, region, *prices) in known for region in regions), (instance, where)
 
 
+def test_each_price_of_an_instance_has_its_day() -> None:
+    """Reserved prices stood under the day of those on demand."""
+    days, keys = dict[tuple[str, str], set[str]](), ("price", "spot", "reserved_1y", "reserved_3y")
+    for row in data()["instances"]:
+        days[row["instance"], row["region"]] = {row[f"{key}_date"] for key in keys} - {None}
+    shown = columns("Instances considered", "instance", "region", "price date", parts=one_table())
+    assert any(len(days[instance, region]) > 2 for instance, region, _ in shown if (instance, region) in days)
+    for instance, where, text in shown:
+        regions = re.sub(r" \(\+ \d+\)$", "", where).split(" and ")
+        assert any(all(day in text for day in days[instance, region]) for region in regions), (instance, text)
+
+
+def one_table() -> dict[str, str]:
+    """The instances of all providers under one head."""
+    head, rule, *lines = [line for line in report()["Instances considered"].splitlines() if line.startswith("|")]
+    return {"Instances considered": "\n".join([head, rule, *(line for line in lines if line not in {head, rule})])}
+
+
 def test_thresholds_of_spending() -> None:
     after = {"spend per run": " a run", "spend per day": " a day", "spend this month": " this month"}
     of_workload: dict[str, list[str]] = {}

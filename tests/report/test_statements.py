@@ -92,7 +92,10 @@ def test_prices_and_their_dates_are_those_of_the_price_book() -> None:
     for row in data()["instances"]:
         offer = book[row["provider"], row["instance"], row["region"]]
         for purchase in ("on_demand", "spot", "reserved_1y", "reserved_3y"):
-            assert row[f"{purchase}_usd_per_hour"] == offer.price_usd_per_hour(purchase)
+            price = offer.price_usd_per_hour(purchase)
+            assert row[f"{purchase}_usd_per_hour"] == price
+            if purchase != "on_demand":
+                assert row[f"{purchase}_date"] == (None if price is None else offer.price_date_of(purchase))
         assert (row["price_date"], row["source"]) == (offer.price_date, offer.source)
     for row in data()["by_provider"]:
         if row["usd_per_month"] is not None:
