@@ -347,7 +347,7 @@ class _ServingTree:
         return [lower, used, mfu, *self.room()]
 
     def room(self) -> list[Figure]:
-        """What the cache allows."""
+        """The requests and tokens that the cache allows."""
         estimate, memory = self.estimate, "memory model: "
         budget = term(
             "cache budget per GPU",
