@@ -22,14 +22,15 @@ from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.engine import Replica, replica
 from flopwise.serving.sim.fleet import FastFleet
 from flopwise.serving.sim.simulate import Engine, simulate
-from flopwise.serving.sim.trace import Column, trace
+from flopwise.serving.sim.trace import PS, Column, RequestTrace, read_trace_columns, trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serving" / "sim"))
 from reference import REFERENCE
 
 REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
 WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
-WEEK_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 8, 6
+WEEK_REQUESTS, DAY_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 465_000, 8, 6
+"""Requests of a day: 24 hours of 19,366, as many as the conversations of Azure's trace of 2023 have in an hour."""
 COMPILE = "from flopwise.serving.sim.fleet import core; core()"
 
 
@@ -85,13 +86,32 @@ def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[
     return float(best)
 
 
-def week(deployed: Replica) -> AutoscaledRun:
-    """Traffic by the time of day on one to eight replicas, scaled every 15 seconds by requests in flight."""
+def daily_trace(seconds: float, requests: int) -> RequestTrace:
+    """Traffic by the time of day."""
     rng = np.random.default_rng(1)
-    grid = np.linspace(0, WEEK_S, 20_001)
+    grid = np.linspace(0, seconds, 20_001)
     level = np.cumsum(1 + 0.8 * np.sin(2 * np.pi * grid / DAY_S))
-    arrival = np.interp(np.sort(rng.random(WEEK_REQUESTS)), level / level[-1], grid)
-    asked = trace(arrival, *lengths(WEEK_REQUESTS, rng))
+    arrival = np.interp(np.sort(rng.random(requests)), level / level[-1], grid)
+    return trace(arrival, *lengths(requests, rng))
+
+
+def day(deployed: Replica) -> tuple[float, float]:
+    """Processor seconds to read a day's trace from a file, and to run it with autoscaling."""
+    asked = daily_trace(DAY_S, DAY_REQUESTS)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "day.csv"
+        rows = zip((asked.arrival_ps / PS).tolist(), asked.prompt.tolist(), asked.output.tolist(), strict=True)
+        path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{s:.3f},{p},{o}\n" for s, p, o in rows))
+        start = time.process_time()
+        columns = read_trace_columns(path)
+        read = trace(*columns.values())
+        between = time.process_time()
+    assert len(autoscaled(deployed, read).simulated.trace) == DAY_REQUESTS
+    return between - start, time.process_time() - between
+
+
+def autoscaled(deployed: Replica, asked: RequestTrace) -> AutoscaledRun:
+    """The requests on one to eight replicas, scaled every 15 seconds by requests in flight."""
     rule = Autoscaling(measure="concurrency", target=EACH, most=MOST_REPLICAS, tick_s=TICK_S, cold_start_s=LOADING_S)
     return elastic(asked, deployed.cost, deployed.limits, rule)
 
@@ -118,8 +138,12 @@ def speeds() -> list[Speed]:
         slow = timed(deployed, REFERENCE_REQUESTS, rate, REFERENCE, how) * REQUESTS / REFERENCE_REQUESTS
         seconds = timed(deployed, REQUESTS, rate, FastFleet, how)
         found.append(Speed(what, REQUESTS, seconds, REQUESTS / 3e6, slow))
+    read_s, run_s = day(deployed)
+    found.append(Speed("a day by the time of day, read from a file", DAY_REQUESTS, read_s, 0.2, nan))
+    found.append(Speed("the same day, autoscaled", DAY_REQUESTS, run_s, 0.8, nan))
     start = time.process_time()
-    assert len(week(deployed).simulated.trace) == WEEK_REQUESTS
+    week = autoscaled(deployed, daily_trace(WEEK_S, WEEK_REQUESTS))
+    assert len(week.simulated.trace) == WEEK_REQUESTS
     found.append(Speed("a week by the time of day, autoscaled", WEEK_REQUESTS, time.process_time() - start, 5.0, nan))
     return found
 

@@ -174,14 +174,14 @@ def _page(title: str, rows: list[dict[str, Any]]) -> str:
 def records(document: Any, table: str | None = "") -> list[dict[str, Any]]:
     """The rows of the main table of a document: those under the key `table`, or the document where it is a list.
 
-    Without a `table` the first list of objects is it; where there is none, or `table` is None, the plain figures with
-    their names.
+    Without a `table` the first list of objects is it; where there is none, or it is None (the parts of a step of what
+    does not fit), or `table` is None, the plain figures with their names.
     """
     if isinstance(document, list):
         return [row if isinstance(row, dict) else {"value": row} for row in document]
-    if table:
+    if table and document[table] is not None:
         return list(document[table])
-    for value in () if table is None else document.values():
+    for value in document.values() if table == "" else ():
         if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             return value
     return [{"name": n, "value": v} for n, v in document.items() if n != "verdict" and not isinstance(v, dict | list)]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import flopwise
+from flopwise.cli import main
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import device_band
-from flopwise.errors import SpecError
+from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.custom import KINDS
 from flopwise.fleet.read import parse_fleet, resolve_names
@@ -100,6 +101,22 @@ def test_two_custom_devices_need_names() -> None:
 def test_a_custom_device_without_links_is_offered_alone() -> None:
     facts = load_facts().with_custom(["custom:fp16=70T,memory=24GB,bandwidth=900GB/s,price=2"])
     assert [o.count for o in facts.offers if o.provider == "custom"] == [1]
+
+
+def test_a_figure_that_a_description_lacks_is_asked_for_there() -> None:
+    """The power of own machines was to be added to a table of accelerators, which has no row of the device."""
+    own = {"name": "rack", "gpu": DEVICE, "gpus": 4, "count": 1, "price": "60k", "region": "home"}
+    traffic = {"requests_per_s": 1, "input_tokens": 128, "output_tokens": 64}
+    chat = {"name": "chat", "task": "serve", "model": "gpt2", "traffic": traffic, "purchase": ["owned"]}
+    with pytest.raises(FlopwiseError, match="tdp_w is not known; add power=300W to its description"):
+        flopwise.assess({"name": "f", "workloads": [chat], "own_machines": [own]})
+    own["gpu"] = f"{DEVICE},power=300W"
+    assert flopwise.assess({"name": "f", "workloads": [chat], "own_machines": [own]}).allocation[0].purchase == "owned"
+
+
+def test_a_custom_device_is_called_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpus", DEVICE]) == 0
+    assert "; hypothetical GPU." in capsys.readouterr().out
 
 
 def test_a_plan_on_a_custom_device_without_a_price_says_what_is_missing() -> None:

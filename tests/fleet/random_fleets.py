@@ -1,6 +1,6 @@
 """Random small fleets, from file to bill, against every allocation of what each offer alone can do.
 
-`python tests/fleet/random_fleets.py 200` compares so many of them.
+`python tests/fleet/random_fleets.py 200 5000` compares so many of them, from a seed (0).
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def random_fleet(seed: int) -> dict[str, Any]:
             workload |= {"machines": {"count": draw.randint(1, 3), "memory": "14GB"}, "environment": "development"}
         elif kind == "serve":
             rate = round(draw.uniform(1.0, 150.0), 1)
-            traffic = {"requests_per_s": rate, "input_tokens": draw.choice([128, 512]), "output_tokens": 64}
+            load: dict[str, Any] = {"requests_per_s": rate}
+            if seed % 4 == 3:  # users in flight in place of arrivals
+                load = {"concurrency": max(1, round(10 * rate))}
+            traffic = {**load, "input_tokens": draw.choice([128, 512]), "output_tokens": 64}
             workload |= {"model": "gpt2", "traffic": traffic, "targets": {"latency": {"p95": "10s"}}}
             workload |= {"environment": "production"}
         elif kind == "batch":
@@ -124,5 +127,6 @@ def difference(seed: int) -> str:
 
 
 if __name__ == "__main__":
-    wrong = [text for text in map(difference, range(int(sys.argv[1]))) if text]
-    sys.stdout.write("\n".join([*wrong, f"{sys.argv[1]} fleets, {len(wrong)} wrong\n"]))
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    wrong = [text for text in map(difference, range(first, first + int(sys.argv[1]))) if text]
+    sys.stdout.write("\n".join([*wrong, f"{sys.argv[1]} fleets from seed {first}, {len(wrong)} wrong\n"]))

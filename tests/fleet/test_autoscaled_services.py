@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
+from flopwise.fleet import autoscaling
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.load_levels import LoadLevels
 from flopwise.fleet.read import fleet_from
@@ -228,6 +229,18 @@ def test_a_policy_that_keeps_machines_longer_says_what_that_costs() -> None:
     more = scaled.simulated["machine_hours"] / scaled.simulated["planned_machine_hours"] - 1
     assert more > 0.1
     assert f"{100 * more:.0f} % longer than planned" in scaled.note
+
+
+def test_of_more_requests_the_hours_around_the_steepest_rise_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were not, as machines were given for those hours alone. Traffic rises to its peak at seven o'clock."""
+    monkeypatch.setattr(autoscaling, "MOST_REQUESTS", 300_000)
+    found = answer.__wrapped__("concurrency", rate=20)
+    (scaled,) = found.scaled
+    assert scaled.simulated is not None
+    first, count = scaled.simulated["first_hour"] % 24, scaled.simulated["hours"]
+    assert first <= 7 < first + count < 24
+    assert 200_000 < scaled.simulated["requests"] <= 300_000
+    assert scaled.simulated["machine_hours"] > 0
 
 
 def test_what_goes_with_a_profile() -> None:

@@ -26,7 +26,7 @@ from flopwise.search.replica import with_facts
 from flopwise.search.workload_file import workload_from
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import CHAT, DESKS, TUNE, catalog
+from small import CHAT, DESKS, TODAY, TUNE, catalog
 
 POLICIES = {"purchase": ["on_demand", "spot", "reserved_1y"], "budget_per_month": "$100k"}
 STREAM = CHAT | {"name": "stream", "constraints": {"weight_formats": ["fp16", "int8"]}, "volumes": {}}
@@ -124,6 +124,20 @@ def test_busy_is_of_the_hours_that_are_paid() -> None:
     assert chat.busy_frac == chat.figures["busy_frac"]
     assert tune.busy_frac == pytest.approx(tune.work_hours_per_month / 176)
     assert row("desks").machines[0].busy_frac is None
+
+
+def test_busy_of_users_in_flight_is_their_part_of_those_that_the_machines_hold() -> None:
+    """Twice the machines hold twice the users; the replicas of both are always at work."""
+    traffic = {"concurrency": 60, "input_tokens": 256, "output_tokens": 64}
+    chat = {"name": "chat", "task": "serve", "model": "gpt2", "traffic": traffic}
+    busy = []
+    for count in (1, 2):
+        fleet = {"name": "f", "workloads": [chat | {"existing": [{"instance": "g4dn.xlarge", "count": count}]}]}
+        (machines,) = check(fleet_from(fleet), catalog(), today=TODAY).workloads[0].machines
+        assert machines.figures["busy_frac"] == 1.0
+        busy.append(machines.busy_frac or 0.0)
+    assert 0 < busy[0] < 0.9
+    assert busy[1] == pytest.approx(busy[0] / 2)
 
 
 def test_one_machine_more_is_never_less_likely_to_hold_and_an_overload_never_holds() -> None:

@@ -22,7 +22,7 @@ from flopwise.report.words import planned_text
 from named import FACTS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small import TODAY, catalog
+from small import TODAY, catalog, solved
 
 RUN: dict[str, Any] = {
     "name": "tune", "task": "finetune", "model": "Llama-7B", "data": {"tokens": "50M", "seq_len": 2048},
@@ -168,15 +168,23 @@ def test_wrong_spreads_are_refused(given: dict[str, Any], told: str) -> None:
         fleet_from({"name": "f", "workloads": [DESKS], "policies": {"scenarios": given}})
 
 
+def users(count: int, demand: float) -> Platform:
+    """Users in flight of a small model, in months whose demand varies so much."""
+    traffic = {"concurrency": count, "input_tokens": 256, "output_tokens": 64}
+    chat = {"name": "chat", "task": "serve", "model": "gpt2", "traffic": traffic}
+    return fleet_from({"name": "f", "workloads": [chat], "policies": {"scenarios": STILL | {"demand": demand}}})
+
+
 def test_the_planned_bill_says_why_the_expected_one_is_far_from_it() -> None:
-    """40 users fill their machine, so that months with more take another: half of the months, at twice the bill."""
-    users = {"task": "serve", "model": "gpt2", "traffic": {"concurrency": 40, "input_tokens": 256, "output_tokens": 64}}
-    policies: dict[str, Any] = {"scenarios": {"demand": 0.15}}
-    fleet = {"name": "users", "workloads": [users | {"name": "chat"}], "policies": policies}
-    found = assess(fleet_from(fleet), catalog(), scenarios=500, today=TODAY).assessment
-    assert found.usd_per_month.expected is not None
-    assert found.usd_per_month.expected > 1.2 * found.usd_per_month.total
-    assert "at list prices; months whose demand needs more or fewer machines make the diff" in planned_text(found)
-    policies["scenarios"] = {"demand": 0.0}
-    found = assess(fleet_from(fleet), catalog(), scenarios=500, today=TODAY).assessment
-    assert planned_text(found).endswith("at list prices")
+    """Users that leave their machine room take no other in busier months; those that fill it do, half of the time."""
+    (load,) = solved(users(40, 0.15), catalog()).loads
+    assert load is not None
+    most = math.floor(40 / load.filled)
+    assert most > 1.5 * 40
+    for count, dearer in ((40, False), (most, True)):
+        found = assess(users(count, 0.15), catalog(), scenarios=500, today=TODAY).assessment
+        planned, expected = found.usd_per_month.total, found.usd_per_month.expected
+        assert [row.count for row in found.allocation] == [load.count]
+        assert expected == pytest.approx((1.5 if dearer else 1.0) * planned, rel=0.05)
+        why = "; months whose demand needs more or fewer machines make the difference, on average"
+        assert planned_text(found).endswith("at list prices" + why * dearer)

@@ -108,12 +108,18 @@ def test_machines_of_each_provider() -> None:
     ]  # fmt: skip
 
 
-def test_ports() -> None:
-    """Of a fleet that could also run on TPUs and Inferentia: dearer and cheaper ones, by what the plan pays."""
+@cache
+def portable() -> Assessed:
+    """Runs that TPUs and Inferentia could do, too."""
     whole = load_facts(None)
     more = [o for o in whole.offers if o.instance in {"tpu-v6e-1", "inf2.xlarge"} and o.region[:2] == "us"]
     facts = whole.with_tables(offers=(*catalog().offers, *more))
-    made = assess_with_plans(fleet_from({**FLEET, "workloads": [TUNE, BATCH]}), facts, scenarios=0, today=TODAY)
+    return assess_with_plans(fleet_from({**FLEET, "workloads": [TUNE, BATCH]}), facts, scenarios=0, today=TODAY)
+
+
+def test_ports() -> None:
+    """Dearer and cheaper ones, by what the plan pays."""
+    made = portable()
     found = columns(
         "If you port", "workload", "software", "a month", "against the plan", "measured rows",
         parts=sections(made),
@@ -213,6 +219,24 @@ def test_prices_of_instances() -> None:
     for instance, where, *prices in found:
         regions = re.sub(r" \(\+ \d+\)$", "", where).split(" and ")
         assert any((instance, region, *prices) in known for region in regions), (instance, where)
+
+
+def test_each_price_of_an_instance_has_its_day() -> None:
+    """Reserved prices stood under the day of those on demand."""
+    days, keys = dict[tuple[str, str], set[str]](), ("price", "spot", "reserved_1y", "reserved_3y")
+    for row in data()["instances"]:
+        days[row["instance"], row["region"]] = {row[f"{key}_date"] for key in keys} - {None}
+    shown = columns("Instances considered", "instance", "region", "price date", parts=one_table())
+    assert any(len(days[instance, region]) > 2 for instance, region, _ in shown if (instance, region) in days)
+    for instance, where, text in shown:
+        regions = re.sub(r" \(\+ \d+\)$", "", where).split(" and ")
+        assert any(all(day in text for day in days[instance, region]) for region in regions), (instance, text)
+
+
+def one_table() -> dict[str, str]:
+    """The instances of all providers under one head."""
+    head, rule, *lines = [line for line in report()["Instances considered"].splitlines() if line.startswith("|")]
+    return {"Instances considered": "\n".join([head, rule, *(line for line in lines if line not in {head, rule})])}
 
 
 def test_thresholds_of_spending() -> None:

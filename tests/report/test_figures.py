@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -9,22 +10,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flopwise.fleet import roadmap
 from flopwise.fleet.bill import SIZES
 from flopwise.fleet.outlook import MONTHS
 from flopwise.fleet.risks import UNKNOWN
 from flopwise.fleet.tables import WELL
 from flopwise.fleet.workload_alerts import MEMORY_SLACK, SELDOM, SPEND_SLACK
+from flopwise.report.content import document
 from flopwise.report.words import digits, hours, purchase_text, share, usd
 from flopwise.search.model_sizes import CONDITIONS
 from flopwise.units import format_bytes, format_cost, format_count, format_percent, format_rate, format_seconds
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_statements import DOLLARS, data, report
+sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
+from small import answer
+from test_dollars import mixed, portable
+from test_statements import DOLLARS, data, json_of, report, sections
 
 UNITS = "%|[KMGT]iB|[GT]B/s|[TP]FLOP/s|ms|s|min|h|days|W|kg|kWh|[kMBT]"
 NUMBER = re.compile(rf"(?<![\w.$-])(\d+(?:,\d{{3}})*(?:\.\d+)?)(?: ({UNITS})(?![\w/]))?(?![\w-])")
-SHARES = "probability|impact|score|meets|over_budget|drivers"
+SHARES = "probability|impact|score|meets|over_budget|drivers|.*break_even_utilisation"
 KEYS = ("name", "workload", "gpu", "instance", "month", "phase", "model")
 DURATIONS = (
     f"accounts {roadmap.ACCOUNT_WEEKS} weeks, a quota {roadmap.QUOTA_WEEKS} ({roadmap.SCARCE_WEEKS} for accelerators "
@@ -46,6 +53,20 @@ AS_THEY_ARE = ("Risks", "Monitoring", "Model sizes", "Accelerators compared", "W
 """Sections that compute nothing of the figures."""
 COUNTED = re.compile(r"(\d[\d,]*) x (?:(?:aws|gcp|azure) )?([A-Za-z][\w.+-]*)")
 Leaf = tuple[str, float]
+FLEETS = {"small": answer, "mixed": mixed, "portable": portable}
+"""Fleets whose reports together have all sections but that of what changed since an earlier assessment."""
+
+
+@cache
+def parts(fleet: str) -> dict[str, str]:
+    """The sections of a fleet's report."""
+    return sections(FLEETS[fleet]())
+
+
+@cache
+def figures(fleet: str) -> dict[str, Any]:
+    """assessment.json of a fleet."""
+    return json_of(FLEETS[fleet]())
 
 
 def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
@@ -69,7 +90,7 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 @cache
-def strings() -> list[str]:
+def strings(fleet: str) -> list[str]:
     """What assessment.json says in words with digits, longest first: names, dates and sentences, as reports write
     them."""
     found: set[str] = set()
@@ -80,8 +101,8 @@ def strings() -> list[str]:
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             gather(inner)
 
-    gather(data())
-    names = [phase["name"] for phase in data()["roadmap"]]
+    gather(figures(fleet))
+    names = [phase["name"] for phase in figures(fleet)["roadmap"]]
     found.update(f"{name} ({names[: n + 1].count(name)} of {names.count(name)})" for n, name in enumerate(names))
     return sorted(found, key=len, reverse=True)
 
@@ -108,12 +129,11 @@ def texts(path: str, value: float) -> set[str]:
     return write(value) | sure
 
 
-def scope(cells: list[str], above: str) -> list[dict[str, Any]]:
+def scope(whole: dict[str, Any], cells: list[str], above: str) -> list[dict[str, Any]]:
     """The objects that a row is about: those which one of its cells names, or the first cell above where it is empty.
 
     Sizes of models have no name but their number of parameters.
     """
-    whole = data()
     names = set(cells) | {name for cell in cells for name in re.split(r", | and ", cell)} | {above}
     names -= {"", "-"}
     inner = (o for o in objects(whole) if o is not whole and o is not whole["fleet"])
@@ -122,14 +142,16 @@ def scope(cells: list[str], above: str) -> list[dict[str, Any]]:
 
 
 @cache
-def shares_and_sums() -> set[str]:
+def shares_and_sums(fleet: str) -> set[str]:
     """What reports compute of the assessment's figures: parts of the bill and of time allowed, machines and hours."""
-    found, bill, rows = data(), data()["usd_per_month"], data()["allocation"]
+    found = figures(fleet)
+    bill, rows = found["usd_per_month"], found["allocation"]
     splits = ("by_provider", "by_environment", "by_workload", "by_purchase")
     parts = [value for split in splits for value in bill[split].values()]
     parts += [bill["compute"], bill["storage"], bill["traffic"], bill["storage"] + bill["traffic"]]
-    made = {share(part, bill["total"]) for part in parts}
-    made.add(format_percent(bill["expected"] / found["budget_per_month"]))
+    made = {share(part, bill["total"]) for part in parts} | {format_percent(part / bill["total"], 0) for part in parts}
+    if found["budget_per_month"]:
+        made.add(format_percent((bill["expected"] or bill["total"]) / found["budget_per_month"]))
     for w in found["workloads"]:
         for name, target in w["targets"].items():
             figure = w["best"]["figures"].get(name)
@@ -143,15 +165,17 @@ def shares_and_sums() -> set[str]:
         made |= {f"{len({o[key] for o in mine})}" for key in ("instance", "region")} | {f"{len(mine)}"}
     growth = [w.get("growth_per_month", "0 %") for w in found["fleet"]["workloads"]]
     made |= {f"{(1 + float(text.strip('% ')) / 100) ** MONTHS:.3g}" for text in growth}
+    days = [service["simulated"] for service in found["scaled"] if service["simulated"]]
+    made |= {f"{target['worst_hour'] % 24} h" for day in days for target in day["targets"].values()}
     known = [w["carbon_kg_per_month"] for w in found["workloads"] if w["carbon_kg_per_month"] is not None]
     made |= {f"{digits(sum(known))} kg", f"{len(known)}", f"{len(found['workloads'])}", f"{len(rows)}"}
     return made
 
 
-def plan_of_weeks() -> set[str]:
+def plan_of_weeks(whole: dict[str, Any]) -> set[str]:
     """Weeks of the roadmap's tasks from a phase's first, and the numbers of tasks."""
     made = set()
-    for phase in data()["roadmap"]:
+    for phase in whole["roadmap"]:
         for n, task in enumerate(phase["tasks"], 1):
             first, last = task["week"] + 1, task["week"] + task["weeks"]
             made |= {f"{n}", f"{first}" if first == last else f"{first}-{last}"}
@@ -165,25 +189,27 @@ def in_words(alert: dict[str, Any]) -> set[str]:
     return {of_unit} if of_unit else {digits(value), format_percent(value, 0)}
 
 
-def unknown_figures(title: str, text: str) -> list[tuple[str, str]]:
+def unknown_figures(title: str, text: str, fleet: str = "small") -> list[tuple[str, str]]:
     """Numbers of a section, with their units, which assessment.json does not have for the row that they stand in."""
-    unknown, above = list[tuple[str, str]](), ""
-    computed = plan_of_weeks() if title == "Roadmap" else set() if title in AS_THEY_ARE else shares_and_sums()
+    unknown, above, whole, known_strings = list[tuple[str, str]](), "", figures(fleet), strings(fleet)
+    computed = set[str]() if title in AS_THEY_ARE else shares_and_sums(fleet)
+    if title == "Roadmap":
+        computed = plan_of_weeks(whole)
     for line in text.splitlines():
         row = line.startswith("|")
         cells = [cell.strip() for cell in line.strip("|").split("|")] if row else []
         above = (cells[0] or above) if row else ""
-        mine = scope(cells, above) or [data()]
+        mine = scope(whole, cells, above) or [whole]
         shown = computed.union(*(texts(path, value) for o in mine for path, value in leaves(o)))
         shown = shown.union(*(in_words(o) for o in mine if "threshold" in o))
         rest = line
         for constant in CONSTANTS:
             rest = rest.replace(constant, "§")
-        for known in strings():
-            rest = rest.replace(known, "§")
         for cell in cells:
-            if len(cell) > 20 and any(cell in known for known in strings()):
+            if len(cell) > 20 and any(cell in known for known in known_strings):
                 rest = rest.replace(cell, "§")  # a part of a sentence of the assessment
+        for known in known_strings:
+            rest = rest.replace(known, "§")
         rest = DOLLARS.sub("§", rest)
         for number, unit in NUMBER.findall(rest):
             if f"{number} {unit}".strip() not in shown:
@@ -191,9 +217,16 @@ def unknown_figures(title: str, text: str) -> list[tuple[str, str]]:
     return unknown
 
 
-def test_every_number_of_the_report_is_a_figure_of_the_assessment() -> None:
-    unknown = {title: found for title, text in report().items() if (found := unknown_figures(title, text))}
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_every_number_of_the_report_is_a_figure_of_the_assessment(fleet: str) -> None:
+    unknown = {t: found for t, text in parts(fleet).items() if (found := unknown_figures(t, text, fleet))}
     assert unknown == {}
+
+
+def test_the_reports_of_these_fleets_have_all_sections() -> None:
+    """As `report.content.document` lists them; the one on changes needs an earlier assessment."""
+    listed = set(re.findall(r'Section\("([^"]+)"', inspect.getsource(document)))
+    assert {title for fleet in FLEETS for title in parts(fleet)} == (listed - {"Since the last assessment"}) | {""}
 
 
 def tables(title: str) -> Iterator[list[str]]:
@@ -230,7 +263,7 @@ def test_every_number_of_machines_is_one_of_the_assessment() -> None:
         pairs |= {(w["name"], f"{best['num_gpus']:,}", best["gpu"])} if best.get("num_gpus") else set()
     anywhere = {(count, name) for _, count, name in pairs}
     anywhere |= {(f"{o['count']}", o["gpu"]) for o in data()["instances"]}
-    words = strings()
+    words = strings("small")
     for title in ("Summary", "Recommendations", "What runs where", "Instances considered"):
         for cells in tables(title):
             for cell in (cell for cell in cells if cell not in words):

@@ -28,11 +28,16 @@ DOLLARS = re.compile(r"\$(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?")
 MACHINES = re.compile(r"(\d[\d,]*) x (aws|gcp|azure) ([\w.+-]+)")
 
 
+def json_of(made: Assessed) -> dict[str, Any]:
+    """assessment.json of a fleet."""
+    found: dict[str, Any] = json.loads(to_json(with_plan_files(made.assessment, made.plans)))
+    return found
+
+
 @cache
 def data() -> dict[str, Any]:
     """assessment.json of the small fleet."""
-    found: dict[str, Any] = json.loads(to_json(with_plan_files(answer().assessment, answer().plans)))
-    return found
+    return json_of(answer())
 
 
 def sections(made: Assessed) -> dict[str, str]:
@@ -87,7 +92,10 @@ def test_prices_and_their_dates_are_those_of_the_price_book() -> None:
     for row in data()["instances"]:
         offer = book[row["provider"], row["instance"], row["region"]]
         for purchase in ("on_demand", "spot", "reserved_1y", "reserved_3y"):
-            assert row[f"{purchase}_usd_per_hour"] == offer.price_usd_per_hour(purchase)
+            price = offer.price_usd_per_hour(purchase)
+            assert row[f"{purchase}_usd_per_hour"] == price
+            if purchase != "on_demand":
+                assert row[f"{purchase}_date"] == (None if price is None else offer.price_date_of(purchase))
         assert (row["price_date"], row["source"]) == (offer.price_date, offer.source)
     for row in data()["by_provider"]:
         if row["usd_per_month"] is not None:

@@ -21,6 +21,7 @@ from flopwise.search.deployments import (
     size_together,
     sized_replicas,
 )
+from flopwise.search.joined_replicas import JoinedRunner
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_serving import nodes_with_engine
 from flopwise.search.replica import with_facts
@@ -45,9 +46,9 @@ def asked(model: str, gpu: str, rate: float = 7.0) -> tuple[Resolved, list[NodeK
     return workload, nodes_with_engine(node_kinds(workload, FACTS, log), workload, FACTS.model(model), log)
 
 
-def questions(model: str, gpu: str) -> list[ReplicaQuestion]:
+def questions(model: str, gpu: str, weights: str = "bf16", kv_dtype: str = "bf16") -> list[ReplicaQuestion]:
     workload, nodes = asked(model, gpu)
-    forms = FACTS.weight_format("bf16"), FACTS.cache_format("bf16")
+    forms = FACTS.weight_format(weights), FACTS.cache_format(kv_dtype)
     return [ReplicaQuestion.of(FACTS.model(model), workload, node, *forms) for node in nodes]
 
 
@@ -81,7 +82,7 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
 
 
 def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices with other figures stand in one column; a device of another form (T4: no bf16) in one of its own."""
+    """Devices with other figures stand in one column, one without bf16 (T4) among them; a CPU in one of its own."""
     calls: list[int] = []
     together = deployments_file._closed_loops
 
@@ -90,7 +91,7 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
         return together(some)
 
     monkeypatch.setattr(deployments_file, "_closed_loops", counted)
-    gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4")
+    gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4", "Xeon Platinum 8488C")
     group = [question for gpu in gpus for question in questions("Llama-3.1-8B", gpu)]
     SIZED.clear()
     found = size_together(group)
@@ -99,6 +100,28 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     assert len(keys) >= len(gpus) > len(calls) > 1
     assert max(calls) > 2
     for one in sized:
+        machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
+        assert one.steady is not None
+        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))
+        full_s = full_step_s(machine, layout, alone.batch, *work)
+        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("model", "kv_dtype"), [("Llama-3.1-8B", "fp8"), ("MiniMax-M2", "bf16")])
+def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtype: str) -> None:
+    """Formats that are multiplied alike stand in one column, with the bits, rates and limits of each."""
+    gpus, formats = ("A100-SXM-80", "h200", "l40s", "mi300x"), ("bf16", "fp8", "int8", "awq", "gptq")
+    SIZED.clear()
+    found = size_together(
+        question for gpu in gpus for weights in formats for question in questions(model, gpu, weights, kv_dtype)
+    )
+    sized = [one for one in found.values() if isinstance(one, SizedReplicas)]
+    assert len({(one.timed.machine.dtype, one.timed.machine.weight_bits) for one in sized}) > 3
+    assert (
+        len({JoinedRunner.formulas([one.timed]) for one in sized})
+        < len({one.timed.machine.rates.key for one in sized}) * 4
+    )
+    for one in sized[::11]:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
         same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))

@@ -203,6 +203,22 @@ def test_an_estimate_that_says_no_shows_its_verdict(line: str, page: Page, capsy
     expect(page.get_by_text("there is no feasible answer; see")).to_have_count(0)
 
 
+def test_an_estimate_of_a_service_that_does_not_fit_has_no_rate(page: Page) -> None:
+    """Neither among its figures nor in their provenance, which is that of memory, price and cold start."""
+    page.goto("/estimate?question=serve&model=Llama-3.1-70B&gpu=l4&concurrency=4")
+    settled(page)
+    expect(page.get_by_role("heading", name="Does not fit 1 x L4")).to_be_visible()
+    figures = page.get_by_role("region", name="The answer")
+    expect(figures).to_contain_text("Sequences at most")
+    for word in ("TTFT", "TPOT", "tokens/s", "requests/s"):
+        expect(figures).not_to_contain_text(word)
+    page.get_by_text("Formulas, facts with source and date, assumptions").click()
+    provenance = page.locator("section.tree")
+    expect(provenance).to_contain_text("cost per hour")
+    for word in ("TTFT", "TPOT", "throughput", "tokens/s"):
+        expect(provenance).not_to_contain_text(word)
+
+
 def test_a_narrow_screen_leads_from_the_form_to_the_answer(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"/plan?{SERVE}")

@@ -176,7 +176,7 @@ def _replica_memory(
     """Memory of serving `concurrency` sequences of `context` tokens."""
     from flopwise.cost.rates import rates
     from flopwise.facts.models.positions import check_length
-    from flopwise.serving.deployment import on_its_engine
+    from flopwise.serving.deployment import check_platform, on_its_engine
     from flopwise.serving.estimate import check_layout
     from flopwise.serving.memory import generates, serving_memory
     from flopwise.serving.memory_answer import memory_answer
@@ -185,6 +185,8 @@ def _replica_memory(
     spec, format_notes = on_its_engine(spec, model, chip, facts)
     software, layout, each = spec.software(facts, chip), spec.layout(), -(-concurrency // spec.dp)
     check_layout(model, layout)
+    if chip is not None:
+        check_platform(software["engine"], chip, facts)
     tokens = context or DataSpec().seq_len(model)
     length_notes = check_length(model, tokens, what="a context") if context else ()
     memory = serving_memory(

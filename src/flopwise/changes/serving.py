@@ -37,6 +37,10 @@ MOST_TP = 8
 """Largest tensor-parallel degree that is proposed as a change."""
 LEAST_CONTEXT = 2048
 """Tokens of a context from which on half of it is a remedy."""
+HEADLINES = ("TTFT", "TPOT", "throughput per GPU", "concurrency", "cost per token")
+"""Figures that a change is judged by."""
+NO_ROOM = "does not fit"
+"""Note of a change after which weights and one sequence do not fit."""
 Change = tuple[str, dict[str, Any]]
 
 
@@ -134,6 +138,7 @@ def remedies(
 def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]) -> tuple[Sensitivity, ...]:
     """Latencies, throughput, capacity and cost after each single change over those before; the largest effect first.
 
+    What does not fit has none of these: of it each change is one that makes it fit, or does not, those that do first.
     `cluster_of` gives the cluster of a number of devices.
     """
     job = now.job
@@ -143,14 +148,16 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
             wider = fields.get("layout")
             more: dict[str, Any] = {} if wider is None else {"cluster": cluster_of(int(wider.num_gpus))}
             one = estimate(replace(job, **(fields | more))) if fields else now
-            figures = {
-                "TTFT": one.ttft_s.value,
-                "TPOT": None if one.tpot_s is None else one.tpot_s.value,
-                "throughput per GPU": (one.output_tokens_per_s or one.throughput).value / one.num_gpus,
-                "concurrency": float(one.max_concurrency),
-                "cost per token": one.usd_per_million_output_tokens,
-            }
-            return figures, "" if one.max_concurrency else "does not fit"
+            if not one.max_concurrency:
+                return dict.fromkeys(HEADLINES), NO_ROOM
+            figures = (
+                one.ttft_s.value,
+                None if one.tpot_s is None else one.tpot_s.value,
+                (one.output_tokens_per_s or one.throughput).value / one.num_gpus,
+                float(one.max_concurrency),
+                one.usd_per_million_output_tokens,
+            )
+            return dict(zip(HEADLINES, figures, strict=True)), ""
 
         return after
 
@@ -158,9 +165,14 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
     service |= {"input_tokens": job.input_tokens, "output_tokens": job.output_tokens}
     if job.arrivals_per_s is None:
         service["concurrency"] = job.concurrency or max(1, now.max_concurrency)
+    offered = serving_changes(job.model, service, facts, job.cluster.accelerator)
+    changes = [(name, headline(**fields)) for name, fields in offered]
+    if not now.max_concurrency:
+        found = ranked_sensitivities(dict.fromkeys(HEADLINES), changes)
+        fitting = [replace(one, note="fits") for one in found if one.note != NO_ROOM]
+        return (*fitting, *(one for one in found if one.note == NO_ROOM))
     faster = ((name, headline(cluster=c)) for name, c in faster_clusters(job.cluster, now.num_gpus))
-    changes = serving_changes(job.model, service, facts, job.cluster.accelerator)
-    return ranked_sensitivities(headline()()[0], (*faster, *((name, headline(**fields)) for name, fields in changes)))
+    return ranked_sensitivities(headline()()[0], (*faster, *changes))
 
 
 def runnable_formats(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.fabric import Fabric, Level
+from flopwise.cost.rates import is_zero
 from flopwise.ops.types import Floats, Ints
 from flopwise.values import replace
 
@@ -105,10 +106,10 @@ def _direct_s(level: Level, nbytes: Floats, joined: Floats) -> Floats:
 
 def _reduce_here_s(level: Level, nbytes: Floats, joined: Floats, direct: bool | NDArray[np.bool_]) -> Floats:
     gain: Floats = 1.0
-    if level.multicast:  # the switch adds up: (n + 1) / n sent
+    if not is_zero(level.multicast):  # the switch adds up: (n + 1) / n sent
         gain = np.maximum(1.0, level.multicast * 2.0 * (joined - 1.0) / (joined + 1.0))
     library = _share_s(level, nbytes, joined, 2.0, gain)
-    if direct is not False and np.any(direct) and np.isfinite(level.direct_s):
+    if direct is not False and np.any(direct) and np.all(np.isfinite(level.direct_s)):
         return np.where(direct, np.minimum(library, _direct_s(level, nbytes, joined)), library)
     return library
 
@@ -128,7 +129,7 @@ def all_reduce_s(
     groups = groups or level_groups(fabric, n, stride)
     custom: bool | NDArray[np.bool_] = direct
     for level, joined in groups:
-        if direct and np.isfinite(level.direct_devices):
+        if direct and np.all(np.isfinite(level.direct_devices)):
             custom = custom & ((joined == 1.0) | (np.asarray(n) <= level.direct_devices))
     for level, joined in groups:
         total = total + _reduce_here_s(level, left, joined, custom)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
 from flopwise.errors import MissingFactError, SpecError
@@ -66,6 +68,10 @@ CALIBRATED = (
 """Fields of `Level` that are calibrated."""
 
 
+LEVEL_FIGURES = ("size", "bytes_per_s", *CALIBRATED, "direct_devices")
+"""Fields of `Level` that its formulas take as columns, too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
     """The levels of links between the devices of a job, innermost first.
@@ -76,6 +82,31 @@ class Fabric:
 
     levels: tuple[Level, ...]
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Key that is equal for fabrics whose collectives follow the same formulas with other figures."""
+        return tuple(
+            (at.shared, at.axes, bool(at.multicast), isfinite(at.direct_s), isfinite(at.direct_devices))
+            for at in self.levels
+        )
+
+    @classmethod
+    def together(cls, several: Sequence[Fabric], place: NDArray[np.intp]) -> Fabric:
+        """Fabrics of one `form` as one whose figures are columns: `place` says which one's stands where, in its shape.
+
+        Source: the formulas of `cost.collectives` go element by element. Assumes: nobody asks it for a single number.
+        """
+        first = several[0]
+        if all(one is first or one == first for one in several):
+            return first
+        levels = []
+        for each in zip(*(one.levels for one in several), strict=True):
+            table = np.array([[getattr(at, name) for name in LEVEL_FIGURES] for at in each], dtype=float)
+            alike = (table == table[0]).all(axis=0)
+            different = {name: table[:, i][place] for i, name in enumerate(LEVEL_FIGURES) if not alike[i]}
+            levels.append(replace(each[0], **different))
+        return replace(first, levels=tuple(levels))
 
     @property
     def domain(self) -> int:

@@ -9,7 +9,7 @@ allows, so `Timing.seconds` is never below the roofline of cold operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -109,34 +109,57 @@ def waves(units: Floats, cores: float, tail: float) -> Floats:
 
 
 def tile_costs(
-    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float, *, packed: float = 1.0
+    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, tiles: Sequence[TileTimes]
 ) -> Iterator[tuple[tuple[float, float], Floats]]:
-    """Each of `TILES` with the seconds of computing `copies` products in it at `rate` FLOP/s of the whole device.
+    """Each of `TILES`, which take `tiles`, with the seconds of computing `copies` products in it.
+
+    Source: `tile_times`, `waves`. Assumes: as there.
+    """
+    across = np.ceil(n / TILES[0][1]) * copies
+    for (rows, columns), (per_k_s, unpacking_s, fill_s) in zip(TILES, tiles, strict=True):
+        each_s = per_k_s if unpacking_s is None else np.where(np.asarray(m) <= REGISTER_ROWS, unpacking_s, per_k_s)
+        cost = waves(np.ceil(m / rows) * across, rates.num_sms, tail) * (k * each_s + fill_s)
+        yield (rows, columns), cost
+
+
+class TileTimes(NamedTuple):
+    """Seconds of one tile for each step along k, those where weights are unpacked in registers, and of its start."""
+
+    per_k_s: Floats
+    unpacking_s: Floats | None
+    fill_s: Floats
+
+
+def tile_times(rates: Rates, rate: Floats, packed: Floats = 1.0) -> list[TileTimes]:
+    """The times of each of `TILES` on a device that computes at `rate` FLOP/s, whatever the product.
 
     `packed`: bits of a weight over those of an activation, where kernels for few rows unpack weights in registers.
 
     Source: calibrated (data/calibration); Marlin (Frantar et al. 2024, arXiv 2408.11743) section 3 for packed weights.
     Assumes: a tile's rate falls with its intensity: operations over what a core must load for them.
     """
-    knee = rates.value["tile_knee"]
+    knee, times = rates.value["tile_knee"], list[TileTimes]()
     largest = max(rows * columns / (rows + columns) for rows, columns in TILES)
-    across = np.ceil(n / TILES[0][1]) * copies
-    for rows, columns in TILES:
-        loaded = np.where(np.asarray(m) <= REGISTER_ROWS, packed, 1.0) if packed < 1.0 and rows == TILES[-1][0] else 1.0
+
+    def per_k_s(rows: float, columns: float, loaded: Floats) -> Floats:
         intensity = rows * columns / (rows + loaded * columns)
         slower = np.maximum((1.0 + knee / intensity) / (1.0 + knee / largest), 1.0)
-        per_k_s = 2.0 * rows * columns * slower * rates.num_sms / rate
+        return 2.0 * rows * columns * slower * rates.num_sms / rate
+
+    for rows, columns in TILES:
+        in_registers = rows == TILES[-1][0] and _all_below(packed, 1.0)
+        unpacking_s = per_k_s(rows, columns, packed) if in_registers else None
         fill_s = rates.value["tile_fill_s"] * rows * columns / (TILES[1][0] * TILES[1][1])
-        cost = waves(np.ceil(m / rows) * across, rates.num_sms, tail) * (k * per_k_s + fill_s)
-        yield (rows, columns), cost
+        times.append(TileTimes(per_k_s(rows, columns, 1.0), unpacking_s, fill_s))
+    return times
 
 
 def _tiled_s(
-    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, rate: float, packed: float = 1.0
+    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, tiles: Sequence[TileTimes]
 ) -> Floats:
-    """Seconds of computing `copies` products in tiles at `rate` FLOP/s of the whole device: the best tile's."""
+    """Seconds of computing `copies` products in tiles that take so long: the best tile's."""
     best: Floats = np.inf
-    for _, cost in tile_costs(rates, m, n, k, copies, tail, rate, packed=packed):
+    for _, cost in tile_costs(rates, m, n, k, copies, tail, tiles):
         best = np.minimum(best, cost)
     return best
 
@@ -233,13 +256,24 @@ class _Way(NamedTuple):
     unpacked: bool  # weights are unpacked as they are multiplied
     packed: float  # bits of a weight over those of an activation, where it is unpacked in registers
     packing: float  # B/s at which weights are packed before they are multiplied; 0: they are multiplied as they are
+    tiles: list[TileTimes]
 
 
 def _way(rates: Rates, elements: Elements, *, grouped: bool = False) -> _Way:
+    """The figures of products of such elements; kept with the rates."""
+    bits = elements.weight_bits
+    key = (elements.dtype, id(bits) if isinstance(bits, np.ndarray) else bits, elements.act_bytes, grouped)
+    if key not in rates.products:
+        rates.products[key] = _new_way(rates, elements, grouped=grouped)
+    way: _Way = rates.products[key]
+    return way
+
+
+def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
     dtype, weight_bits = elements.dtype, elements.weight_bits
     p = precision(dtype)
     bits = p.weight_bits if weight_bits is None else weight_bits
-    unpacked = p.unpacked or bits < UNPACKED * p.act_bits
+    unpacked = p.unpacked or _all_below(bits, UNPACKED * p.act_bits)
     rate = rates.matmul_flops_per_s(dtype)
     if unpacked:
         rate *= rates.value["grouped_unpack_frac" if grouped else "unpack_frac"]
@@ -249,7 +283,14 @@ def _way(rates: Rates, elements: Elements, *, grouped: bool = False) -> _Way:
     tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
-    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing)
+    return _Way(
+        p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tile_times(rates, rate, packed)
+    )  # fmt: skip
+
+
+def _all_below(figures: Floats, most: float) -> bool:
+    """True if a figure is below `most`; those of several devices are on the same side of it."""
+    return bool(np.all(figures < most)) if isinstance(figures, np.ndarray) else bool(figures < most)
 
 
 def _product(
@@ -258,11 +299,12 @@ def _product(
     """Seconds of computing `touched` products, m rows in all; bytes of their k x n weights, and of the rows."""
     matrices = np.maximum(touched, 1.0)
     each, at_once = m / matrices, np.minimum(matrices, rates.value.get(STREAMS, math.inf))
-    compute_s = _tiled_s(rates, each, n, k, at_once, way.tail, way.rate, way.packed) * (matrices / at_once) * slower
+    compute_s = _tiled_s(rates, each, n, k, at_once, way.tail, way.tiles) * (matrices / at_once) * slower
     p = way.precision
     if not p.quantised:
         compute_s = np.minimum(compute_s, matrices * _vector_s(rates, each, n, k, unpacked=way.unpacked))
-    if way.unpacked and (dot_s := rates.value.get(DOT)):
+    dot_s = rates.value.get(DOT)
+    if way.unpacked and dot_s is not None and not is_zero(dot_s):
         compute_s = np.where(each <= DOT_ROWS, np.maximum(compute_s, m * n * k * dot_s), compute_s)
     act_in = m * k * (p.act_bits / 8 if p.quantised else way.act_bytes)
     weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * matrices, way.tail)

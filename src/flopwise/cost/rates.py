@@ -82,6 +82,8 @@ class Rates:
     compiles: bool = False  # runs compiled graphs alone, whose elementwise operations are fused, whatever the software
     matrix_unit_dim: int | None = None  # side of the systolic array that multiplies matrices
     _key: tuple[object, ...] = field(default=(), init=False, repr=False, compare=False)
+    products: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `cost.kernels` has made of the figures for products in some format."""
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -141,25 +143,29 @@ class Rates:
 def together(several: Sequence[Rates], place: NDArray[np.intp]) -> Rates:
     """Devices of one `form` as one whose figures are columns: `place` says which device's stands where, in its shape.
 
-    Figures that are the same on all stay numbers, but for the number of cores; one device alone stays as it is.
+    Figures that are the same on all stay numbers, but for the number of cores; one device alone stays as it is, and a
+    figure that one of them lacks is left out.
 
     Source: the formulas of `cost.kernels` go element by element. Assumes: nobody asks it for a single number.
     """
     first = several[0]
-    if all(one.key == first.key for one in several):
+    if all(one is first or one.key == first.key for one in several):
         return first
 
-    def column(figures: Sequence[float]) -> Any:
-        return figures[0] if len(set(figures)) == 1 else np.array(figures, dtype=float)[place]
-
     def columns(each: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-        return {name: column([one[name] for one in each]) for name in each[0]}
+        names = [name for name in each[0] if all(name in one for one in each)]
+        table = np.array([[one[name] for name in names] for one in each], dtype=float)
+        alike = (table == table[0]).all(axis=0).tolist()
+        return {
+            name: each[0][name] if same else table[:, number][place]
+            for number, (name, same) in enumerate(zip(names, alike, strict=True))
+        }
 
     cores: Any = np.array([one.num_sms for one in several])[place]
+    own = columns([{"l2_bytes": one.l2_bytes, "hbm_bytes_per_s": one.hbm_bytes_per_s} for one in several])
     return replace(
         first, num_sms=cores, peak=columns([one.peak for one in several]),
-        value=columns([one.value for one in several]), l2_bytes=column([one.l2_bytes for one in several]),
-        hbm_bytes_per_s=column([one.hbm_bytes_per_s for one in several]),
+        value=columns([one.value for one in several]), **own,
     )  # fmt: skip
 
 

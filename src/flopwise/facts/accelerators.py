@@ -33,6 +33,10 @@ KINDS = ("gpu", "tpu", "npu", "soc", "cpu")
 SHARED_KINDS = frozenset({"cpu", "soc"})
 """Kinds of device whose memory is the host's."""
 GRADES = ("datacentre", "workstation", "consumer")
+HYPOTHETICAL = "custom"
+"""Vendor of devices that are described where a GPU is named."""
+DESCRIBED = {"tdp_w": "power=300W", "pcie_bytes_per_s": "pcie=64GB/s", "link_bytes_per_s": "link=50GB/s"}
+"""How such a description states a figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +123,16 @@ class Accelerator:
             raise SpecError(f"unknown field {str(field)[:40]!r} of an accelerator; allowed: {allowed}")
         value = getattr(self, field)
         if value is None:
-            raise MissingFactError(
-                f"{self.name}: {field} is not known; add it to accelerators.csv in a facts folder (--facts DIR)"
-            )
+            where = "add it to accelerators.csv in a facts folder (--facts DIR)"
+            if self.is_hypothetical:
+                where = f"add {DESCRIBED.get(field, field)} to its description"
+            raise MissingFactError(f"{self.name}: {field} is not known; {where}")
         return value
+
+    @property
+    def is_hypothetical(self) -> bool:
+        """True if the device was described with the question."""
+        return self.vendor == HYPOTHETICAL
 
     def partition(self, share: float, *, hbm_bytes: int | None = None) -> Accelerator:
         """The part of this device that an instance has: rates, bandwidth, caches and power times `share`.

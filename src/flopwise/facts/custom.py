@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from flopwise import options
 from flopwise.errors import SpecError, nearest_hint
-from flopwise.facts.accelerators import DTYPES, Accelerator
+from flopwise.facts.accelerators import DTYPES, HYPOTHETICAL, Accelerator
 from flopwise.facts.offers import ANYWHERE, Offer
 from flopwise.values import dataclass
 
@@ -56,7 +56,7 @@ class CustomDevice:
         """Its row, called `NAME` unless the description names it."""
         number = {key: float(value) for key, value in self.figures.items() if key != "name"}
         return Accelerator(
-            name=str(self.figures.get("name", NAME)), vendor="custom", architecture="custom", kind="gpu",
+            name=str(self.figures.get("name", NAME)), vendor=HYPOTHETICAL, architecture=HYPOTHETICAL, kind="gpu",
             hbm_bytes=int(number["memory"]), hbm_bytes_per_s=number["bandwidth"],
             marketed_memory=f"{number['memory'] / 1e9:.4g} GB", peak={d: number[d] for d in DTYPES if d in number},
             tdp_w=number.get("power"), pcie_bytes_per_s=number.get("pcie"),

@@ -97,13 +97,15 @@ class Software:
         Assumes: a plugin counts; a device of a vendor that no record knows is never refused, for nobody has said that
         it cannot; one without a compute capability has the least that is needed.
         """
-        built_for = platform(accelerator)
-        if ANY in self.platforms or built_for is None:
-            return True
-        if built_for not in self.platforms:
+        if not self.is_built_for(accelerator):
             return False
         capability = accelerator.compute_capability
-        return built_for != "nvidia" or capability is None or float(capability) >= self.least_compute_capability
+        nvidia = platform(accelerator) == "nvidia"
+        return not nvidia or capability is None or float(capability) >= self.least_compute_capability
+
+    def is_built_for(self, accelerator: Accelerator) -> bool:
+        """True unless the software is known to have no code for devices of its kind. Assumes: as `runs_on`."""
+        return ANY in self.platforms or platform(accelerator) in {None, *self.platforms}
 
     def unsupported_note(self, accelerator: Accelerator) -> tuple[str, ...]:
         """A note for estimates on a device that the software is not known to run on; empty where it does."""

@@ -166,7 +166,7 @@ def _less_bound(
     """
     rules, without_shares = (
         platform.rules,
-        f"shares of the bill are ignored, as workloads without machines are not in it: {error}",
+        f"shares of the bill are ignored, as workloads without machines are not in it; if they are held, {error}",
     )
     unbound, ways = replace(rules, budget_per_month=None), list[tuple[Policies, str]]()
     if lost and rules.shares:

@@ -152,16 +152,16 @@ def simulated_day(chosen: ChosenWorkload, facts: Facts, seed: int = 0) -> Simula
         return None
     unit, layout = option.unit, option.candidate.layout
     machines, inside = levels.machines(option.instances, unit), max(1, layout.get("replicas", 1) // option.instances)
-    by_hour = [levels.by_hour[(first + h) % HOURS_PER_WEEK] for h in range(hours)]
-    counts = [0 if level is None else machines[level] for level in by_hour]
-    most = option.instances // unit
-    if max(counts, default=0) == 0 or most > MOST_REPLICAS or replica_machines(option.candidate) != unit:
+    by_hour = [levels.by_hour[(first + h) % HOURS_PER_WEEK] for h in range(HOURS_PER_DAY)]
+    day = [0 if level is None else machines[level] for level in by_hour]  # from the stretch's first hour on
+    counts, most = day[:hours], option.instances // unit
+    if max(counts) == 0 or most > MOST_REPLICAS or replica_machines(option.candidate) != unit:
         return None
     try:
         requests = _requests(workload, first, hours, seed)
         served = candidate_job(workload, facts.model(workload.model), facts, option.offer, option.candidate)
         one = replica(served, max_tokens=max(int((requests.prompt + requests.output).max()), served.context))
-        counted = tuple(count // unit for count in counts)
+        counted = tuple(count // unit for count in day)
         rule = _rule(chosen.job, most=most, cold_start_s=levels.cold_start_s, by_hour=counted)
         if rule.measure == "concurrency" and rule.target is None:  # machines are added where batches are full
             rule = replace(rule, target=float(served.concurrency or 1) * inside)

@@ -73,7 +73,7 @@ class SolvedFleet:
     ) -> SolvedFleet:  # fmt: skip
         """The fleet with the figures of its allocated machines, and its bill."""
         chosen = tuple(chosen_workloads(problem, allocation, facts))
-        rows = _rows(problem, allocation, chosen)
+        rows = _rows(problem, allocation, chosen, facts)
         cost, notes = _monthly_cost(problem, allocation, rows)
         return SolvedFleet(
             platform=platform, facts=facts, problem=problem, allocation=allocation, chosen=chosen, rows=rows, cost=cost,
@@ -95,7 +95,7 @@ class SolvedFleet:
     @cached_property
     def loads(self) -> tuple[ReplicaLoad | None, ...]:
         """The load of each row of the bill; None where it is no service's on machines."""
-        loads = [replica_load(taken, self.chosen[taken.option.workload]) for taken in self.allocation.taken]
+        loads = [replica_load(taken, self.chosen[taken.option.workload], self.facts) for taken in self.allocation.taken]
         return (*loads, *[None] * len(self.allocation.idle))
 
     @cached_property
@@ -130,7 +130,7 @@ def spot_interruptions(row: Allotment, facts: Facts) -> float:
 
 
 def _rows(
-    problem: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload]
+    problem: AllocationProblem, allocation: Allocation, chosen: Sequence[ChosenWorkload], facts: Facts
 ) -> tuple[Allotment, ...]:
     """The machines of an allocation: a row for each that is taken, in their order, then idle own machines."""
     sharers: dict[Machine, set[int]] = defaultdict(set)
@@ -143,7 +143,7 @@ def _rows(
         if taken.role == "backup":
             paid = busy = HOURS_PER_MONTH if backup.on else backup.hours
         workload, rate = chosen[option.workload], option.usd_per_hour
-        (low, high), job = _interval(taken, workload), workload.job
+        (low, high), job = _interval(taken, workload, facts), workload.job
         row = Allotment(
             workload=job.name, environment=job.environment, provider=option.provider, region=option.region,
             instance=option.instance, gpu=option.candidate.gpu, purchase=option.purchase, count=taken.count,
@@ -172,9 +172,9 @@ def _rows(
     return tuple(rows)
 
 
-def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
+def _interval(taken: Taken, chosen: ChosenWorkload, facts: Facts) -> tuple[float, float]:
     """10-90 % interval of USD a month: of the time that the work takes, and of a price that is assumed."""
-    low, high = _time_interval(taken, chosen)
+    low, high = _time_interval(taken, chosen, facts)
     band, usd = taken.option.offer.assumed_usd_per_hour(taken.option.purchase), taken.option.usd_per_hour
     if band is None or not usd:
         return low, high
@@ -182,12 +182,12 @@ def _interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
     return low * least / usd, high * most / usd
 
 
-def _time_interval(taken: Taken, chosen: ChosenWorkload) -> tuple[float, float]:
+def _time_interval(taken: Taken, chosen: ChosenWorkload, facts: Facts) -> tuple[float, float]:
     """Ends of the cost at the listed price: runs take longer or shorter, services need more or fewer machines.
 
     What is paid anyhow costs no less; where it does not suffice, a service's missing machines come on top.
     """
-    usd, load, figures = taken.usd, replica_load(taken, chosen), chosen.figures
+    usd, load, figures = taken.usd, replica_load(taken, chosen, facts), chosen.figures
     if load is not None:
         ends = (float(load.usd_at(times)) for times in (min(1.0, load.time_low), max(1.0, load.time_high)))
         return min(usd, next(ends)), max(usd, next(ends))

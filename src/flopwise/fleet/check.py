@@ -13,12 +13,13 @@ from flopwise.facts.offers import retirement_note
 from flopwise.fleet.assess import recommended_fleet
 from flopwise.fleet.assessment import PlainRecord
 from flopwise.fleet.bill import SolvedFleet
-from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_setups
+from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_setups, with_share
 from flopwise.fleet.ladder import setup_changes
-from flopwise.fleet.model import Platform
+from flopwise.fleet.model import Platform, ResolvedJob
 from flopwise.fleet.read import resolve_names
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result
+from flopwise.search.service_load import load_frac
 from flopwise.units import format_percent, format_usd
 
 FORMAT = 1
@@ -157,7 +158,7 @@ def _checked_workload(setup: ExistingSetup, fleet: SolvedFleet | None, facts: Fa
     )  # fmt: skip
     return CheckedWorkload(
         name=setup.job.name, environment=setup.job.environment, kind=setup.job.spec.task,
-        machines=[_checked_machines(part, facts) for part in setup.parts],
+        machines=[_checked_machines(part, setup.job, facts) for part in setup.parts],
         fits=setup.fits and setup.meets.get("memory", 1.0) >= confidence, holds=not setup.reasons,
         reasons=list(setup.reasons),
         notes=[f"{part}: {retirement_note(part.offer.retires_on)}" for part in setup.parts if part.offer.retires_on],
@@ -188,12 +189,14 @@ def _with_fleet_bills(rows: Sequence[CheckedWorkload]) -> list[CheckedWorkload]:
     return after
 
 
-def _checked_machines(part: ExistingPart, facts: Facts) -> CheckedMachines:
-    offer, candidate = part.offer, part.candidate
+def _checked_machines(part: ExistingPart, job: ResolvedJob, facts: Facts) -> CheckedMachines:
+    offer, candidate, workload = part.offer, part.candidate, job.workload
     figures = {} if candidate is None else {n: v if v != float("inf") else None for n, v in candidate.figures.items()}
     if candidate is not None and "e2e_s" not in figures:
         figures |= {"run_s": candidate.seconds, "start_s": candidate.start_s}
     busy = figures.get("busy_frac", None if candidate is None else 1.0)
+    if candidate is not None and workload is not None and workload.is_closed_loop and not job.ends:
+        busy = load_frac(with_share(workload, part.share), facts, offer, candidate)
     worked = min(1.0, part.work_hours / part.paid_hours) if part.paid_hours else 0.0
     return CheckedMachines(
         provider=offer.provider, region=offer.region, instance=offer.instance,

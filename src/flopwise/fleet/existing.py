@@ -181,7 +181,7 @@ def _part(
         if not workstation_options(index, as_bought, facts.with_tables(offers=(offer,))):
             reasons = (f"{offer.instance} does not match the request (accelerators, memory)",)
     else:
-        workload = _with_share(existing_workload(machines, job, platform), share)
+        workload = with_share(existing_workload(machines, job, platform), share)
         try:
             plan = plan_on(workload, facts, offer, machines.count)
             candidate = next(iter(plan.plans), None)
@@ -240,8 +240,8 @@ def existing_workload(machines: ExistingMachines, job: ResolvedJob, platform: Pl
     return workload
 
 
-def _with_share(workload: Resolved, share: float) -> Resolved:
-    """The workload with a share of its traffic or requests."""
+def with_share(workload: Resolved, share: float) -> Resolved:
+    """The workload with a share of its traffic, its users or its requests."""
     if share == 1.0:
         return workload
     users = workload.concurrency

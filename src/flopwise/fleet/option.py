@@ -17,7 +17,8 @@ from flopwise.ops.types import Array
 from flopwise.search.allowed import software_of
 from flopwise.search.answer import Candidate
 from flopwise.search.rank import price_facts
-from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
+from flopwise.search.service_load import load_frac
+from flopwise.search.service_machines import machines_needed, replica_machines
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 from flopwise.values import dataclass
 
@@ -54,7 +55,7 @@ def monthly_option(
         busy = job.hours_per_month
         joules = None if joules is None else joules * busy / HOURS_PER_MONTH * factor
         if factor != 1.0 and job.workload is not None:
-            instances = int(machines_needed(instances, filled_frac(candidate), unit, factor))
+            instances = int(machines_needed(instances, load_frac(job.workload, facts, offer, candidate), unit, factor))
         if job.levels is not None and not paid_all_month(candidate.purchase):
             busy = job.levels.paid_hours(job.levels.machines(instances, unit)) / instances
     pue = offer.site.pue if isinstance(offer, OwnOffer) else facts.grid(offer.provider, offer.region).pue
@@ -159,19 +160,18 @@ class ReplicaLoad:
         return np.asarray(self.usd + np.maximum(0.0, machines - self.count) * self.missing_usd)
 
 
-def replica_load(taken: Taken, chosen: ChosenWorkload) -> ReplicaLoad | None:
+def replica_load(taken: Taken, chosen: ChosenWorkload, facts: Facts) -> ReplicaLoad | None:
     """The load on allocated machines; None where they serve none. A backup follows the requests alone."""
-    figures, option = chosen.figures, taken.option
-    if figures is None or chosen.job.ends:
+    figures, option, workload = chosen.figures, taken.option, chosen.planned.workload
+    if figures is None or workload is None or chosen.job.ends:
         return None
     if taken.role == "backup":
         return ReplicaLoad(count=taken.count, usd=taken.usd)
-    workload = chosen.planned.workload
-    waits = workload is not None and workload.is_closed_loop
-    low, high = (1.0, 1.0) if waits else (figures.time_low, figures.time_high)
+    low, high = (1.0, 1.0) if workload.is_closed_loop else (figures.time_low, figures.time_high)
+    filled = load_frac(workload, facts, option.offer, option.candidate)
     return ReplicaLoad(
-        count=taken.count, usd=taken.usd, filled=filled_frac(option.candidate), unit=option.unit,
-        time_low=low, time_high=high, paid=option.is_pooled, missing_usd=_missing_usd(option, taken.count),
+        count=taken.count, usd=taken.usd, filled=filled, unit=option.unit, time_low=low, time_high=high,
+        paid=option.is_pooled, missing_usd=_missing_usd(option, taken.count),
     )  # fmt: skip
 
 

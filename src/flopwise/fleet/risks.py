@@ -13,7 +13,7 @@ from flopwise.fleet.outlook import Z90
 from flopwise.fleet.schedules import WeeklySchedule, most_at_once, slots
 from flopwise.fleet.spec import API
 from flopwise.search.replica import candidate_job
-from flopwise.search.service_machines import filled_frac
+from flopwise.search.service_load import load_frac
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.training.goodput import DEFAULT_RELIABILITY
@@ -238,7 +238,9 @@ def _degradation(chosen: ChosenWorkload, fleet: SolvedFleet) -> Iterable[Risk]:
     if figures is None or figures.time_high <= 1.0 or (workload is not None and workload.is_closed_loop):
         return
     spread = math.log(figures.time_high) / Z90
-    room = SLOWER if chosen.job.ends else 1.0 / max(filled_frac(option.candidate), 1e-9)
+    room = SLOWER
+    if workload is not None:
+        room = 1.0 / max(load_frac(workload, fleet.facts, option.offer, option.candidate), 1e-9)
     odds = 0.5 * math.erfc(math.log(max(room, 1.0)) / spread / math.sqrt(2.0))
     usd, high = sum(row.usd_per_month for row in rows), sum(row.usd_high for row in rows)
     what = f"more than {100 * (room - 1):.0f} % slower than planned"
@@ -301,7 +303,8 @@ def _idle_use(fleet: SolvedFleet) -> Iterable[Risk]:
         option, workload = taken.option, chosen.planned.workload
         if chosen.job.ends or workload is None or not option.gpus_each:
             continue
-        used = filled_frac(option.candidate) / workload.peak / max(_paid_capacity(chosen), 1e-9)
+        filled = load_frac(workload, fleet.facts, option.offer, option.candidate)
+        used = filled / workload.peak / max(_paid_capacity(chosen), 1e-9)
         idle[chosen.name] = idle.get(chosen.name, 0.0) + row.usd_per_month * max(0.0, 1.0 - min(1.0, used))
     for row in fleet.rows:
         if not row.workload:

@@ -130,6 +130,10 @@ def _size_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: order.index(row["size"]))
 
 
+DATED = ("spot", "reserved_1y", "reserved_3y")
+"""Purchase options whose prices may be of another day than those on demand."""
+
+
 def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
     """The offers of the allocation, by provider; `used` marks those taken."""
     workloads: dict[tuple[str, str, str], list[str]] = {}
@@ -142,7 +146,7 @@ def _instance_rows(fleet: SolvedFleet) -> list[dict[str, Any]]:
             "vcpus": o.vcpus, "ram_bytes": o.ram_bytes, "on_demand_usd_per_hour": o.on_demand_usd_per_hour,
             "spot_usd_per_hour": o.spot_usd_per_hour, "reserved_1y_usd_per_hour": o.reserved_1y_usd_per_hour,
             "reserved_3y_usd_per_hour": o.reserved_3y_usd_per_hour, "price_date": o.price_date, "source": o.source,
-            "spot_date": o.price_date_of("spot") if o.spot_usd_per_hour is not None else None,
+            **{f"{p}_date": o.price_date_of(p) if o.price_usd_per_hour(p) is not None else None for p in DATED},
             "price_notes": [
                 *(n for p in PURCHASES if o.price_usd_per_hour(p) and (n := o.price_note(p))),
                 *filter(None, [retirement_note(o.retires_on)]),

@@ -239,7 +239,8 @@ def policies(assessment: Assessment) -> Iterator[Block]:
                 for step in steps
             ],
             "With the other policies in force. Waste: machines that cost more than others of the same provider that "
-            "do the same work, and workloads moved although no share requires it.",
+            "do the same work with what the fleet uses anyway, and workloads moved although no share requires it. On "
+            "demand in place of spot is not waste, as it is not interrupted.",
         )  # fmt: skip
 
 

@@ -180,10 +180,17 @@ def _by_type(rows: Sequence[Row]) -> list[list[Row]]:
     return sorted(kinds.values(), key=lambda offers: price(offers[0]))
 
 
+APART = {"spot": "spot", "reserved_1y": "1 year", "reserved_3y": "3 years"}
+"""Purchase options whose prices have days of their own, as the table names them."""
+
+
 def _dates(row: Row) -> str:
     """The days of an offer's prices, and what is to be known of them."""
-    spot = row.get("spot_date")
-    dated = [str(row.get("price_date", "-"))] + [f"spot {spot}"] * (spot not in (None, row.get("price_date")))
+    usual = str(row.get("price_date", "-"))
+    others = {name: row.get(f"{key}_date") for key, name in APART.items()}
+    if others["1 year"] == others["3 years"]:
+        others = {"spot": others["spot"], "reserved": others["1 year"]}
+    dated = [usual, *(f"{name} {day}" for name, day in others.items() if day not in (None, usual))]
     return "; ".join(dict.fromkeys([*dated, *(n for n in row.get("price_notes") or () if n != "undated price")]))
 
 

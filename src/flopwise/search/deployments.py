@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise import values
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
+from flopwise.cost.fabric import Fabric
 from flopwise.cost.intervals import ErrorBand
-from flopwise.cost.rates import together
 from flopwise.errors import MissingFactError, SpecError
-from flopwise.facts.architecture import Item, Model
+from flopwise.facts.architecture import Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
+from flopwise.search.joined_replicas import JoinedRunner, TimedReplicas
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.session_caches import LayoutCaches
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import pooled_load, prefill_layout
-from flopwise.serving.iteration import Runner, StepLoad, StepTime, whole_prompts
+from flopwise.serving.iteration import Runner, StepTime, norms_over_ranks, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
@@ -148,15 +148,22 @@ def replica_grid(node: NodeKind, model: Model, max_gpus: int, *, spread: bool = 
     """
     stack = model.stacks[0]
     heads, experts = stack.fewest_heads or 1, stack.largest_experts.experts if stack.largest_experts else 0
-    inside = min(node.count, MAX_TP)
     most = min(MAX_REPLICA_GPUS, max_gpus) if node.networked else min(node.count, max_gpus)
+    stages = min(MAX_PP, stack.num_layers) if node.networked else 1
+    return _grid(node.count, most, stages, heads, experts, spread=spread)
+
+
+@lru_cache(maxsize=1024)
+def _grid(count: int, most: int, stages: int, heads: int, experts: int, *, spread: bool) -> ServingLayout:
+    """`replica_grid` of nodes with `count` devices, of at most so many devices and stages."""
+    inside = min(count, MAX_TP)
     tp = powers_of_two(inside)
     tp = tp[(heads % tp == 0) & (tp <= max(inside, 1))]
-    pp = powers_of_two(min(MAX_PP, stack.num_layers) if node.networked else 1)
+    pp = powers_of_two(stages)
     dp = powers_of_two(most) if experts and spread else np.ones(1, dtype=np.int64)
     grid_tp, grid_pp, grid_dp = (g.ravel() for g in np.meshgrid(tp, pp, dp, indexing="ij"))
     gpus = grid_tp * grid_pp * grid_dp
-    whole = (gpus <= node.count) | ((gpus % node.count == 0) & ((grid_tp == inside) | (grid_dp > 1)))
+    whole = (gpus <= count) | ((gpus % count == 0) & ((grid_tp == inside) | (grid_dp > 1)))
     keep = whole & (gpus <= most) & ((grid_pp == 1) | ((grid_tp == inside) & (grid_dp == 1)))
     grid_tp, grid_pp, grid_dp = (g[keep].astype(np.int64) for g in (grid_tp, grid_pp, grid_dp))
     ranks = grid_tp * grid_dp
@@ -297,7 +304,7 @@ class ReplicaQuestion:
 class SizedReplicas:
     """Replicas at every batch, whatever comes at what rate; `known`: columns and figures of `Deployments` by name."""
 
-    job: ServeJob
+    timed: TimedReplicas
     batch: Floats  # the sizes of all layouts in turn
     num_layouts: int
     steady: Steady | None  # None: answers in one pass
@@ -307,11 +314,16 @@ class SizedReplicas:
     bands: dict[bool, dict[str, ErrorBand]] = field(default_factory=lambda: {False: {}, True: {}}, compare=False)
     """`Deployments.bands` of closed loops, and of requests that arrive at a rate."""
 
+    @property
+    def job(self) -> ServeJob:
+        """All rows in columns."""
+        return self.timed.job
+
     @cached_property
     def full_s(self) -> Floats:
         """Seconds of a step that uses all of its prefill budget; `size_together` has those of many at once."""
         assert self.steady is not None, "only models that generate are in closed loops"
-        whole = full_step_s(runner(self.job), self.job.layout, self.steady.batch, *request_work(self.job))
+        whole = full_step_s(self.timed.machine, self.job.layout, self.steady.batch, *request_work(self.job))
         return np.broadcast_to(whole, self.batch.shape)
 
     @cached_property
@@ -367,7 +379,9 @@ def sized_replicas(question: ReplicaQuestion) -> Answer:
     """
     if question.is_kept and question in SIZED:
         return SIZED[question]
-    sizing = _sizing(question)
+    grid = _question_grid(question)
+    memory = _grid_memory(question, grid, question.node.cluster.accelerator.hbm_bytes)
+    sizing = _sizing(question, _Room(grid, memory))
     answer = _answer(sizing, _closed_loops([sizing])[0] if _generates(sizing) else None)
     if question.is_kept:
         SIZED[question] = answer
@@ -388,8 +402,10 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
         kept = {question: SIZED[question] for question in group if question in SIZED}
         SIZED.hits += len(kept)
         known |= kept
+    rooms = _rooms([question for group in groups.values() for question in group if question not in known])
+    for group in groups.values():
         try:
-            fresh.append({question: _sizing(question) for question in group if question not in kept})
+            fresh.append({question: _sizing(question, rooms[question]) for question in group if question in rooms})
         except (MissingFactError, SpecError):
             continue
     loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
@@ -415,7 +431,7 @@ def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
     for some in _joined_groups(missing):
         if len(some) > 1:
             batches = [np.broadcast_to(one.steady.batch, one.batch.shape) for one in some if one.steady is not None]
-            full_s = JoinedReplicas([one.job for one in some]).full_steps_s(batches)
+            full_s = JoinedReplicas([one.timed for one in some]).full_steps_s(batches)
             for one, seconds in zip(some, full_s, strict=True):
                 vars(one)["full_s"] = seconds
 
@@ -424,13 +440,18 @@ def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
 class _Sizing:
     """Replicas at every batch before their steps are timed: the fields of `SizedReplicas`."""
 
-    job: ServeJob
+    timed: TimedReplicas
     batch: Floats
     num_layouts: int
     one_pass: bool
     known: dict[str, Any]
     start: tuple[float, Storage]
     fetch_s: float | Floats = 0.0
+
+    @property
+    def job(self) -> ServeJob:
+        """All rows in columns."""
+        return self.timed.job
 
 
 def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
@@ -442,7 +463,7 @@ def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None) -> Answ
     if not isinstance(sizing, _Sizing):
         return sizing
     return SizedReplicas(
-        sizing.job, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
+        sizing.timed, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
     )
 
 
@@ -450,8 +471,8 @@ def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
     """The closed loops of sizings that the same formulas hold for."""
     if len(some) == 1:
         (one,) = some
-        return [closed_loop(runner(one.job), one.job.layout, one.batch, *request_work(one.job))]
-    return JoinedReplicas([one.job for one in some]).closed_loops([one.batch for one in some])
+        return [closed_loop(one.timed.machine, one.job.layout, one.batch, *request_work(one.job))]
+    return JoinedReplicas([one.timed for one in some]).closed_loops([one.batch for one in some])
 
 
 def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
@@ -472,7 +493,7 @@ def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
     joined: dict[tuple[object, ...], list[list[OnJob]]] = {}
     for group in filter(None, groups):
-        parts = joined.setdefault(_formulas([one.job for one in group]), [[]])
+        parts = joined.setdefault(JoinedRunner.formulas([one.timed for one in group]), [[]])
         rows = sum(one.batch.size for one in parts[-1]) + sum(one.batch.size for one in group)
         if parts[-1] and rows > JOINED_ROWS:
             parts.append([])
@@ -480,16 +501,61 @@ def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     return [part for parts in joined.values() for part in parts]
 
 
-def _formulas(jobs: Sequence[ServeJob]) -> tuple[object, ...]:
-    """Figures that replicas on devices timed together share: all but those of `Rates`, and links."""
-    first = runner(jobs[0])
-    plain = (getattr(first, f.name) for f in fields(Runner) if f.init and f.name not in {"rates", "fabric"})
-    shared = any((np.asarray(job.layout.dp) > 1).any() for job in jobs)
-    spread = any((np.asarray(job.layout.ep) > 1).any() for job in jobs)
-    return (first.rates.form, first.own_rates.form, request_work(jobs[0]), shared, spread, *plain)
+class _Room(NamedTuple):
+    """The replicas worth estimating on a node, and their memory."""
+
+    grid: ServingLayout
+    memory: ServingMemory
 
 
-def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
+def _rooms(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion, _Room]:
+    """The rooms of questions: memory of nodes whose engine starts alike is computed in one column; by question.
+
+    A question without one (a technique that the device lacks) is left to `sized_replicas`, which says why.
+    """
+    groups: dict[tuple[object, ...], list[tuple[ReplicaQuestion, ServingLayout]]] = defaultdict(list)
+    for question in questions:
+        workload, device = question.workload, question.node.cluster.accelerator
+        key = (
+            question.model, question.weights, question.kv_dtype, workload.engine.on(device), device.kind,
+            workload.limits.memory_fraction, workload.task, workload.input_tokens, workload.output_tokens,
+        )  # fmt: skip
+        groups[key].append((question, _question_grid(question)))
+    rooms: dict[ReplicaQuestion, _Room] = {}
+    for group in groups.values():
+        layouts = {name: [np.asarray(getattr(grid, name)) for _, grid in group] for name in DEGREES}
+        sizes = [column.size for column in layouts["tp"]]
+        whole = ServingLayout(**{name: np.concatenate(columns) for name, columns in layouts.items()})
+        capacities = [float(question.node.cluster.accelerator.hbm_bytes) for question, _ in group]
+        try:
+            memory = _grid_memory(group[0][0], whole, np.repeat(capacities, sizes))
+        except (MissingFactError, SpecError):
+            continue
+        ends = np.cumsum(sizes).tolist()
+        for (question, grid), start, end in zip(group, [0, *ends], ends, strict=False):
+            rooms[question] = _Room(grid, memory.of_rows(slice(start, end)))
+    return rooms
+
+
+def _question_grid(question: ReplicaQuestion) -> ServingLayout:
+    workload, pool = question.workload, question.workload.techniques.prefill_gpus or 0
+    spread = not answers_in_one_pass(question.model, workload)
+    return _with_pools(replica_grid(question.node, question.model, workload.max_gpus - pool, spread=spread), pool)
+
+
+def _grid_memory(question: ReplicaQuestion, grid: ServingLayout, hbm_bytes: Floats | float) -> ServingMemory:
+    """Memory of replicas at their largest batch on devices of so many bytes, one for each row."""
+    workload, model, node = question.workload, question.model, question.node
+    answer, device = 0 if answers_in_one_pass(model, workload) else workload.output_tokens, node.cluster.accelerator
+    changes = memory_changes(replica_job(workload, model, node.cluster, question.weights, grid))
+    return serving_memory(
+        model, grid, concurrency=None, context=workload.input_tokens + answer, answer=answer, hbm_bytes=hbm_bytes,
+        weights=question.weights, kv_dtype=question.kv_dtype, engine=workload.engine.on(device),
+        memory_frac=workload.limits.memory_fraction, device_kind=device.kind, changes=changes,
+    )  # fmt: skip
+
+
+def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | None:
     """The replicas of a question that fit, at every batch; deployments without rows where nothing does."""
     workload, model, node, weights, kv_dtype = (
         question.workload,
@@ -498,26 +564,20 @@ def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
         question.weights,
         question.kv_dtype,
     )
-    one_pass = answers_in_one_pass(model, workload)
+    one_pass, (grid, memory) = answers_in_one_pass(model, workload), room
     pool = workload.techniques.prefill_gpus or 0
-    grid = _with_pools(replica_grid(node, model, workload.max_gpus - pool, spread=not one_pass), pool)
     whole = np.asarray(grid.tp)
     if not whole.size:
         return None
     answer, device = 0 if one_pass else workload.output_tokens, node.cluster.accelerator
     context, engine = workload.input_tokens + answer, workload.engine.on(device)
-    memory = serving_memory(
-        model, grid, concurrency=None, context=context, answer=answer, hbm_bytes=device.hbm_bytes, weights=weights,
-        kv_dtype=kv_dtype, engine=engine, memory_frac=workload.limits.memory_fraction, device_kind=device.kind,
-        changes=memory_changes(replica_job(workload, model, node.cluster, weights, grid)),
-    )  # fmt: skip
     most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
     if one_pass:
         most = np.minimum(most, engine.most_inputs(workload.input_tokens))
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
-    room = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, engine, device.hbm_bytes)
-    known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room}
+    too_big_text = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, engine, device.hbm_bytes)
+    known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": too_big_text}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=whole.size, num_layouts=0, **known, **nothing)
@@ -540,7 +600,7 @@ def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
         "prefill_gpus": np.full(sizes.size, pool),
     }
     if workload.sessions is None:
-        return _Sizing(job, batch, fit.size, one_pass, known, question.start)
+        return _Sizing(TimedReplicas(job, runner(job)), batch, fit.size, one_pass, known, question.start)
     tokens, token_bytes = _cache_rooms(memory, grid, fit, whole.shape)
     largest = {name: degree[-fit.size :] for name, degree in degrees.items()}
     fewest = least[-fit.size :] if isinstance(least, np.ndarray) and least.ndim else least
@@ -554,7 +614,15 @@ def _sizing(question: ReplicaQuestion) -> _Sizing | Deployments | None:
     session_caches, fetch_s = caches(workload, replicas)
     known["found_frac"] = np.broadcast_to(session_caches, sizes.shape).ravel()
     job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
-    return _Sizing(job, batch, fit.size, one_pass, known, question.start, np.broadcast_to(fetch_s, sizes.shape).ravel())
+    return _Sizing(
+        TimedReplicas(job, runner(job)),
+        batch,
+        fit.size,
+        one_pass,
+        known,
+        question.start,
+        np.broadcast_to(fetch_s, sizes.shape).ravel(),
+    )
 
 
 def _with_pools(grid: ServingLayout, prefill_gpus: int) -> ServingLayout:
@@ -699,7 +767,7 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
     return _ReplicasTogether(
         batch=batch, ranks=degrees["dp"], capacity=column(one.requests_per_s for one in steady) * degrees["dp"],
         decode=step._replace(seconds=seconds, **drawn), ends=np.cumsum([one.batch.size for one in sized]).tolist(),
-        curves=SteadyCurves(runner(job), layout, tokens, steps, batch[rows], loops, full_s), gather=rows,
+        curves=SteadyCurves(sized[0].timed.machine, layout, tokens, steps, batch[rows], loops, full_s), gather=rows,
         place=np.concatenate(place),
     )  # fmt: skip
 
@@ -880,7 +948,7 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[s
 
     Source: `one_pass_latency_s`.
     """
-    workload, machine, batch = question.workload, runner(sized.job), sized.batch
+    workload, machine, batch = question.workload, sized.timed.machine, sized.batch
     step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), sized.job.layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
@@ -912,70 +980,48 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[s
 # Replicas on several kinds of nodes, timed together: what a step costs is mostly its calls
 
 
-@values.dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedRunner(Runner):
-    """A runner of the rows of several: the same formulas hold for their kernels, messages go over the links of each.
-
-    `parts`: the rows of each, and its own runner.
-    """
-
-    parts: tuple[tuple[slice, Runner], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Lay the rates of the parts side by side."""
-        each = [(rows.stop - rows.start, one) for rows, one in self.parts]
-        place = np.repeat(np.arange(len(each)), [count for count, _ in each])
-        for name in ("rates", "own_rates"):
-            object.__setattr__(self, name, together([getattr(one, name) for _, one in each], place))
-
-    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
-        """As each has them; shape of the rows."""
-        return self._each(
-            split, lambda one, rows: np.asarray(one.messages_s(items, _rows(load, rows), _rows(split, rows), width))
-        )
-
-    def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
-        """As each has it; shape of the rows."""
-        return self._each(
-            split, lambda one, rows: np.asarray(one.pipeline_s(_rows(load, rows), _rows(split, rows), width))
-        )
-
-    def _each(self, split: ServingLayout, seconds: Callable[[Runner, slice], Floats]) -> Floats:
-        column = np.empty(np.size(split.tp))
-        for rows, one in self.parts:
-            column[rows] = seconds(one, rows)
-        return column
-
-
 class JoinedReplicas:
-    """Replicas of several jobs that differ in the figures of their devices, their links and layouts alone."""
+    """Replicas with the same `formulas` in one column, those over links of the same form side by side."""
 
-    def __init__(self, jobs: Sequence[ServeJob]) -> None:
-        machines = [runner(job) for job in jobs]
-        ends = np.cumsum([np.size(job.layout.tp) for job in jobs]).tolist()
-        self.rows = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    def __init__(self, several: Sequence[TimedReplicas]) -> None:
+        norms = any(norms_over_ranks(kind.items) for kind in several[0].machine.model.stacks[0].kinds)
+        by_links: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for number, (_, machine) in enumerate(several):
+            starts_s = machine.own_rates.value["kernel_s"] if norms else None  # between the halves of such a norm
+            by_links[machine.fabric.form, starts_s].append(number)
+        self.order = [number for group in by_links.values() for number in group]
+        sizes = [np.size(several[number].job.layout.tp) for number in self.order]
+        ends = np.cumsum(sizes).tolist()
+        slices = dict(zip(self.order, map(slice, [0, *ends], ends), strict=False))
+        self.rows = [slices[number] for number in range(len(several))]
+        machines, place = (
+            tuple(several[number].machine for number in self.order),
+            np.repeat(np.arange(len(sizes)), sizes),
+        )
+        parts = []
+        for group in by_links.values():
+            rows, first = slice(slices[group[0]].start, slices[group[-1]].stop), several[group[0]].machine
+            own = place[rows] - place[rows.start]
+            links = Fabric.together([several[number].machine.fabric for number in group], own)
+            parts.append((rows, first if links is first.fabric else replace(first, fabric=links)))
         plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
-        self.machine = JoinedRunner(**plain, parts=tuple(zip(self.rows, machines, strict=True)))
-        self.layout = ServingLayout(**{
-            name: np.concatenate([np.asarray(getattr(job.layout, name)) for job in jobs]) for name in DEGREES
-        })  # fmt: skip
-        self.work = request_work(jobs[0])
+        self.machine = JoinedRunner(**plain, parts=tuple(parts), machines=machines, place=place)
+        self.layout = ServingLayout(**{name: self._in_order([getattr(job.layout, name) for job, _ in several])
+            for name in DEGREES})  # fmt: skip
+        self.work = request_work(several[0].job)
+
+    def _in_order(self, columns: Sequence[Any]) -> Floats:
+        return np.concatenate([np.asarray(columns[number]) for number in self.order])
 
     def closed_loops(self, in_flight: Sequence[Floats]) -> list[Steady]:
         """Each job's replicas with so many in flight: `closed_loop`."""
-        steady = closed_loop(self.machine, self.layout, np.concatenate(in_flight), *self.work)
+        steady = closed_loop(self.machine, self.layout, self._in_order(in_flight), *self.work)
         return [_rows_of(steady, rows) for rows in self.rows]
 
     def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:
         """Seconds of each job's steps that use all of their prefill budget while `batches` decode."""
-        whole: Floats = np.asarray(full_step_s(self.machine, self.layout, np.concatenate(batches), *self.work))
+        whole: Floats = np.asarray(full_step_s(self.machine, self.layout, self._in_order(batches), *self.work))
         return [whole[rows] for rows in self.rows]
-
-
-def _rows(value: Any, rows: slice) -> Any:
-    """A load or a layout of only these rows."""
-    columns = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
-    return replace(value, **{name: column[rows] for name, column in columns if getattr(column, "ndim", 0)})
 
 
 def _rows_of(columns: Any, rows: slice) -> Any:

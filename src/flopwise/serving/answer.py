@@ -13,6 +13,7 @@ from flopwise.cost.money import num_instances, usd_per_million_tokens
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.ops.weights import weight_bytes
@@ -31,6 +32,7 @@ from flopwise.serving.estimate import (
 )
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
+from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
 from flopwise.serving.spec import (
     DEFAULT_OUTPUT,
@@ -315,6 +317,15 @@ class ServeAnswer(Result):
         rate = _with_ends(estimate.output_tokens_per_s, self.replicas, "tokens/s")
         return f"{where} {verb} {rate}: {seen}{paid}."
 
+    def room_ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The 80 % intervals of the tokens that all caches hold, and of the requests in flight."""
+        job, times = self.estimate.job, self.replicas
+        least, most = job_memory(job).capacity_ends()
+        ranks, sequences = int(job.layout.dp), self.memory.capacity_fields()  # of one attention replica
+        low, high = (int(sequences[f"max_concurrency_{end}"] or 0) * ranks * times for end in ("low", "high"))
+        tokens = self.estimate.kv_capacity_tokens
+        return (int(least * tokens) * times, int(most * tokens) * times), (low, high)
+
     def picture(self) -> Picture:
         """The parts of one step with its average share of prefill; none of what does not fit."""
         rows = [(name, seconds * 1e3) for name, seconds in self.estimate.breakdown if seconds > 0 and self.fits]
@@ -325,12 +336,9 @@ class ServeAnswer(Result):
         speed = self._speed_document() if self.fits else dict.fromkeys(self._speed_document())
         job, replicas, hourly = self.estimate.job, self.replicas, self.estimate.usd_per_hour
         room = attributes(self.estimate, "max_concurrency max_whole_contexts kv_capacity_tokens")
-        least, most = job_memory(job).capacity_ends()
-        ranks, sequences = int(job.layout.dp), self.memory.capacity_fields()  # of one attention replica
-        for end, share in (("low", least), ("high", most)):
-            room[f"kv_capacity_tokens_{end}"] = int(share * self.estimate.kv_capacity_tokens)
-            room[f"max_concurrency_{end}"] = int(sequences[f"max_concurrency_{end}"] or 0) * ranks
         room = {name: value * replicas for name, value in room.items()}
+        for name, ends in zip(("kv_capacity_tokens", "max_concurrency"), self.room_ends(), strict=True):
+            room |= zip((f"{name}_low", f"{name}_high"), ends, strict=True)
         absent = dict.fromkeys(name for name in room if name.startswith("kv") or name.endswith(("_low", "_high")))
         return {
             **attributes(
@@ -475,7 +483,7 @@ def _loaded_replica(
     Raises:
         SpecError: no whole replicas, or a load that cannot be.
     """
-    request, static = question.request, question.static
+    request = question.request
     inputs, outputs, notes = request_tokens(
         job.model, request, encode=question.encode, images=job.techniques.images * job.techniques.image_tokens
     )
@@ -489,30 +497,13 @@ def _loaded_replica(
     replicas, rate, in_flight = total // job.num_gpus, request.rate, request.concurrency
     if request.requests is not None and in_flight is None and rate is None:
         in_flight = request.requests  # all at once
-    if static and rate is not None:
-        raise SpecError(
-            "the requests of a fixed batch start together, without an arrival rate: give --static with "
-            "--concurrency, or --rate without --static"
-        )
-    if in_flight is not None and rate is not None:
-        raise OptionError(
-            "concurrency", "a rate is given as well; give either the requests in flight or the arrival rate"
-        )
-    if request.requests is not None and (static or not outputs):
-        raise OptionError("requests", "a run of a given number of requests is simulated token by token: leave it out "
-        "with --static and for models that answer in one pass")  # fmt: skip
-    if question.simulate and (static or not outputs):
-        raise OptionError("simulate", "a fixed batch, or a model that answers in one pass, has no queue to simulate: "
-        "leave it out with --static and for such models")  # fmt: skip
-    if question.simulate and rate is None and in_flight is None:
-        raise OptionError("simulate", "needs a load: give --concurrency or --rate")
-    _check_queue(question, decodes=bool(outputs))
+    _check_load(job.model, question, decodes=bool(outputs) and generates(job.model))
     if rate is not None and cached is not None:
         rate *= cached.computed_frac
         notes += (WARM,)
     queue = question.queue
     loaded = replace(
-        job, input_tokens=inputs, output_tokens=outputs, static=static,
+        job, input_tokens=inputs, output_tokens=outputs, static=question.static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
         arrivals_per_s=None if rate is None else rate / replicas, paid_gpus=_paid_gpus(job, replicas),
         requests=request.requests, policy=queue.policy, preempt=queue.preempt, priorities=queue.priorities or (),
@@ -520,6 +511,35 @@ def _loaded_replica(
     if rate is not None and not loaded.decodes:
         loaded = replace(loaded, concurrency=_batch_at_rate(loaded))
     return loaded, replicas, notes
+
+
+def _check_load(model: Model, question: ServeQuestion, *, decodes: bool) -> None:
+    """Refuse a load that contradicts itself, or that means nothing for the model; `decodes`: it answers in tokens.
+
+    Raises: SpecError: says what does not go together.
+    """
+    request, alone = question.request, question.static or not decodes
+    loads = {"rate": request.rate, "concurrency": request.concurrency, "requests": request.requests}
+    if question.static and request.rate is not None:
+        raise SpecError(
+            "the requests of a fixed batch start together, without an arrival rate: give --static with "
+            "--concurrency, or --rate without --static"
+        )
+    if request.concurrency is not None and request.rate is not None:
+        raise OptionError(
+            "concurrency", "a rate is given as well; give either the requests in flight or the arrival rate"
+        )
+    if request.requests is not None and alone:
+        raise OptionError("requests", "a run of a given number of requests is simulated token by token: leave it out "
+        "with --static and for models that answer in one pass")  # fmt: skip
+    if request.output_tokens is not None and not decodes:
+        raise OptionError("output_tokens", f"{model.name} answers in one pass, without output tokens: leave it out")
+    if question.simulate and alone:
+        raise OptionError("simulate", "a fixed batch, or a model that answers in one pass, has no queue to simulate: "
+        "leave it out with --static and for such models")  # fmt: skip
+    if question.simulate and not any(value is not None for value in loads.values()):
+        raise OptionError("simulate", "needs a load: give --concurrency or --rate")
+    _check_queue(question, decodes=decodes)
 
 
 def _check_queue(question: ServeQuestion, *, decodes: bool) -> None:

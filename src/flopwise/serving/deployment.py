@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import MXFP4
 from flopwise.facts.software import Engine
 from flopwise.facts.spec import SourceSpec
+from flopwise.options import OptionError
 from flopwise.serving.estimate import check_layout
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import generates
@@ -29,13 +31,15 @@ def replica_of(
     """One replica of a deployment, without its load, and what was assumed of its format.
 
     Raises:
-        SpecError: a degree that the model does not allow, or a technique that does not go with it.
+        SpecError: a degree that the model does not allow, a technique that does not go with it, or an engine that has
+            no code for the device.
         UnknownNameError: no such format, engine, draft or processor.
     """
     check_layout(model, deployment.layout())
     cluster = machines.cluster(deployment.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
     spec, notes = on_its_engine(deployment, model, cluster.accelerator, source.catalog)
     software = spec.software(source.catalog, cluster.accelerator)
+    check_platform(software["engine"], cluster.accelerator, source.catalog)
     job = ServeJob(
         model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction,
         max_batch=spec.max_batch, recv_interval=spec.recv_interval, batch_wait=spec.batch_wait,
@@ -92,6 +96,26 @@ def on_its_engine(
     spec = replace(spec, weights=spec.weights or own or engine.plain_format(accelerator))
     assumed = facts.weight_format(spec.weights or "").assumption
     return spec, (*published, *((assumed,) if assumed else ()))
+
+
+PAST = re.compile(r"-(v0|20\d\d)$")
+"""Ends of the names of engines as they were."""
+
+
+def check_platform(engine: Engine, accelerator: Accelerator, facts: Facts) -> None:
+    """Refuse an engine on a device that it has no code for.
+
+    Assumes: a device that only software of its own runs on (Inferentia1, SN40L), which no record knows, is estimated
+    with a note.
+    Raises: SpecError: names what runs there, and where the engine does.
+    """
+    there = [one.name for one in facts.engines.values() if one.is_built_for(accelerator) and not PAST.search(one.name)]
+    if engine.is_built_for(accelerator) or not there:
+        return
+    raise OptionError(
+        "engine", f"{engine.name} runs on {', '.join(sorted(engine.platforms))}, not on {accelerator.name}; engines "
+        f"that do: {', '.join(there)}"
+    )  # fmt: skip
 
 
 def usual_engine(engines: Mapping[str, Engine], model: Model, accelerator: Accelerator | None) -> Engine:

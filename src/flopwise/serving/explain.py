@@ -46,12 +46,16 @@ def serve_figure(
 ) -> Figure:  # fmt: skip
     """The tree of an estimate: latencies and throughput with intervals, memory, cost and energy.
 
-    Further a cold start, the percentiles of a load that can be kept up with, and sums over several `replicas`.
+    Further a cold start, the percentiles of a load that can be kept up with, and sums over several `replicas`. What
+    does not fit has memory, a price per hour and a cold start alone.
     """
     job, tree = estimate.job, _ServingTree(estimate)
     name = f"{job.model.name} on {estimate.num_gpus} x {job.cluster.accelerator.name}"
     memory = serving_memory_figure(job.model, job.layout, estimate.memory, job.weights, job.kv_dtype, job.engine)
     more = () if start is None else (_cold_start_figure(start),)
+    if not estimate.max_concurrency:
+        figures = [*tree.room(), memory, *tree.hourly(), *more]
+        return estimate_of(name, [*figures, *_of_all(replicas, figures)])
     timing = tree.timing()
     figures = [*timing, *(() if load is None else _load_figures(estimate, load, timing))]
     figures += [*_technique_figures(job), *tree.bounds(), memory, *tree.bill(), *more]
@@ -201,6 +205,7 @@ class _ServingTree:
         self.prompt = prompt(self.job.model, self.job.input_tokens)
         read = self.job.input_tokens if self.job.decodes else int(self.prompt.tokens)
         self.input = setting("input tokens", read, "tokens")
+        self.gpus = setting("GPUs", estimate.num_gpus)
         self.step = self._mean_step()
 
     def _mean_step(self) -> Figure:
@@ -325,19 +330,18 @@ class _ServingTree:
         source = "arrivals" if self.job.arrivals_per_s is not None else "in flight / time of a request"
         formula = f"queue model: {source}, or the throughput of the full batch"
         rate = term("requests per second", estimate.requests_per_s, "1/s", formula, *inputs)
-        gpus = setting("GPUs", estimate.num_gpus)
-        self.rate, self.tokens, self.gpus = rate, rate, gpus
+        self.rate, self.tokens = rate, rate
         name, unit, ranged = rate.name, rate.unit, estimate.throughput
         if estimate.output_tokens_per_s is not None:
             name, unit, ranged = "throughput", "tokens/s", estimate.output_tokens_per_s
             formula = f"{rate.name} x {self.output.name}"
             self.tokens = term(name, ranged.value, unit, formula, rate, self.output)
-        each = term(f"{name} per GPU", ranged.value / estimate.num_gpus, unit, f"{name} / GPUs", self.tokens, gpus)
+        each = term(f"{name} per GPU", ranged.value / estimate.num_gpus, unit, f"{name} / GPUs", self.tokens, self.gpus)
         return [self.tokens, each, *interval(name, self.tokens, ranged.band, ranged.low, ranged.high)]
 
     def bounds(self) -> list[Figure]:
         """A step at datasheet rates, and what the cache allows."""
-        estimate, memory = self.estimate, "memory model: "
+        estimate = self.estimate
         peak = self.device.datasheet(f"peak {self.machine.dtype}", "FLOP/s")
         bandwidth = self.device.datasheet("hbm_bytes_per_s", "B/s")
         formula = f"{COUNTED}: the longer of FLOP at peak and bytes at full bandwidth"
@@ -348,6 +352,11 @@ class _ServingTree:
             "share of datasheet rates", estimate.lower_bound_s / number(self.step.value), "frac",
             f"{lower.name} / {self.step.name}", lower, self.step,
         )  # fmt: skip
+        return [lower, used, mfu, *self.room()]
+
+    def room(self) -> list[Figure]:
+        """The requests and tokens that the cache allows."""
+        estimate, memory = self.estimate, "memory model: "
         budget = term(
             "cache budget per GPU",
             number(estimate.memory.kv_budget_bytes),
@@ -361,9 +370,6 @@ class _ServingTree:
         whole = f"{memory}sequences in the budget with prompt and answer cached, at most the largest batch"
         tokens, largest = f"{memory}tokens in the cache budget", "largest batch"
         return [
-            lower,
-            used,
-            mfu,
             term("maximum concurrency", estimate.max_concurrency, "", growing, budget, _engine(self.row, largest)),
             term("whole contexts", estimate.max_whole_contexts, "", whole, budget, _engine(self.row, largest)),
             term("cache capacity", estimate.kv_capacity_tokens, "tokens", tokens, budget),
@@ -371,16 +377,19 @@ class _ServingTree:
 
     def bill(self) -> list[Figure]:
         """Cost and energy of tokens."""
-        estimate, figures = self.estimate, []
-        each = price(self.job.cluster)
-        if each is not None and estimate.usd_per_hour is not None:
-            hourly = term("cost per hour", estimate.usd_per_hour, "USD/h", f"{each.name} x GPUs", each, self.gpus)
-            figures += self._token_prices(hourly)
+        estimate = self.estimate
+        figures = [one for hourly in self.hourly() for one in self._token_prices(hourly)]
         if estimate.joules_per_output_token is not None:
             figures.append(self._energy("energy per output token", estimate.joules_per_output_token))
         elif estimate.joules_per_request is not None:
             figures.append(self._energy("energy per request", estimate.joules_per_request))
         return figures
+
+    def hourly(self) -> Iterator[Figure]:
+        """The bill of an hour, where a price is known."""
+        each, usd = price(self.job.cluster), self.estimate.usd_per_hour
+        if each is not None and usd is not None:
+            yield term("cost per hour", usd, "USD/h", f"{each.name} x GPUs", each, self.gpus)
 
     def _token_prices(self, hourly: Figure) -> list[Figure]:
         """The bill over input and output tokens, by the time that each takes."""

@@ -223,6 +223,11 @@ class Runner:
         )
 
     @property
+    def step_tokens(self) -> Floats:
+        """Prompt tokens that one step takes at most; 0: no limit."""
+        return self.engine.prefill_tokens
+
+    @property
     def kv_bytes(self) -> float:
         """Bytes of a cached element."""
         return self.kv_dtype.elem_bytes
@@ -526,7 +531,7 @@ class Runner:
         experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
         rows = _row_parallel(items) - len(experts)
         seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
-        if norms := _norms_over_ranks(items):
+        if norms := norms_over_ranks(items):
             squares_s = all_reduce_s(self.fabric, 4.0 * norms * tokens, split.tp, direct=self.direct)
             seconds = seconds + squares_s + self.own_rates.value["kernel_s"] * (np.asarray(split.tp) > 1)
         if not experts:
@@ -593,8 +598,11 @@ def _row_parallel(items: Sequence[Item]) -> int:
     return sum(1 for i in items if isinstance(i, Linear | Experts) and i.shard == "row")
 
 
-def _norms_over_ranks(items: Sequence[Item]) -> int:
-    """Norms of a layer over all heads that column-parallel products give, of which each rank has some."""
+def norms_over_ranks(items: Sequence[Item]) -> int:
+    """Norms of a layer over all heads that column-parallel products give, of which each rank has some.
+
+    Source: MiniMax-M2 and OLMo 2. Assumes: a norm over one head stays on its rank.
+    """
     cut = {i.name for i in items if isinstance(i, Linear) and i.shard == "column"}
     head = max((max(i.qk_dim, i.v_dim) for i in items if isinstance(i, Attend)), default=0)
     return sum(1 for i in items if isinstance(i, Norm) and i.reads in cut and i.groups == 1 and i.dim > head)

@@ -16,6 +16,8 @@ from flopwise.serving.memory import ServingLayout, ServingMemory, generates
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flopwise.cost.cluster import Cluster
     from flopwise.cost.rates import Rates
     from flopwise.ops.types import Ints
@@ -270,6 +272,28 @@ def no_room_text(job: ServeJob, context: int) -> str:
     return (
         f"{name} in {job.weights.name} does not fit {count:,} x {gpu} with one sequence of {context:,} tokens; `{fit}` "
         "compares weight formats"
+    )
+
+
+def not_simulated_text(job: ServeJob, load: Sequence[str] = ()) -> str:
+    """A sentence on a model that the simulator does not run, with the command that answers; empty for one that it runs.
+
+    `load`: options of that command.
+    """
+    if generates(job.model) and job.model.kind != "encoder-decoder":
+        return ""
+    degrees = ((f"--{axis}", int(getattr(job.layout, axis))) for axis in ("tp", "pp", "ep"))
+    layout = [word for flag, ways in degrees if ways > 1 for word in (flag, str(ways))]
+    device = job.cluster.accelerator.name
+    serve = shlex.join(["flopwise", "serve", job.model.name, "--gpu", device, *layout, *load])
+    if generates(job.model):
+        return (
+            f"{job.model.name} has an encoder besides its decoder, and the simulator runs decoders alone; `{serve}` "
+            "has its latencies in closed form"
+        )
+    return (
+        f"{job.model.name} answers in one pass, and the simulator runs models that generate; `{serve}` has latency and "
+        "inputs per second of batches as its engine makes them"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,16 @@ class ServingMemory:
     own_bytes_elsewhere: Floats = 0.0  # what the engine takes of its own on a GPU, where its device is of another kind
     assumptions: tuple[str, ...] = ()
 
+    def of_rows(self, rows: slice) -> ServingMemory:
+        """The memory of these rows of layouts; what is the same for all stays a number."""
+
+        def part(value: Floats) -> Floats:
+            return value[rows] if isinstance(value, np.ndarray) and value.ndim else value
+
+        items = {name: part(value) for name, value in self.items.items()}
+        columns: dict[str, Any] = {name: part(getattr(self, name)) for name in COLUMNS}
+        return replace(self, items=items, **columns)
+
     @property
     def exact_bytes(self) -> float:
         """Of a single deployment, weights and cache: bytes that are counted, not estimated."""
@@ -98,6 +109,11 @@ class ServingMemory:
         return max(least, 0.0), most
 
 
+COLUMNS = (
+    "total_bytes", "usable_bytes", "kv_budget_bytes", "kv_capacity_tokens", "max_whole_contexts", "max_concurrency",
+    "fits", "max_states", "doubtful_bytes", "own_bytes_elsewhere",
+)  # fmt: skip
+"""Fields of `ServingMemory` that may be columns of layouts."""
 EXACT = ("weights", "KV cache", "draft weights", "adapters", "shared prefix")
 """Items of a deployment's memory that are counted exactly."""
 OWN_ENDS = (0.5, 1.5)

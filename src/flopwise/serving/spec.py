@@ -81,6 +81,8 @@ def _priorities(value: object, what: str) -> tuple[PriorityClass, ...]:
     given = value.items() if isinstance(value, dict) else (one.partition("=")[::2] for one in str(value).split(","))
     shares: dict[int, float] = {}
     for name, share in given:
+        if share == "":
+            raise SpecError(f"{what}: each class needs its share, such as 0=20%,1=80%; given: {value}")
         priority = options.whole(low=-1_000_000, high=1_000_000).parse(name, f"{what}: class")
         shares[priority] = shares.get(priority, 0.0) + options.FRACTION.parse(share, f"{what}.{priority}")
     if abs(sum(shares.values()) - 1.0) > ROUNDED:

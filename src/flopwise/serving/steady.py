@@ -72,7 +72,13 @@ def _pipeline_step(runner: Runner, step: StepTime, parts: Floats) -> StepTime:
 
 def chunk_tokens(runner: Runner, input_tokens: Floats) -> Floats:
     """Tokens of one prompt that one step works through: the whole prompt, or the engine's budget if that is less."""
-    return np.minimum(input_tokens, runner.engine.prefill_tokens or input_tokens)
+    return np.minimum(input_tokens, _step_tokens(runner, input_tokens))
+
+
+def _step_tokens(runner: Runner, tokens: Floats) -> Floats:
+    """Prompt tokens that one step takes at most: the engine's budget, or `tokens` where it has none."""
+    most = runner.step_tokens
+    return most if isinstance(most, np.ndarray) else most or tokens
 
 
 def _mixed_load(
@@ -395,7 +401,7 @@ def full_step_s(
 def _prefill_budget(runner: Runner, one: Prompt) -> Floats:
     """Prompt tokens that one step takes at most: the engine's budget, or a chunk of one prompt if that is more."""
     chunk = chunk_tokens(runner, one.tokens)
-    return np.maximum(runner.engine.prefill_tokens or chunk, chunk)
+    return np.maximum(_step_tokens(runner, chunk), chunk)
 
 
 class _Spread(NamedTuple):

@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopwise.cost.kernels import ALIGNED_BYTES, DECODE_QUERIES, QUERY_BLOCK, Elements, tile_costs, work_bytes
+from flopwise.cost.kernels import (
+    ALIGNED_BYTES,
+    DECODE_QUERIES,
+    QUERY_BLOCK,
+    Elements,
+    tile_costs,
+    tile_times,
+    work_bytes,
+)
 from flopwise.cost.rates import Rates, precision
 from flopwise.facts.architecture import Item, Stack, Weight
 from flopwise.ops.fusion import fused_groups, single_groups
@@ -112,7 +120,7 @@ def tiling(rates: Rates, work: Work, dtype: str) -> Tiling | None:
     each, p = m / copies, precision(dtype)
     tail = rates.value["wave_tail.scaled" if p.quantised or p.unpacked or copies > 1 else "wave_tail"]
     rate = rates.matmul_flops_per_s(dtype)
-    costs = tile_costs(rates, each, n, k, copies, tail, rate)
+    costs = tile_costs(rates, each, n, k, copies, tail, tile_times(rates, rate))
     tile = min(((scalar(cost), shape) for shape, cost in costs), key=lambda pair: pair[0])[1]
     return _tiling(rates, tile, float(np.ceil(each / tile[0]) * np.ceil(n / tile[1]) * copies))
 

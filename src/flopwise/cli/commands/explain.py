@@ -156,8 +156,9 @@ def lines(answer: Explanation, depth: int | None, paper: Screen) -> Iterator[str
 
 
 def _effects(changes: tuple[Sensitivity, ...], paper: Screen) -> str:
-    """One row a change, the largest effect first."""
-    names = list(dict.fromkeys(name for change in changes for name in change.effects))
+    """One row a change, the largest effect first; a figure that nothing is known of has no column."""
+    known = (name for change in changes for name, ratio in change.effects.items() if ratio is not None)
+    names = sorted(set(known), key=list(changes[0].effects).index) if changes else []
     rows = [(c.change, *(_percent(c.effects.get(name)) for name in names), c.note) for c in changes]
     return table(["change", *(f">{name}" for name in names), "note"], rows, paper) if rows else "Nothing."
 

@@ -184,7 +184,8 @@ KINDS = {"gpu": "GPU", "cpu": "CPU", "tpu": "TPU"}
 
 def _sentence(a: Accelerator) -> str:
     """The main figures of a device, in a sentence."""
-    what = f"{a.vendor} {a.architecture} {KINDS.get(a.kind, a.kind)}" + (f" of {a.year}" if a.year else "")
+    maker = "hypothetical" if a.is_hypothetical else f"{a.vendor} {a.architecture}"
+    what = f"{maker} {KINDS.get(a.kind, a.kind)}" + (f" of {a.year}" if a.year else "")
     dtype = next((dtype for dtype in ("bf16", "fp16", *a.peak) if dtype in a.peak), None)
     rate = "" if dtype is None else f"{_rate(a.peak[dtype])} dense in {dtype}, "
     return f"{a.name}: {rate}{units.format_gib(a.hbm_bytes)} at {units.format_rate(a.hbm_bytes_per_s)}; {what}."

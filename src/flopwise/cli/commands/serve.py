@@ -208,9 +208,13 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     estimate, replicas, drafts = answer.estimate, answer.replicas, answer.speculation
     together = estimate.concurrency * replicas
     requests, tokens = estimate.throughput, estimate.output_tokens_per_s
+    tokens_ends, sequences_ends = answer.room_ends()
+    whole = "{:,.0f}".format
     most = f"{estimate.max_concurrency * replicas:,} in flight"
+    if estimate.tpot_s is not None:
+        most += f" {units.format_interval(*sequences_ends, whole)}"
     if estimate.max_whole_contexts != estimate.max_concurrency:
-        most += " (each holding half of its answer on average), "
+        most += ", each with half of its answer on average; "
         most += f"{estimate.max_whole_contexts * replicas:,} at full length"
     if estimate.tpot_s is None or tokens is None:
         ends = units.format_interval(requests.low * replicas, requests.high * replicas, "{:,.4g}".format)
@@ -233,7 +237,8 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
         rows.append(("per user", f"{1 / estimate.tpot_s.value:,.1f} tokens/s"))
     decoding = f" with {together:,.0f} decoding at once" if estimate.job.output_tokens > 1 else ""
     rows.append(("requests", f"{requests.value * replicas:,.3g}/s{decoding}"))
-    rows.append(("at most", f"{most}; cache of {estimate.kv_capacity_tokens * replicas:,} tokens"))
+    room = f"{whole(estimate.kv_capacity_tokens * replicas)} tokens {units.format_interval(*tokens_ends, whole)}"
+    rows += [("at most", most), ("cache", room)]
     if drafts is not None:
         far = f"faster up to {drafts.pays_up_to:,} decoding at once" if drafts.pays_up_to else "never faster here"
         gain = f"decoding {drafts.decode_speedup:.2f} x as fast; {far}"

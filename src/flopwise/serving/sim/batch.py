@@ -22,7 +22,8 @@ from flopwise.options import OptionError
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import default_lengths, estimate
-from flopwise.serving.job import ServeEstimate, ServeJob, no_room_text
+from flopwise.serving.job import ServeEstimate, ServeJob, no_room_text, not_simulated_text
+from flopwise.serving.memory import generates
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.sim.trace import read_trace_columns
@@ -419,8 +420,8 @@ class BatchAnswer(Result):
         """
         number = request.queue
         assert number is not None
-        if not job.decodes:
-            raise SpecError(f"{job.model.name} answers in one pass; queues are simulated for models that generate")
+        if not generates(job.model):
+            raise SpecError(not_simulated_text(job))
         if request.lengths_from is None:
             prompt, answer, length_notes = default_lengths(
                 job.model,

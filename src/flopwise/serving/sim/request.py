@@ -21,7 +21,7 @@ from flopwise.options import OptionError, take, without_none
 from flopwise.serving.deployment import replica_of, spread
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.estimate import default_lengths, estimate
-from flopwise.serving.job import ServeJob
+from flopwise.serving.job import ServeJob, not_simulated_text
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.cost import StepCost
@@ -274,11 +274,11 @@ def request_of(
     job: ServeJob, traffic: Traffic, scheduling: Scheduling, facts: Facts, assumptions: tuple[str, ...]
 ) -> SimulationRequest:
     """The request to replicas of `job`. Raises: as `simulation_request`."""
-    model, window = job.model, job.model.max_position
-    if not generates(model) or model.kind == "encoder-decoder":
-        raise SpecError(
-            f"{model.name} answers in one pass; simulated are models that generate from a cache: use `flopwise serve`"
-        )
+    window = job.model.max_position
+    loads = (("--rate", traffic.rate), ("--concurrency", traffic.users))
+    load = [word for flag, value in loads if value is not None for word in (flag, f"{value:g}")]
+    if text := not_simulated_text(job, load):
+        raise SpecError(text)
     trace = draw_requests(traffic)
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
     job = replace(

@@ -18,11 +18,17 @@ function node(one, open) {
   return made;
 }
 
+/** The document of an answer that says no: what does not fit has memory and a price, and these have a provenance. */
+function infeasible(problem) {
+  if (!problem.details?.document?.provenance) throw problem;
+  return problem.details.document;
+}
+
 const latest = { key: "", figures: null };
 /** The provenance that a question answers, which is asked when somebody wants to see it, since its tree is long. */
 function answered(key, question) {
   if (latest.key !== key) {
-    Object.assign(latest, { key, figures: question().then((found) => [found.provenance].flat()) });
+    Object.assign(latest, { key, figures: question().catch(infeasible).then((found) => [found.provenance].flat()) });
     latest.figures.catch(() => { latest.key = ""; });
   }
   return latest.figures;

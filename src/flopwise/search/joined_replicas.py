@@ -1,0 +1,173 @@
+"""Replicas on several kinds of nodes and in several formats, timed in one column: what a step costs is mostly calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field, fields
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwise import values
+from flopwise.cost.kernels import DOT, KEYS, PACKED_16, PACKING, PORTED, STREAMS, UNPACKED
+from flopwise.cost.rates import Rates, precision, together
+from flopwise.facts.architecture import Item
+from flopwise.facts.software import Engine
+from flopwise.ops.shapes import Work
+from flopwise.serving.iteration import Runner, StepLoad, on_intel
+from flopwise.serving.job import ServeJob
+from flopwise.serving.memory import ServingLayout
+from flopwise.serving.techniques import request_work
+
+Floats = NDArray[np.floating[Any]]
+
+BY_PART = frozenset({"rates", "fabric", "engine", "dtype", "weight_bits", "head_bits", "chains"})
+"""Fields of `Runner` that may differ between replicas in one column; of an engine its limits alone."""
+
+
+class TimedReplicas(NamedTuple):
+    """Replicas to be timed: their job, in columns, and its runner."""
+
+    job: ServeJob
+    machine: Runner
+
+
+@lru_cache(maxsize=64)
+def _without_limits(engine: Engine) -> Engine:
+    """The engine without the limits of its batches, but for whether a step has one."""
+    return values.replace(engine, max_batch=0, prefill_tokens=int(engine.prefill_tokens > 0))
+
+
+def _dtypes(machine: Runner) -> tuple[str, ...]:
+    """The precisions that a step multiplies in: of the layers, of the rest, of the head, and of kernels in 16 bits."""
+    head = _head_dtype(machine)
+    return (machine.dtype, machine.other_dtype, *((head,) if head else ()), "bf16", "fp32")
+
+
+def _head_dtype(machine: Runner) -> str:
+    if machine.head_bits >= UNPACKED * 16.0:
+        return ""
+    return "int4_wo" if machine.head_bits < 6 else "int8_wo"
+
+
+def _arithmetic(machine: Runner) -> tuple[object, ...]:
+    """The kind of arithmetic of the format that products run in, and of the head's."""
+    p = precision(machine.dtype)
+    unpacked = machine.weight_bits < UNPACKED * p.act_bits
+    packed = machine.weight_bits < p.act_bits
+    return (p.act_bits, p.quantised, p.unpacked or unpacked, packed, bool(_head_dtype(machine)))
+
+
+def _device(machine: Runner) -> tuple[object, ...]:
+    """The rates that a device has for the step's precisions, and the figures that are nothing, as formulas ask them.
+
+    Precisions that share a datasheet rate on one device share it on all, so that each rate has one name.
+    """
+    rates, own, dtypes = machine.rates, machine.own_rates, _dtypes(machine)
+    kinds = [rates.peak_dtype(dtype) for dtype in dtypes]
+    fractions = [precision(dtype).rate for dtype in dtypes]
+    packing = [PACKING.get(kind, PACKED_16) for kind in kinds]
+    packed = any(own.value[name] for name in {*PACKING.values(), PACKED_16})
+    return (
+        rates.is_host, rates.compiles, rates.matrix_unit_dim, on_intel(rates), rates.is_host and bool(rates.l2_bytes),
+        tuple(kind in rates.peak for kind in kinds), bool(rates.peak.get("fp32")),
+        "fp8" in rates.peak if machine.kv_dtype.name.startswith("fp8") else None,
+        tuple(map(kinds.index, kinds)), tuple(map(fractions.index, fractions)), tuple(packing) if packed else (),
+        bool(own.value.get(DOT)), *(own.value.get(name) is None for name in (KEYS, STREAMS)),
+        machine.dtype if PORTED + machine.dtype in own.value else "",
+    )  # fmt: skip
+
+
+def _as_named(machine: Runner, rates: Rates, first: Runner) -> Rates:
+    """A machine's rates, those of its precisions under the names that `first` has for its own."""
+    mine, theirs = _dtypes(machine), _dtypes(first)
+    if mine == theirs and all(rates.peak_dtype(dtype) == first.rates.peak_dtype(dtype) for dtype in mine):
+        return rates
+    peak, value = dict(rates.peak), dict(rates.value)
+    for dtype, name in zip(mine, theirs, strict=True):
+        kind, fraction = rates.peak_dtype(dtype), f"matmul_frac.{precision(dtype).rate}"
+        if kind in rates.peak:
+            peak[first.rates.peak_dtype(name)] = rates.peak[kind]
+        value[f"matmul_frac.{precision(name).rate}"] = rates.value[fraction]
+    return values.replace(rates, peak=peak, value=value)
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRunner(Runner):
+    """A runner of the rows of several with the same `formulas`; messages go over the links of each.
+
+    `parts`: rows over links of the same form, one after another, and a runner of them; `place`: of each row the one of
+    `machines` whose it is.
+    """
+
+    parts: tuple[tuple[slice, Runner], ...] = ()
+    machines: tuple[Runner, ...] = ()
+    place: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    step_tokens: Floats | int = field(default=0, init=False)
+    _formats: dict[tuple[bool, str, str], tuple[str, Any]] = field(default_factory=dict, init=False, repr=False)
+    _pieces: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict, init=False, repr=False)
+
+    @staticmethod
+    def formulas(group: Sequence[TimedReplicas]) -> tuple[object, ...]:
+        """Key that is equal for groups of replicas whose steps follow the same formulas with other figures.
+
+        Figures are those of `Rates`, links, bits of a weight, and the engine's limits. The key has what formulas ask
+        beside them: the kind of arithmetic, which figures there are, and which are nothing. A group is of one device
+        and format.
+        """
+        job, one = group[0]
+        plain = (getattr(one, f.name) for f in fields(Runner) if f.init and f.name not in BY_PART)
+        shared, spread = (
+            any((np.asarray(getattr(each.job.layout, name)) > 1).any() for each in group) for name in ("dp", "ep")
+        )
+        return (request_work(job), shared, spread, _without_limits(one.engine), _arithmetic(one), _device(one), *plain)
+
+    def __post_init__(self) -> None:
+        """Lay the figures of the machines side by side."""
+        first = self.machines[0]
+        for name in ("rates", "own_rates"):
+            each = [_as_named(one, getattr(one, name), first) for one in self.machines]
+            object.__setattr__(self, name, together(each, self.place))
+        object.__setattr__(self, "step_tokens", self._column([one.engine.prefill_tokens for one in self.machines]))
+
+    def _column(self, figures: Sequence[float]) -> Any:
+        return figures[0] if len(set(figures)) == 1 else np.array(figures, dtype=float)[self.place]
+
+    def _format(self, work: Work, *, inside: bool) -> tuple[str, Any]:
+        key = (inside, work.kind, work.name.split("/")[0])
+        if key not in self._formats:
+            each = [one._format(work, inside=inside) for one in self.machines]  # noqa: SLF001 - of its own class
+            self._formats[key] = each[0][0], self._column([bits for _, bits in each])
+        return self._formats[key]
+
+    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
+        """As each has them; shape of the rows."""
+        return self._each(load, split, lambda one, *of_rows: one.messages_s(items, *of_rows, width))
+
+    def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
+        """As each has it; shape of the rows."""
+        return self._each(load, split, lambda one, *of_rows: one.pipeline_s(*of_rows, width))
+
+    def _each(self, load: StepLoad, split: ServingLayout, seconds: Callable[..., Floats]) -> Floats:
+        if len(self.parts) == 1:
+            return np.asarray(seconds(self.parts[0][1], load, split))
+        column = np.empty(self.place.size)
+        pieces = zip(self.parts, self._of_parts(load), self._of_parts(split), strict=True)
+        for (rows, one), its_load, its_split in pieces:
+            column[rows] = seconds(one, its_load, its_split)
+        return column
+
+    def _of_parts(self, value: Any) -> list[Any]:
+        """A load or a layout of the rows of each part: a step asks for it several times."""
+        kind = id(type(value))
+        if kind not in self._pieces or self._pieces[kind][0] is not value:
+            self._pieces[kind] = value, [_rows(value, rows) for rows, _ in self.parts]
+        return self._pieces[kind][1]
+
+
+def _rows(value: Any, rows: slice) -> Any:
+    """A load or a layout of only these rows."""
+    columns = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
+    return values.replace(value, **{name: column[rows] for name, column in columns if getattr(column, "ndim", 0)})
