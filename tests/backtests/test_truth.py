@@ -78,7 +78,7 @@ ANCHORS = [
     ("gpu-hours", "llama-65b", "", 16.9),
     ("serving", "s0514", "output_tokens_per_s", -7.6),  # offline, TensorRT-LLM, 70B on two H100
     ("serving", "s1361", "output_tokens_per_s", -2.5),  # a fixed batch, vLLM of 2024, 70B on four A100
-    ("serving", "s1074", "output_tokens_per_s", -7.8),  # one stream, llama.cpp
+    ("serving", "s1074", "output_tokens_per_s", -1.5),  # one stream, llama.cpp
     ("serving", "s2047", "tpot_s", 0.9),  # a closed loop, vLLM, a mixture on four H100
     ("serving", "s2047", "ttft_s", -25.7),
     ("serving", "s0818", "tpot_s", -11.7),  # arrivals at a rate

@@ -29,7 +29,7 @@ from small import answer
 from test_dollars import mixed, portable
 from test_statements import DOLLARS, data, json_of, report, sections
 
-UNITS = "%|[KMGT]iB|[GT]B/s|[TP]FLOP/s|ms|s|min|h|days|W|kg|kWh|[kMBT]"
+UNITS = "%|[KMGT]iB|[MGT]B/s|[TP]FLOP/s|ms|s|min|h|days|W|kg|kWh|[kMBT]"
 NUMBER = re.compile(rf"(?<![\w.$-])(\d+(?:,\d{{3}})*(?:\.\d+)?)(?: ({UNITS})(?![\w/]))?(?![\w-])")
 SHARES = "probability|impact|score|meets|over_budget|drivers|.*break_even_utilisation"
 KEYS = ("name", "workload", "gpu", "instance", "month", "phase", "model")

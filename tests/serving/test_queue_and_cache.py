@@ -32,6 +32,8 @@ def test_classes_are_read_from_text_mappings_and_lists() -> None:
     for wrong in wrongs:
         with pytest.raises(SpecError, match="priorities"):
             QueueSpec(priorities=wrong)
+    with pytest.raises(SpecError, match="each class needs its share, such as 0=20%,1=80%"):
+        QueueSpec(priorities="0:0.2,1:0.8")  # type: ignore[arg-type]  # as said
 
 
 def test_classes_are_drawn_beside_requests_that_stay_the_same() -> None:

@@ -78,15 +78,16 @@ def _priorities(value: object, what: str) -> tuple[PriorityClass, ...]:
     """Classes of requests with their shares, smaller first: `0=20%,1=80%`, or as a mapping."""
     if isinstance(value, list | tuple):
         value = ",".join(map(str, value))
+    text = f"such as 0=20%,1=80% (given: {str(value)[:60]!r})"
     given = value.items() if isinstance(value, dict) else (one.partition("=")[::2] for one in str(value).split(","))
     shares: dict[int, float] = {}
     for name, share in given:
         if share == "":
-            raise SpecError(f"{what}: each class needs its share, such as 0=20%,1=80%; given: {value}")
+            raise SpecError(f"{what}: each class needs its share, {text}")
         priority = options.whole(low=-1_000_000, high=1_000_000).parse(name, f"{what}: class")
         shares[priority] = shares.get(priority, 0.0) + options.FRACTION.parse(share, f"{what}.{priority}")
     if abs(sum(shares.values()) - 1.0) > ROUNDED:
-        raise SpecError(f"{what}: shares of classes that make 100 % are needed, such as 0=20%,1=80%; given: {value}")
+        raise SpecError(f"{what}: shares of classes that make 100 % are needed, {text}")
     return tuple(PriorityClass(*one) for one in sorted(shares.items()))
 
 
