@@ -180,6 +180,11 @@ def test_host_transfers_of_an_offloaded_optimizer_hide_behind_accumulation() -> 
     assert pinned.gain_s > at_least
     assert "48.2 GB a step over PCIe 5" in told
     assert 0 < pinned.gain_frac < 1
+    grace = advise("Llama-3.1-8B", gpu="GH200-96", offload="optimizer")  # 450 GB/s to its host's chip
+    assert "48.2 GB a step over the link to the host's chip" in next(
+        f.why for f in grace.fine if f.what == "host transfers, pinned"
+    )
+    assert the(grace, "host transfers").gain_s == pytest.approx(pinned.gain_s * 64 / 450, rel=0.05)
     with pytest.raises(SpecError, match="offload"):
         advise("gpt2", gpu="h100", task="serve", offload="optimizer")
     with pytest.raises(SpecError, match="offload: a review of shapes has the optimizer alone, not activations"):

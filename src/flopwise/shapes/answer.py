@@ -218,20 +218,20 @@ def _link_findings(case: Case) -> Iterator[Fine]:
 
 
 def _transfer_findings(case: Case, clock: TrainingClock) -> Iterator[Finding]:
-    """Bytes of an optimizer in host memory over PCIe each step, from pinned memory and from pageable.
+    """Bytes of an optimizer in host memory over its link each step, from pinned memory and from pageable.
 
     Source: Ren et al. 2021 (arXiv:2101.06840) section 3: gradients go down, 16-bit weights come up. Pageable memory:
     Harris 2012, "How to Optimize Data Transfers in CUDA C/C++", NVIDIA blog.
     Assumes: nothing hides it; the weights of one rank, not sharded further.
     """
     chip = clock.cluster.accelerator
-    if not clock.offload or not chip.pcie_bytes_per_s:
+    if not clock.offload or not chip.host_link_bytes_per_s:
         return
     items = [i for part in clock.model.stacks for _, layers, group in blocks(part) for i in group * layers]
     count = scalar(sharded_parameters(items, clock.tp, clock.ep))
     nbytes = count * resident_grad_bytes(clock.recipe) + count * ACT_BYTES
     pinned_s = nbytes / host_link_bytes_per_s(clock.cluster.rates)
-    link = f"PCIe {chip.pcie_gen}" if chip.pcie_gen else "PCIe"
+    link = "the link to the host's chip" if chip.c2c_bytes_per_s else f"PCIe {chip.pcie_gen or ''}".rstrip()
     text = f"{nbytes / 1e9:,.1f} GB a step over {link} take {pinned_s:,.2f} s"
     yield Fine("host transfers, pinned", f"{text}; over n micro-batches a step 1/n of it each")
     pageable_s = pinned_s / PAGEABLE_FRAC
