@@ -810,7 +810,7 @@ def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[Size
         "e2e_s": np.asarray(seen[whole].ttft_s + further_s) + fetch_s + behind,
         "least_tpot_s": all_of.rows(there.steady.decode.floor_s) / each,
         "requests_per_s": capacity,
-        "tokens_per_s": np.full(batch.size, workload.requests_per_s / workload.peak * outputs),
+        "tokens_per_s": np.full(batch.size, _mean_tokens_per_s(workload)),
         "busy_frac": busy,
         "watts_frac": _watts_frac(all_of.decode, busy / workload.peak),
     }
@@ -818,12 +818,18 @@ def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[Size
     return [{name: values[start:end] for name, values in columns.items()} for start, end in starts]
 
 
+def _mean_tokens_per_s(workload: Resolved) -> float:
+    """Tokens generated a second at the mean load of requests that arrive at a rate."""
+    assert workload.requests_per_s is not None
+    return workload.requests_per_s / workload.peak * workload.output_tokens
+
+
 def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str, Any]:
     """Latency and number of replicas whose prompts have machines of their own, where requests arrive at random."""
     workload, job, outputs = question.workload, sized.job, question.workload.output_tokens
     assert workload.requests_per_s is not None
     table = (-1, sized.num_layouts)
-    batch, machine = sized.batch.reshape(table), runner(job)
+    batch, machine = sized.batch.reshape(table), sized.timed.machine
     degrees: dict[str, Any] = {name: np.asarray(getattr(job.layout, name)).reshape(table)[0] for name in DEGREES}
     alone, ranks = replace(job, layout=ServingLayout(**degrees)), degrees["dp"]
     capacity = np.asarray(pooled_load(alone, machine, batch, None, ()).sustained_per_s) * ranks
@@ -848,7 +854,7 @@ def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str
         "e2e_s": np.asarray(seen[whole].ttft_s) + further_s + behind,
         "least_tpot_s": np.asarray(load.decode.floor_s) / tokens_a_round(job),
         "requests_per_s": capacity,
-        "tokens_per_s": np.full(batch.shape, workload.requests_per_s / workload.peak * outputs),
+        "tokens_per_s": np.full(batch.shape, _mean_tokens_per_s(workload)),
         "busy_frac": busy,
         "watts_frac": (of_answers * gpus + of_prompts * extra) / (gpus + extra),
     }

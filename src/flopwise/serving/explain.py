@@ -272,9 +272,9 @@ class _ServingTree:
     def _host(self) -> Figure:
         count, routed = self.job.model.stacks[0].num_layers, expert_layers(self.job.model.stacks[0])
         layer, step = _engine(self.row, "time per layer"), _engine(self.row, "time per step")
-        value = self.row.layer_s * count + self.row.step_s
-        inputs = [layer, term("layers", count, "", f"{COUNTED}: of the model"), step]
-        formula = f"{layer.name} x layers + {step.name}"
+        value = self.row.layer_s * count
+        inputs = [layer, term("layers", count, "", f"{COUNTED}: of the model")]
+        formula = f"{layer.name} x layers"
         if routed:
             each = [_engine(self.row, "time per layer of experts")]
             if self.row.triton_experts:
@@ -291,10 +291,9 @@ class _ServingTree:
             inputs += [one, term("layers with a delta rule", recurrent, "", f"{COUNTED}: of the model")]
         slowness = float(np.ravel(self.machine.rates.value["core_slowness"])[0])
         if self.row.local and slowness != 1:
-            value = (value - self.row.step_s) * slowness + self.row.step_s
-            formula = f"({formula.replace(f' + {step.name}', '')}) x slowness of a core + {step.name}"
+            value, formula = value * slowness, f"({formula}) x slowness of a core"
             inputs.append(term("slowness of a core", slowness, "", f"{CLOCK_HZ / 1e9:g} GHz / boost clock"))
-        return term("host", value, "s", formula, *inputs)
+        return term("host", value + self.row.step_s, "s", f"{formula} + {step.name}", *inputs, step)
 
     def timing(self) -> list[Figure]:
         """TTFT, TPOT, the whole request and throughput."""
