@@ -519,6 +519,7 @@ def _rooms(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion, _Room]
         key = (
             question.model, question.weights, question.kv_dtype, workload.engine.on(device), device.kind,
             workload.limits.memory_fraction, workload.task, workload.input_tokens, workload.output_tokens,
+            workload.techniques,
         )  # fmt: skip
         groups[key].append((question, _question_grid(question)))
     rooms: dict[ReplicaQuestion, _Room] = {}
