@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.parts import bullets, network_table
+from flopwise.cli.parts import bullets, network_table, storage_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
 from flopwise.errors import SpecError
 from flopwise.facts.offers import UNDATED, days_old, retirement_note
@@ -82,7 +82,7 @@ def _first(plan: Plan, paper: Screen) -> Iterator[str]:
     """The best plan in full, and what its links carry."""
     if plan.plans:
         yield _best(plan.plans[0], plan, paper)
-        yield from _network(plan.plans[0], paper)
+        yield from _traffic(plan.plans[0], paper)
 
 
 def further(plan: Plan, row: str = "Row 1") -> dict[str, str]:
@@ -411,11 +411,14 @@ def _fronts(plan: Plan, paper: Screen) -> Iterator[str]:
         yield chart(series, x, Axis("monthly cost", units.format_usd, log=True), paper, rows=10)
 
 
-def _network(best: Candidate, paper: Screen) -> Iterator[str]:
-    """The traffic on the links of the best plan, where it has any."""
+def _traffic(best: Candidate, paper: Screen) -> Iterator[str]:
+    """The traffic on the links of the best plan and to storage, where it has any."""
     if best.network:
         yield "Network that plan 1 needs, of each accelerator in one direction:"
         yield table(*network_table(best.network), paper)
+    if best.storage:
+        yield "Storage that plan 1 needs, of all machines together:"
+        yield table(*storage_table(best.storage), paper)
 
 
 def _target_costs(plan: Plan, paper: Screen) -> str:

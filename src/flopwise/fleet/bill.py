@@ -292,7 +292,8 @@ def _workload_result(chosen: ChosenWorkload, facts: Facts, usd: float, rules: Se
         "evidence": candidate.evidence, "meets": candidate.meets,
         "figures": dict(candidate.figures) if figures is None else figures.figures,
         "breakdown": {} if figures is None else figures.breakdown,
-        "network": [] if figures is None else [asdict(need) for need in figures.network], "usd_per_month": option.usd,
+        "network": [] if figures is None else [asdict(need) for need in figures.network],
+        "storage": [] if figures is None else [asdict(need) for need in figures.storage], "usd_per_month": option.usd,
     }  # fmt: skip
     return WorkloadResult(
         name=job.name, environment=job.environment, kind=job.spec.task, model=job.spec.model, parameters=count,

@@ -17,9 +17,11 @@ from flopwise.search.serving_option import link_needs
 from flopwise.search.spec import TRAINING
 from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.serving.job import latency_band, serving_band
+from flopwise.storage.needs import StorageNeed, run_storage_needs, service_storage_needs
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
 from flopwise.training.network import network_needs
+from flopwise.training.start import OBJECT_STORE
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class ExpectedFigures:
     figures: dict[str, Any]
     breakdown: dict[str, float]
     network: tuple[LinkNeed, ...] | tuple[RequestLinkNeed, ...] = ()  # what its links have to carry
+    storage: tuple[StorageNeed, ...] = ()  # what storage has to deliver and take
 
 
 def expected_figures(workload: Resolved, candidate: Candidate, offer: Offer, facts: Facts) -> ExpectedFigures:
@@ -87,6 +90,7 @@ def _training_figures(workload: Resolved, candidate: Candidate, offer: Offer, fa
         intensity=flops / (3 * sum(float(o.bytes) for o in operations(model, batch, seq))),
         pattern=_pattern(estimate.bound), time_low=1 / band.high, time_high=1 / band.low, figures=figures,
         breakdown=dict(estimate.breakdown), network=network_needs(estimate.step),
+        storage=run_storage_needs(estimate.job, estimate.tokens_per_s, epochs=workload.data.epochs),
     )  # fmt: skip
 
 
@@ -126,6 +130,7 @@ def _serving_figures(workload: Resolved, candidate: Candidate, offer: Offer, fac
         intensity=_serving_intensity(workload, model, weights, batch), pattern=pattern, time_low=1 / through.high,
         time_high=1 / through.low, figures=figures, breakdown=breakdown,
         network=link_needs(workload, model, facts, offer, candidate),
+        storage=service_storage_needs(job, facts.storage(OBJECT_STORE), candidate.num_instances),
     )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
 from flopwise.report.words import dash, digits, enumeration, figure, hours, purchase_text, runs_on
-from flopwise.units import format_bytes, format_chance, format_count, format_rate, format_seconds
+from flopwise.storage.spec import STALL_FRAC
+from flopwise.units import format_bytes, format_chance, format_count, format_percent, format_rate, format_seconds
 
 FIGURES = {
     "run_s": "one run", "start_s": "start of a run", "ttft_s": "first token", "tpot_s": "each further token",
@@ -194,6 +195,15 @@ def expected_figures(assessment: Assessment) -> Iterator[Block]:
             [_link_row(name, need, "request_bytes", SERVICE_RATES) for name, need in links],
             "Bandwidth of one accelerator in one direction; for a node, of all its accelerators at full load.",
         )  # fmt: skip
+    if stored := [(w.name, need) for w in shown for need in w.best.get("storage", [])]:
+        yield Table(
+            ["storage of", "for", ">size", ">every", ">needed", ">per machine", ">assumed"],
+            [_storage_row(name, need) for name, need in stored],
+            "Bandwidth of all machines together unless per machine; assumed: in the plan's times. Data are read as "
+            "fast as they are trained on, without a cache; their size is that of an epoch, and no step waits for "
+            "them. Checkpoints are written as often as loses least, and once by a shorter run; needed is what keeps "
+            f"writing to {format_percent(STALL_FRAC, 0)} of the time. Weights are loaded when a machine starts.",
+        )  # fmt: skip
     if any(isinstance(value, Mapping) for w in shown for value in w.best["figures"].values()):
         yield Text(
             "Intervals come from the errors of our predictions of published runs. The interval of a whole answer is "
@@ -214,6 +224,15 @@ def _link_row(name: str, need: Mapping[str, Any], sent: str, rates: Sequence[str
     return (
         name, f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}",
         ", ".join(f"{what.replace('_', ' ')} {format_bytes(n)}" for what, n in need[sent].items()),
+        *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in rates),
+    )  # fmt: skip
+
+
+def _storage_row(name: str, need: Mapping[str, Any]) -> tuple[str, ...]:
+    """One purpose of storage of a workload: bytes of a transfer, and the bandwidths."""
+    rates = ("needed_bytes_per_s", "node_needed_bytes_per_s", "assumed_bytes_per_s")
+    return (
+        name, need["purpose"], format_bytes(need["nbytes"]), dash(need["every_s"], format_seconds),
         *(dash(need[rate], lambda value: format_rate(value, "B/s")) for rate in rates),
     )  # fmt: skip
 

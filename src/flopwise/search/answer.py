@@ -114,6 +114,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     network: list[dict[str, Any]] = []
     """What each kind of link has to carry, of the first plans: `flopwise.training.network.LinkNeed` of a step, or
     `flopwise.search.serving_option.RequestLinkNeed` of a request."""
+    storage: list[dict[str, Any]] = []
+    """What storage has to deliver and take, of the first plans: `flopwise.storage.needs.StorageNeed`."""
     unit_usd: dict[str, float] = {}
     """What a run, an hour, a request, a million tokens or an epoch costs, as far as the task has them."""
     reproduce: str = ""

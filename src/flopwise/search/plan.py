@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,6 +26,11 @@ from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from flopwise.search.serving_option import RequestLinkNeed
+    from flopwise.storage.needs import StorageNeed
+    from flopwise.training.network import LinkNeed
 
 SHOWN = 10
 """Plans of whose devices and links there is something to say, and whose commands are shown."""
@@ -128,7 +133,7 @@ def plan(
     parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
     remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
     shown = SHOWN if alone else 0
-    links = [_with_network(one, workload, model, facts) for one in draft.plans[:shown]]
+    links = [_with_traffic(one, workload, model, facts) for one in draft.plans[:shown]]
     profile = None if facts.profile is None else facts.profile.name
     source = SourceSpec(facts=facts.folder, calibration=profile, assume_family=assume_family)
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
@@ -158,21 +163,32 @@ def _ranking(draft: PlanDraft, workload: Resolved, seconds: float) -> Plan:
     )  # fmt: skip
 
 
-def _with_network(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> Candidate:
-    """A candidate with what its links have to carry."""
+def _with_traffic(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> Candidate:
+    """A candidate with what its links and the storage have to carry."""
+    from flopwise.storage.needs import run_storage_needs, service_storage_needs  # noqa: PLC0415 - the first plans ask
+    from flopwise.training.start import OBJECT_STORE  # noqa: PLC0415 - half is enough
+
     place = candidate.provider, candidate.instance, candidate.region
     offer = next(o for o in facts.offers if o.key == place)
     if workload.task not in TRAINING:
+        from flopwise.search.replica import candidate_job as serving_job  # noqa: PLC0415 - half is enough
         from flopwise.search.serving_option import link_needs  # noqa: PLC0415 - half is enough
 
-        service = link_needs(workload, model, facts, offer, candidate)
-        return msgspec.structs.replace(candidate, network=[asdict(need) for need in service])
+        service = serving_job(workload, model, facts, offer, candidate)
+        loaded = service_storage_needs(service, facts.storage(OBJECT_STORE), candidate.num_instances)
+        sent = link_needs(workload, model, facts, offer, candidate)
+        return msgspec.structs.replace(candidate, network=_plain(sent), storage=_plain(loaded))
     from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
     from flopwise.training.estimate import timed_step  # noqa: PLC0415 - half is enough
     from flopwise.training.network import network_needs  # noqa: PLC0415 - half is enough
 
-    needs = network_needs(timed_step(candidate_job(workload, model, facts, offer, candidate)))
-    return msgspec.structs.replace(candidate, network=[asdict(need) for need in needs])
+    step = timed_step(candidate_job(workload, model, facts, offer, candidate))
+    stored = run_storage_needs(step.job, candidate.figures["tokens_per_s"] or 0.0, epochs=workload.data.epochs)
+    return msgspec.structs.replace(candidate, network=_plain(network_needs(step)), storage=_plain(stored))
+
+
+def _plain(needs: Sequence[LinkNeed | RequestLinkNeed | StorageNeed]) -> list[dict[str, Any]]:
+    return [asdict(need) for need in needs]
 
 
 def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Facts) -> list[OpenInput]:
