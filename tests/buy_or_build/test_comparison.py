@@ -249,6 +249,24 @@ def test_bad_input(changes: dict[str, Any], error: type[Exception], why: str) ->
         compare("Llama-3.1-8B", traffic=MonthlyTraffic(tokens_per_month=1e6), ways=["api"], **changes)
 
 
+@pytest.mark.parametrize(
+    ("model", "given", "lengths"),
+    [
+        ("gpt2", {}, (768, 256)),  # a context of 1,024
+        ("gpt2", {"input_tokens": 1000}, (1000, 24)),
+        ("gpt2", {"tokens_per_month": "3B/1B"}, (768, 256)),
+        ("gpt2", {"tokens_per_month": "1B/3B"}, (256, 768)),
+        ("bert-base-uncased", {}, (512, 0)),  # it writes nothing
+        ("Llama-3.1-8B", {}, (1024, 256)),
+        ("Llama-3.1-8B", {"tokens_per_month": "1B/3B"}, (1024, 3072)),
+    ],
+)
+def test_lengths_that_nobody_gives_fit_the_context(model: str, given: dict[str, Any], lengths: tuple[int, int]) -> None:
+    options = {"tokens_per_month": "1B", "way": "open", **given}
+    answer = compare(model, simulate=False, constraints={"gpus": ["l4"], "providers": ["aws"]}, **options)
+    assert (answer.input_tokens, answer.output_tokens) == lengths
+
+
 def test_traffic_out_of_range_is_refused() -> None:
     with pytest.raises(SpecError, match="tokens_per_month"):
         MonthlyTraffic(tokens_per_month=0.0)

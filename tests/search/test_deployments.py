@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,26 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
         same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))
         full_s = full_step_s(machine, layout, alone.batch, *work)
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+
+
+def test_a_workload_with_adapters_has_a_room_of_its_own() -> None:
+    """Adapters take memory that the cache then lacks, whatever was sized before."""
+    model, forms = FACTS.model("Llama-3.1-8B"), (FACTS.weight_format("bf16"), FACTS.cache_format("bf16"))
+    plain, nodes = asked("Llama-3.1-8B", "l40s")
+    adapted = replace(plain, techniques=replace(plain.techniques, adapters=32, adapter_rank=64))
+    both = [ReplicaQuestion.of(model, workload, nodes[0], *forms) for workload in (plain, adapted)]
+    most = []
+    for question in both:
+        SIZED.clear()
+        alone = sized_replicas(question)
+        SIZED.clear()
+        size_together(both)
+        after = sized_replicas(question)
+        assert isinstance(alone, SizedReplicas)
+        assert isinstance(after, SizedReplicas)
+        np.testing.assert_array_equal(after.batch, alone.batch)
+        most.append(int(alone.batch.reshape(-1, alone.num_layouts)[-1, 0]))
+    assert most[0] > 1.5 * most[1]
 
 
 def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:

@@ -68,9 +68,10 @@ def compare(
         refused = of_traffic & {*changed_options(spec)}
         if refused:
             raise SpecError(f"{', '.join(sorted(refused))}: `traffic` already gives them; leave one of them out")
-    placed = as_in_file(alternatives)
+    placed, book = as_in_file(alternatives), load_facts(facts, calibration)
+    traffic = traffic or spec.traffic(book.model(model, assume_family=assume_family))
     request = ComparisonRequest(
-        model=model, traffic=traffic or spec.traffic(), months=spec.months,
+        model=model, traffic=traffic, months=spec.months,
         kinds=tuple(kind for kind in KINDS if kind in (spec.ways or KINDS)), apis=spec.apis, api_prices=spec.api_prices,
         finetune_tokens=spec.finetune_tokens, pretrain_tokens=spec.pretrain_tokens, pretrain_model=spec.pretrain_model,
         method={**(method or {}), **placed.get("method", {})}, runs=spec.runs,
@@ -79,4 +80,4 @@ def compare(
         software=tuple(placed.get("software", ())), purchase=spec.purchase, train_purchase=spec.train_purchase,
         simulate=simulate, assume_family=assume_family,
     )  # fmt: skip
-    return compare_alternatives(request, load_facts(facts, calibration), advance)
+    return compare_alternatives(request, book, advance)

@@ -50,7 +50,7 @@ class MonthlyTraffic:
         """Refuse values out of range."""
         require_ranges(
             tokens_per_month=(self.tokens_per_month, 1.0, 1e18), input_tokens=(self.input_tokens, 1.0, 1e8),
-            output_tokens=(self.output_tokens, 1.0, 1e8), growth_frac=(self.growth_frac, *MONTHLY_GROWTH),
+            output_tokens=(self.output_tokens, 0.0, 1e8), growth_frac=(self.growth_frac, *MONTHLY_GROWTH),
             peak=(self.peak, 1.0, 1e4),
         )  # fmt: skip
 

@@ -447,7 +447,7 @@ class SelfHostedPlans:
         rate = times * traffic.tokens_per_month / traffic.tokens_per_request / (HOURS_PER_MONTH * HOUR_S)
         flow = {
             "requests_per_s": rate, "peak": traffic.peak, "input_tokens": traffic.input_tokens,
-            "output_tokens": traffic.output_tokens,
+            "output_tokens": traffic.output_tokens or None,
         }  # fmt: skip
         targets = dict(request.targets)
         task: dict[str, Any] = {"task": "serve", "traffic": flow, "simulate": simulate, "targets": targets}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from flopwise import options, units
 from flopwise.buy_or_build.alternatives import KINDS, Kind, MonthlyTraffic
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
 from flopwise.options import OptionError, Spec, ValueKind, option, same
 from flopwise.search.spec import ConstraintsSpec, TargetsSpec
+from flopwise.serving.estimate import request_tokens
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
 from flopwise.training.spec import TrainingSpec
@@ -91,8 +94,10 @@ class ComparisonSpec(Spec):
         "Purchase option of training, as --purchase.", section=PLACE, repeated=True,
     )  # fmt: skip
 
-    def traffic(self) -> MonthlyTraffic:
+    def traffic(self, model: Model) -> MonthlyTraffic:
         """Tokens a month, of a prompt and of an answer; the mix follows from IN/OUT where it is given so.
+
+        Lengths that are not given are the usual ones, as far as the context of `model` goes.
 
         Raises: OptionError: no volume, or a mix that is given twice.
         """
@@ -111,10 +116,17 @@ class ComparisonSpec(Spec):
             if answer is not None:
                 prompt = max(1, round(answer * read / written))
             else:
-                prompt = prompt or DEFAULT_INPUT
+                most = (model.max_position or math.inf) * read / volume
+                prompt = prompt or max(1, math.floor(min(DEFAULT_INPUT, most)))
                 answer = max(1, round(prompt * written / read))
+        elif model.stacks and None in (prompt, answer):
+            prompt, usual, _ = request_tokens(
+                model, RequestSpec(input_tokens=prompt, output_tokens=answer), encode=False
+            )
+            answer = answer or usual  # 0 of a model that writes none
         return MonthlyTraffic(
-            tokens_per_month=volume, input_tokens=prompt or DEFAULT_INPUT, output_tokens=answer or DEFAULT_OUTPUT,
+            tokens_per_month=volume, input_tokens=prompt or DEFAULT_INPUT,
+            output_tokens=DEFAULT_OUTPUT if answer is None else answer,
             growth_frac=self.growth_frac, peak=self.peak or 1.0,
         )  # fmt: skip
 
