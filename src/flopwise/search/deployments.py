@@ -268,6 +268,7 @@ class ReplicaQuestion:
     weights: WeightFormat = field(compare=False)
     kv_dtype: CacheFormat = field(compare=False)
     least: float | Floats = field(compare=False)
+    between: Floats | None = field(default=None, compare=False)  # further batches to try: (sizes, layouts that fit)
 
     @classmethod
     def of(
@@ -290,7 +291,9 @@ class ReplicaQuestion:
     def is_kept(self) -> bool:
         """True if other workloads may have the same answer: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return not users and not self.workload.techniques.any and self.workload.sessions is None
+        return (
+            self.between is None and not users and not self.workload.techniques.any and self.workload.sessions is None
+        )
 
     @property
     def devices(self) -> tuple[object, ...]:
@@ -583,6 +586,8 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=whole.size, num_layouts=0, **known, **nothing)
     sizes = batches(_in_flight(most[fit], np.asarray(grid.dp)[fit], workload))
+    if question.between is not None:
+        sizes = np.sort(np.concatenate([sizes, np.minimum(question.between, sizes[-1])]), axis=0)
     degrees: dict[str, Any] = {
         n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil, inf
 from typing import Any
@@ -32,7 +32,7 @@ from flopwise.search.deployments import (
 )
 from flopwise.search.nodes import FIRST_NODES, NodeKind, node_kinds, nothing_left
 from flopwise.search.option_table import OptionTable, Place
-from flopwise.search.rank import NEAREST_MISSES, Pick, candidates, cheaper_misses, likeliest
+from flopwise.search.rank import NEAREST_MISSES, Floats, Mask, Pick, candidates, cheaper_misses, likeliest
 from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts, with_lengths
 from flopwise.search.serving_analysis import (
     floors,
@@ -156,6 +156,7 @@ def plan_serving(
     if workload.instances is not None:
         draft.plans = candidates(likeliest(options))
         return draft
+    options = _with_batches_between(options, workload, model, draft)
     cheapest, picks, missed = _best(options, workload, fills=not alone)
     _count_missed([pick for _, pick in missed], draft)
     plans = verified_plans(
@@ -381,6 +382,73 @@ def _nodes_for_smaller_caches(
         "one machine suffices even with the larger KV cache", len(single), unit="machines", stage="targets"
     )
     return [node for key, node in nodes.items() if key not in single]
+
+
+FEW_REPLICAS = 4
+"""Up to so many, batches half apart leave none out: users / 4 and users / 3 have one between them or are neighbours."""
+HALF_APART = 1.5
+"""Ratio of neighbouring batches, and so of what a machine more or less between them may cost."""
+REFINED = 48
+"""Deployments that are tried at batches in between, at most; the cheapest first."""
+BETWEEN = 8
+"""Batches tried between two neighbours: one in twenty apart."""
+
+
+def _with_batches_between(
+    options: list[ServingOption], workload: Resolved, model: Model, draft: PlanDraft
+) -> list[ServingOption]:
+    """The options, the cheapest of each provider tried at more batches around the largest that meets the targets.
+
+    Batches are half apart, so that a service on many replicas could do with up to a third less of them. Tried again is
+    what could then be the cheapest of its provider.
+
+    Source: none, a finer search. Assumes: a batch that misses a target is followed by none that meets it.
+    """
+    if workload.objective != "cost" or workload.task != "serve" or not options:
+        return options
+    table = OptionTable(options, workload)
+    meets, costs, starts = table.allowed_rows(), table.cost_usd, table.ends - table.sizes
+    least: dict[str, float] = {}
+    worth: dict[int, tuple[float, ServingOption, Mask]] = {}
+    for option, start, end in zip(options, starts.tolist(), table.ends.tolist(), strict=True):
+        rows = np.flatnonzero(meets[start:end])
+        if not rows.size:
+            continue
+        best = rows[costs[start:end][rows].argmin()]
+        usd, provider = float(costs[start + best]), option.priced.offer.provider
+        least[provider] = min(usd, least.get(provider, inf))
+        known = worth.get(id(option.shared))
+        if option.deployments.replicas[best] > FEW_REPLICAS and (known is None or usd < known[0]):
+            worth[id(option.shared)] = usd, option, meets[start:end]
+    close = [one for one in worth.values() if one[0] <= HALF_APART * least[one[1].priced.offer.provider]]
+    if not close:
+        return options
+    close = sorted(close, key=lambda one: one[0])[:REFINED]
+    finer = list[ReplicaQuestion]()
+    for _, option, met in close:
+        found = option.deployments
+        question = ReplicaQuestion.of(model, option.workload, option.node, found.weights, option.kv_dtype)
+        finer.append(replace(question, between=_batches_between(found.batch, met, found.num_layouts)))
+    draft.evaluated += 2 * BETWEEN * sum(option.deployments.num_layouts for _, option, _ in close)
+    found_again = _options(finer, model, PlanDraft(percentiles=draft.percentiles), lambda _: None)
+    better = {_bought(option): option for option in found_again}
+    return [better.get(_bought(option), option) for option in options]
+
+
+def _bought(option: ServingOption) -> Hashable:
+    """Machines, the way to buy them, and the formats on them."""
+    return id(option.node), id(option.priced), option.deployments.weights.name, option.kv_dtype.name
+
+
+def _batches_between(batch: Floats, meets: Mask, num_layouts: int) -> Floats:
+    """Batches between the largest of each layout that meets the targets and its neighbours: shape (sizes, layouts)."""
+    sizes, good = batch.reshape(-1, num_layouts), meets.reshape(-1, num_layouts)
+    rows, columns = np.arange(len(sizes))[:, None], np.arange(num_layouts)
+    last = np.where(good, rows, 0).max(axis=0)
+    below, largest, above = (sizes[np.clip(last + step, 0, len(sizes) - 1), columns] for step in (-1, 0, 1))
+    steps = np.arange(1, BETWEEN + 1)[:, None] / (BETWEEN + 1)
+    between = [low * (high / low) ** steps for low, high in ((below, largest), (largest, above))]
+    return np.asarray(np.round(np.concatenate(between)))
 
 
 Forms = tuple[WeightFormat, CacheFormat]
