@@ -21,6 +21,7 @@ from flopwise.fleet.workload_alerts import MEMORY_SLACK, SELDOM, SPEND_SLACK
 from flopwise.report.content import document
 from flopwise.report.words import digits, hours, purchase_text, share, usd
 from flopwise.search.model_sizes import CONDITIONS
+from flopwise.storage.spec import STALL_FRAC
 from flopwise.units import format_bytes, format_cost, format_count, format_percent, format_rate, format_seconds
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,7 +30,7 @@ from small import answer
 from test_dollars import mixed, portable
 from test_statements import DOLLARS, data, json_of, report, sections
 
-UNITS = "%|[KMGT]iB|[MGT]B/s|[TP]FLOP/s|ms|s|min|h|days|W|kg|kWh|[kMBT]"
+UNITS = "%|[KMGT]iB|[kMGT]B/s|[TP]FLOP/s|ms|s|min|h|days|W|kg|kWh|[kMBT]"
 NUMBER = re.compile(rf"(?<![\w.$-])(\d+(?:,\d{{3}})*(?:\.\d+)?)(?: ({UNITS})(?![\w/]))?(?![\w-])")
 SHARES = "probability|impact|score|meets|over_budget|drivers|.*break_even_utilisation"
 KEYS = ("name", "workload", "gpu", "instance", "month", "phase", "model")
@@ -46,7 +47,7 @@ CONSTANTS = (
     f"(within {100 * (WELL - 1):.0f} %)", f"assumed to be {100 * UNKNOWN:.0f} %",
     f"at least {100 * (SPEND_SLACK - 1):.0f} % above the plan", f"{100 * MEMORY_SLACK:.0f} points above the engine",
     f"more than {1 / SELDOM - 1:.0f} months in {1 / SELDOM:.0f}", f"in {1 / SELDOM - 1:.0f} of {1 / SELDOM:.0f} months",
-    "p95: 95 % of the requests", "ZeRO 1, 2, 3",
+    "p95: 95 % of the requests", "ZeRO 1, 2, 3", f"keeps writing to {100 * STALL_FRAC:.0f} % of the time",
 )  # fmt: skip
 """What reports say whatever the fleet: definitions, and the constants of the code by their values."""
 AS_THEY_ARE = ("Risks", "Monitoring", "Model sizes", "Accelerators compared", "Workloads", "Savings")
