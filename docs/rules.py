@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import flopwise
+from flopwise import units
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.offers import retirement_note
 from flopwise.fleet.prices import effective
@@ -728,13 +729,17 @@ def _machine_ranges() -> Iterator[Range]:
         )
         why = f"the median of {len(known)} offers with GPUs, from {known[0]:.0f} to {known[-1]:.0f} %"
         yield Range(f"spot machines of {provider} save", least, most, known[len(known) // 2], "%", why)
-    terms = sorted(
-        100 * (1 - o.reserved_1y_usd_per_hour / o.on_demand_usd_per_hour)
-        for o in offers
-        if o.provider == "gcp" and o.reserved_1y_usd_per_hour and o.on_demand_usd_per_hour
-    )
-    middle = terms[len(terms) // 2]
-    yield Range("a year's commitment at gcp saves", 40.0, 60.0, middle, "%", f"the median of {len(terms)} offers")
+    for provider, purchase in (
+        ("gcp", "reserved_1y"), ("azure", "reserved_1y"), ("aws", "reserved_3y"), ("gcp", "reserved_3y"),
+        ("azure", "reserved_3y"),
+    ):  # fmt: skip
+        prices = [(o.price_usd_per_hour(purchase), o.on_demand_usd_per_hour) for o in offers if o.provider == provider]
+        terms = sorted(100 * (1 - less / usd) for less, usd in prices if less and usd)
+        if not terms:
+            continue
+        years = "a year's" if purchase == "reserved_1y" else "three years'"
+        why = f"the median of {units.format_items(len(terms), 'offer')}"
+        yield Range(f"{years} commitment at {provider} saves", 40.0, 60.0, terms[len(terms) // 2], "%", why)
     fast = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=50e12, gpus_per_node=8, gpus=8)
     slow = flopwise.io("cosmoflow", gpu="v100", achieved_flops_per_s=35e12, gpus_per_node=8, gpus=8)
     yield Range(
