@@ -47,16 +47,14 @@ class Result:
     def to_frame(self) -> Any:
         """The main table of the answer as a DataFrame of pandas, a row for each of its records.
 
-        Raises:
-            SpecError: pandas is not installed.
+        Raises: SpecError: pandas is not installed.
         """
         return _frame(records(self.to_dict(), self.table))
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the answer with matplotlib, on `axes` where some are given; returns the axes.
 
-        Raises:
-            SpecError: matplotlib is not installed, or there is nothing to be drawn.
+        Raises: SpecError: matplotlib is not installed, or there is nothing to be drawn.
         """
         return self.picture().plot(axes)
 
@@ -118,8 +116,7 @@ class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep
     def plot(self, axes: Any = None) -> Any:
         """Draw the rows with matplotlib, on `axes` where some are given; returns the axes.
 
-        Raises:
-            SpecError: matplotlib is not installed, or there is nothing to be drawn.
+        Raises: SpecError: matplotlib is not installed, or there is nothing to be drawn.
         """
         if self.picture is None or not self:
             raise SpecError(f"there is nothing to plot of {self.title}")

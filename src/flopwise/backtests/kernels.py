@@ -25,11 +25,7 @@ NODES = {  # network of a node of the cluster that a topology names, bytes/s, an
 
 
 def _positive(row: Row, column: str) -> float:
-    """A cell as a positive number.
-
-    Raises:
-        SpecError: it is none.
-    """
+    """A cell as a positive number. Raises SpecError: it is none."""
     text = (row.get(column) or "").strip()
     try:
         value = float(text)
@@ -226,11 +222,7 @@ class Predictor:
         )  # fmt: skip
 
     def _seconds(self, row: Row) -> float:
-        """Seconds for `row`.
-
-        Raises:
-            FlopwiseError: it cannot be predicted.
-        """
+        """Seconds for `row`. Raises FlopwiseError: it cannot be predicted."""
         op = (row.get("op") or "").strip()
         if op not in KERNELS and op not in collectives.COLLECTIVES and op != "p2p":
             known = ", ".join((*KERNELS, *collectives.COLLECTIVES, "p2p"))

@@ -56,8 +56,7 @@ class EngineRecorder:
     ) -> None:  # fmt: skip
         """`url`: of the server, or of its metrics; `price_usd_per_hour`: of the machines that it runs on.
 
-        Raises:
-            SpecError: no http address, no such engine, or an interval that is none.
+        Raises: SpecError: no http address, no such engine, or an interval that is none.
         """
         if not interval > 0:
             raise SpecError(f"interval: {interval} s; give more than 0")

@@ -442,8 +442,7 @@ def _say_settings(context: click.Context) -> None:
 def refuse(names: Iterable[str], why: str) -> None:
     """Refuse options on the command line, by the names of their parameters.
 
-    Raises:
-        SpecError: names them, and says `why`.
+    Raises: SpecError: names them, and says `why`.
     """
     spelled = spellings(click.get_current_context())
     if strays := sorted(spelled[name] for name in names if name in spelled):

@@ -49,8 +49,7 @@ class Deployment:
     def of_rank(cls, plan: Plan, rank: int, facts: Facts, settings: ExportSettings) -> Deployment:
         """The candidate of a plan with this rank.
 
-        Raises:
-            SpecError: the plan has no such candidate, or its model or devices are no longer in the facts.
+        Raises: SpecError: the plan has no such candidate, or its model or devices are no longer in the facts.
         """
         chosen = next((c for c in plan.plans if c.rank == rank), None)
         if chosen is None:

@@ -21,8 +21,7 @@ def serving_command(deployment: Deployment) -> Command:
     A replica on several machines is started on each, with NODE_RANK, its number from 0, and MASTER_ADDR, the address of
     the first; a share of a batch with REPLICA, its number from 0.
 
-    Raises:
-        InfeasibleError: no server is exported for the engine, or it cannot run the plan; gives the reasons.
+    Raises: InfeasibleError: no server is exported for the engine, or it cannot run the plan; gives the reasons.
     """
     assert deployment.serving is not None
     engine, title = deployment.serving.engine.name, repr(deployment.title[:80])

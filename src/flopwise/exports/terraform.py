@@ -262,8 +262,7 @@ class PoolModule:
     def export_fleet(self, fleet: FleetDeployment) -> Files:
         """The node pools of all workloads, a folder for each region, which has a cluster of its own.
 
-        Raises:
-            InfeasibleError: no machine is on this cloud, or it has no such nodes.
+        Raises: InfeasibleError: no machine is on this cloud, or it has no such nodes.
         """
         regions = fleet_pools(fleet, self.provider)
         pools = [pool for own in regions.values() for pool in own]

@@ -116,8 +116,7 @@ class Offer:
     def price_usd_per_hour(self, purchase: str) -> float | None:
         """Price of one instance in USD per hour for a `purchase` of PURCHASES (or OWNED); None: not known, not sold so.
 
-        Raises:
-            SpecError: no such purchase option.
+        Raises: SpecError: no such purchase option.
         """
         if purchase == OWNED:
             return None
@@ -174,8 +173,7 @@ class Offer:
     def cheapest(self, purchases: tuple[str, ...] = PURCHASES) -> tuple[str, float] | None:
         """The cheapest known (purchase, USD per hour) among `purchases`; None where none is known.
 
-        Raises:
-            SpecError: no such purchase option.
+        Raises: SpecError: no such purchase option.
         """
         priced = [(price, p) for p in purchases if (price := self.price_usd_per_hour(p)) is not None]
         if not priced:

@@ -118,8 +118,7 @@ def simulated_run(load: ServedLoad, job: ServeJob, kernels: KernelTimes | None =
 
     `kernels`: as of `replica`.
 
-    Raises:
-        InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
+    Raises: InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
     """
     requests = load.requests
     inputs, outputs = round(float(requests.prompt.mean())), round(float(requests.output.mean()))
@@ -301,8 +300,7 @@ class DeploymentFit:
 def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     """Fit a deployment's constants to loads that it was observed under; never worse on these than before.
 
-    Raises:
-        SpecError: too few requests to leave some out.
+    Raises: SpecError: too few requests to leave some out.
     """
     if not served or max(len(load.requests) for load in served) < LEAST_REQUESTS:
         raise SpecError(f"too few requests to fit a deployment to: of one load at least {LEAST_REQUESTS} are needed")

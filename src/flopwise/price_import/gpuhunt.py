@@ -21,8 +21,7 @@ COLUMNS = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot"
 def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]) -> Iterator[Quote]:
     """The prices of a file; lines that are none are counted in `skipped` by their reason.
 
-    Raises:
-        SpecError: with file, row and column.
+    Raises: SpecError: with file, row and column.
     """
     known = {offer.provider for offer in facts.offers}
     for at in (Line(path, row) for row in each_row(path, COLUMNS)):

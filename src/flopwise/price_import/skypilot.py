@@ -39,8 +39,7 @@ _usd = tables.usd_per_hour
 def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]) -> Iterator[Quote]:
     """The prices of a file; lines that are none are counted in `skipped` by their reason.
 
-    Raises:
-        SpecError: with file, row and column.
+    Raises: SpecError: with file, row and column.
     """
     whose = provider_of(path, provider, {offer.provider for offer in facts.offers})
     types: dict[str, Offer] = {offer.instance: offer for offer in facts.offers if offer.provider == whose}

@@ -398,11 +398,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "plan") -> Plan:
-        """The plan of a JSON document.
-
-        Raises:
-            SpecError: not a plan written by `to_json`; says where it departs.
-        """
+        """The plan of a JSON document. Raises SpecError: not a plan written by `to_json`; says where it departs."""
         try:
             plan = msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

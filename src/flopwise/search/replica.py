@@ -66,8 +66,7 @@ def replica_job(
 ) -> ServeJob:
     """One replica of the workload, or a column of them, without what the search varies beside.
 
-    Raises:
-        SpecError: the device or the engine cannot do what a technique asks.
+    Raises: SpecError: the device or the engine cannot do what a technique asks.
     """
     job = ServeJob(
         model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine,

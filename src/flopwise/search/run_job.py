@@ -33,8 +33,7 @@ def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], 
 
     `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
 
-    Raises:
-        SpecError: an unknown precision.
+    Raises: SpecError: an unknown precision.
     """
     one, several = workload.one_precision, workload.limits.precision
     wanted = list(several) or [one or "bf16"]
@@ -54,9 +53,7 @@ def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], 
 def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:
     """The recipes that the workload allows with the training stack `software`, and what was assumed.
 
-    Raises:
-        SpecError: an unknown precision.
-        UnknownNameError: an unknown optimizer or format.
+    Raises: SpecError: an unknown precision. UnknownNameError: an unknown optimizer or format.
     """
     data, spec = workload.data, replace(workload.training, stack=software.name)
     wanted, chosen = precisions(workload, software)

@@ -94,8 +94,7 @@ class Pipelines(NamedTuple):
     def of(software: TrainingStack, schedule: str | None) -> Pipelines:
         """The schedules that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
-        Raises:
-            SpecError: there is no such schedule.
+        Raises: SpecError: there is no such schedule.
         """
         if schedule is None:
             codes = sorted({schedule_code(name) for name in software.schedules})

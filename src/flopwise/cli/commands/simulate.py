@@ -275,8 +275,7 @@ def _judgement(one: _LatencyTarget) -> str:
 def _objective(given: dict[str, Any]) -> Slo:
     """Limits of a good request: every limit, whatever the percentile at which it is a target.
 
-    Raises:
-        SpecError: a limit of the mean, which says nothing of a request.
+    Raises: SpecError: a limit of the mean, which says nothing of a request.
     """
     from flopwise.serving.sim.result import Percentiles, Slo
 
@@ -290,11 +289,7 @@ def _objective(given: dict[str, Any]) -> Slo:
 
 
 def check_option_groups(purchase: str) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        SpecError: names them.
-    """
+    """Refuse options that do not go together. Raises SpecError: names them."""
     spelled = options.spellings(click.get_current_context())
     flag = {p.name: options.spelling(p) for p in click.get_current_context().command.params}
     for leaders, led in GROUPS:

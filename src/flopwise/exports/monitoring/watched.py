@@ -132,8 +132,7 @@ def watched_plan(deployment: Deployment) -> WatchedWorkload:
 def watched_fleet(fleet: FleetDeployment) -> list[WatchedWorkload]:
     """The workloads of an assessment that have machines, with the thresholds of its monitoring.
 
-    Raises:
-        InfeasibleError: none of them is planned.
+    Raises: InfeasibleError: none of them is planned.
     """
     if not fleet.deployments:
         reason = "no workload runs on machines that a plan chose, so there are no figures to watch"

@@ -420,9 +420,7 @@ TARGETS = {name: target for targets in GROUPS.values() for name, target in targe
 def exported_plan(target: str, deployment: Deployment) -> Exported:
     """The files of a plan for a target.
 
-    Raises:
-        UnknownNameError: no such target.
-        InfeasibleError: the target cannot express the plan; gives the reasons.
+    Raises: UnknownNameError: no such target. InfeasibleError: the target cannot express the plan; gives the reasons.
     """
     made = target_module(target)
     if reasons := _refusals(target, deployment):
@@ -433,9 +431,7 @@ def exported_plan(target: str, deployment: Deployment) -> Exported:
 def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
     """The files of a whole assessment for a target: its own, or a folder for each workload that it can express.
 
-    Raises:
-        UnknownNameError: no such target.
-        InfeasibleError: the target can express no workload; gives the reasons.
+    Raises: UnknownNameError: no such target. InfeasibleError: the target can express no workload; gives the reasons.
     """
     made = target_module(target)
     if hasattr(made, "export_fleet"):
