@@ -14,7 +14,8 @@ from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.exports.emit import markdown_text, script_text, yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.spec import PLACEHOLDERS
-from flopwise.exports.targets import BATCH, TRAINING, exported_assessment, exported_plan
+from flopwise.exports.targets import exported_assessment, exported_plan
+from flopwise.search.spec import TRAINING
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _ways(deployment: Deployment) -> Mapping[str, Sequence[Sequence[str]]]:
     """The steps of a plan by their purpose."""
     if deployment.task in TRAINING:
         return TRAINED
-    return BATCHED if deployment.task in BATCH else SERVED
+    return BATCHED if deployment.task == "batch" else SERVED
 
 
 def _leave_hours(parts: _Gathering, folder: str) -> None:
