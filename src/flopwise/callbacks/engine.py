@@ -8,7 +8,8 @@ import time
 import uuid
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from flopwise.errors import SpecError, UnknownNameError
@@ -27,9 +28,6 @@ from flopwise.observations.readings import (
 from flopwise.pages import shown_address
 from flopwise.records.model import Run, RunStatus
 from flopwise.units import HOUR_S
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 GAUGES = {"waiting": "requests_waiting", "running": "requests_running", "cache": "cache_frac"}
 RATES = {"requests": "requests_per_s", "output_tokens": "tokens_per_s"}

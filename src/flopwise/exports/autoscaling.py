@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.kubernetes_service import server_refusals, start_ends_s
 from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.serving_option import latency_targets
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
 
 WAIT_S = 1.0
 """Time that a request may wait if the plan has no latency target, in seconds."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
-from flopwise.facts.kubernetes import OTHER
+from flopwise.facts.kubernetes import OTHER, NodeRecord
 from flopwise.facts.tables import ANY
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
-    from flopwise.facts.kubernetes import NodeRecord
 
 NAME_LABEL = "app.kubernetes.io/name"
 FOLDER = "/flopwise"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.origin import COUNTED, total
 from flopwise.provenance import Figure, fact, setting, term
-
-if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Allotment, Assessment
-    from flopwise.search.answer import Plan
+from flopwise.search.answer import Plan
 
 BILL = "bill of a month"
 _SAME = 1e-6

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flopwise.facts import tables
+from flopwise.facts.catalog import Facts
 from flopwise.facts.rows import each_row
 from flopwise.price_import import quotes as parts
 from flopwise.price_import.quotes import Line, Quote, form_of, provider_of, region_of
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
 
 COLUMNS = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot")
 

@@ -14,21 +14,18 @@ from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, nearest_names
 from flopwise.facts import offers, tables
-from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED, Offer
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
 from flopwise.facts.rows import csv_text
 from flopwise.files import write_whole
 from flopwise.price_import import gpuhunt, skypilot
 from flopwise.price_import.quotes import GIB, PROVIDERS, Quote, form_of, region_of
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
 
 FETCHED = "gpuhunt"
 """The name of prices that were fetched."""

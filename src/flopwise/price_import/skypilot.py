@@ -11,15 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flopwise.facts import tables
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.facts.rows import each_row
 from flopwise.price_import.quotes import Line, Quote, form_of, gibibytes, num_gpus, provider_of, region_of
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
 
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region", "SpotPrice")
 NAMES = {"A100": "A100 40GB", "H100-MEGA": "H100", "A100-80GB-SXM": "A100 SXM 80GB"}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
-from flopwise.facts.software import RECOMPUTE
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.facts.software import RECOMPUTE, TrainingStack
 from flopwise.options import OptionError, changed_options
+from flopwise.search.answer import Candidate
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.spec import ANY
+from flopwise.search.workload import Resolved
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
@@ -18,14 +22,6 @@ from flopwise.training.on_device import recipe_on
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import schedule_code
 from flopwise.training.start import with_start
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.facts.software import TrainingStack
-    from flopwise.search.answer import Candidate
-    from flopwise.search.workload import Resolved
 
 
 def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:

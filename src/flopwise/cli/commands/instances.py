@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,12 +14,9 @@ from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import UnknownNameError
-from flopwise.facts.offers import PURCHASES
+from flopwise.facts.offers import PURCHASES, Offer
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
-
-if TYPE_CHECKING:
-    from flopwise.facts.offers import Offer
 
 _HEADERS = (
     "provider", "instance", "region", "accelerators", ">vCPU", ">RAM", ">network", ">on demand/h", ">spot/h",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.exports.monitoring.quantities import LATENCIES, latencies, quantities, record_of, spend_signal
@@ -17,6 +16,7 @@ from flopwise.exports.monitoring.signals import (
     number_text,
     selector,
 )
+from flopwise.exports.monitoring.watched import WatchedWorkload
 from flopwise.facts.device_limits import (
     BUSY,
     BUSY_FOR_S,
@@ -28,12 +28,9 @@ from flopwise.facts.device_limits import (
     THROTTLE_BITS,
     THROTTLE_FOR_S,
 )  # fmt: skip
+from flopwise.fleet.assessment import Alert
 from flopwise.units import HOURS_PER_MONTH, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.monitoring.watched import WatchedWorkload
-    from flopwise.fleet.assessment import Alert
 
 TENSOR_SLACK = 0.9
 """Factor on the tensor core threshold: datasheet rates assume less than the maximum clock (H100: 1,830 of 1,980 MHz).

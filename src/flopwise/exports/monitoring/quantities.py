@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flopwise.exports.monitoring.signals import (
     EVAL_MINUTES,
@@ -17,9 +16,7 @@ from flopwise.exports.monitoring.signals import (
     selector,
     times,
 )
-
-if TYPE_CHECKING:
-    from flopwise.exports.monitoring.watched import WatchedWorkload
+from flopwise.exports.monitoring.watched import WatchedWorkload
 
 LATENCIES = {"ttft": "time_to_first_token_seconds", "tpot": "time_per_token_seconds", "latency": "latency_seconds"}
 """Name of the recorded series of each latency."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -13,13 +13,11 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.exports.emit import markdown_text, script_text, yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.spec import PLACEHOLDERS
 from flopwise.exports.targets import exported_assessment, exported_plan
 from flopwise.search.spec import TRAINING
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.fleet import FleetDeployment
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "tei")
 TRAINERS = ("torchtitan", "megatron", "accelerate", "torchrun")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_service as serving
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
+from flopwise.exports.exported import Files
+from flopwise.exports.kubernetes import Object
 from flopwise.exports.targets.leaderworkerset import WORKER_INDEX
 from flopwise.search.serving_option import latency_targets
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.exported import Files
-    from flopwise.exports.kubernetes import Object
 
 PICKER = "epp"
 """Suffix of what picks endpoints, as the extension's own charts name it."""

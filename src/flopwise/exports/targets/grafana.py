@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text, yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.monitoring.alert_rules import WatchRule, watch_rules
 from flopwise.exports.monitoring.quantities import LATENCIES, UNITS, latencies, quantities, record_of
 from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
-from flopwise.exports.spec import PLACEHOLDERS
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.spec import ExportSettings
+from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH, HEIGHT, ACROSS = 8, 8, 3

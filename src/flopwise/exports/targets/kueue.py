@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
-from flopwise.exports.deployment import resource_name
+from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.kubernetes import Object
+from flopwise.exports.fleet import FleetDeployment
+from flopwise.exports.kubernetes import Object
 
 API = "kueue.x-k8s.io/v1beta2"
 INSTALLED = "Kueue 0.15 or later is installed (its API v1beta2)"

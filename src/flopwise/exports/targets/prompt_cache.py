@@ -6,17 +6,14 @@ import json
 import math
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_service as serving
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.kubernetes import Object
 from flopwise.serving.estimate import job_memory
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.kubernetes import Object
 
 SUFFIX = "cache"
 IMAGE = "redis:8.2-alpine"

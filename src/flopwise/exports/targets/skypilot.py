@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError
 from flopwise.exports.command import Command, with_slots
@@ -15,9 +15,7 @@ from flopwise.exports.emit import command_text, comment_text, yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.node_pools import plan_pool
 from flopwise.facts.software import platform
-
-if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate
+from flopwise.search.answer import Candidate
 
 CLOUDS = ("aws", "gcp", "azure", "lambda", "runpod", "oci", "nebius", "paperspace", "vast")
 """Providers that SkyPilot has a cloud of the same name for."""
