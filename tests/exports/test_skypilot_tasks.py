@@ -103,4 +103,4 @@ def test_other_candidates_of_the_layout_will_do() -> None:
 
 
 def test_every_kind_of_task_is_expressed() -> None:
-    assert {WORKLOADS[sample]["task"] for sample in expressible("skypilot")} == set((*TRAINING, *SERVING))
+    assert {WORKLOADS[sample]["task"] for sample in expressible("skypilot")} == {*TRAINING, *SERVING}
