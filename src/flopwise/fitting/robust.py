@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -76,6 +76,13 @@ def even_weights(groups: Sequence[str]) -> Array:
     """One over the square root of the rows of each row's group."""
     counts = Counter(groups)
     return np.array([1 / math.sqrt(counts[g]) for g in groups])
+
+
+def weighted_quantile(values: Array, weights: Array, share: float) -> float:
+    """The value below which `share` of the weight lies, linear between rows."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(share * weights.sum(), below, values[order]))
 
 
 def indicators(groupings: Sequence[Sequence[str]], size: int) -> Array:
@@ -264,12 +271,3 @@ def error_text(errors: Array) -> str:
         f"median {100 * np.median(size):5.1f} %, p90 {100 * np.quantile(size, 0.9):6.1f} %, "
         f"bias {100 * np.median(relative):+6.1f} %"
     )
-
-
-def group_lines(groups: Mapping[str, Sequence[int]], columns: Mapping[str, Array]) -> list[str]:
-    """The errors of each group, a line for each way in which they were found."""
-    return [
-        f"{name if index == 0 else '':62s} {len(members):4d} {label:12s} {error_text(errors[list(members)])}"
-        for name, members in groups.items()
-        for index, (label, errors) in enumerate(columns.items())
-    ]
