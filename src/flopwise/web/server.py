@@ -423,13 +423,9 @@ def _response(question: Question, reply: Reply, accept: str) -> Response:
         return Response(_zip(reply.files), 200, {"Content-Disposition": name}, accept)
     if accept:
         return JSONResponse(reply.files, media_type=accept)
-    headers = {"Flopwise-Note": _header(reply.notes)} if reply.notes else {}
+    notes = "; ".join(reply.notes).encode("ascii", "replace").decode()[:2_000]  # as a header can hold it
+    headers = {"Flopwise-Note": notes} if notes else {}
     return Response(document, 200, headers, "application/json")
-
-
-def _header(notes: tuple[str, ...]) -> str:
-    """The text of stderr, as a header can hold it."""
-    return "; ".join(notes).encode("ascii", "replace").decode()[:2_000]
 
 
 def _zip(files: Mapping[str, str]) -> bytes:

@@ -112,7 +112,8 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
     signals, name = quantities(watched), watched.name
     busy, load = signals.get("device_busy_ratio"), signals.get("load_ratio")
     planned = busy_frac(watched)
-    more = _more(watched)
+    row = watched.alerts.get("replica_load_frac") or watched.alerts.get("requests_per_s")
+    more = row.action if row is not None else "scale up: use a larger machine, or add one"
     usual = f"{format_percent(BUSY, 0)} for 10 minutes is the usual limit"
     if watched.ends:
         if busy is None or "tokens_per_second" not in signals:
@@ -173,11 +174,6 @@ def busy_frac(watched: WatchedWorkload) -> float | None:
 
 def _load(watched: WatchedWorkload) -> float | None:
     return None if watched.deployment is None else watched.deployment.candidate.figures.get("busy_frac")
-
-
-def _more(watched: WatchedWorkload) -> str:
-    row = watched.alerts.get("replica_load_frac") or watched.alerts.get("requests_per_s")
-    return row.action if row is not None else "scale up: use a larger machine, or add one"
 
 
 def _from_row(
