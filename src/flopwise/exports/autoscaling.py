@@ -77,8 +77,7 @@ def scaling_refusals(deployment: Deployment) -> Iterator[str]:
 
 def engine_metric(deployment: Deployment, meaning: str) -> str:
     """The engine's metric of `waiting` or `running` requests; empty if it is not known."""
-    assert deployment.serving is not None
-    engine = deployment.serving.engine.name
+    engine = deployment.serve_job.engine.name
     records = (row for row in deployment.facts.metric_records if (row.exporter, row.meaning) == (engine, meaning))
     return next((row.metric for row in records), "")
 

@@ -93,6 +93,18 @@ class Deployment:
         return resource_name(self.title)
 
     @property
+    def train_job(self) -> TrainJob:
+        """The job of a deployment that trains."""
+        assert self.training is not None
+        return self.training
+
+    @property
+    def serve_job(self) -> ServeJob:
+        """The job of one replica of a deployment that serves."""
+        assert self.serving is not None
+        return self.serving
+
+    @property
     def num_nodes(self) -> int:
         """Number of machines of all replicas."""
         return self.candidate.num_instances

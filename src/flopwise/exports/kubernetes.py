@@ -43,6 +43,11 @@ def metadata(deployment: Deployment, suffix: str = "", more: Mapping[str, str] |
     }  # fmt: skip
 
 
+def own_metadata(deployment: Deployment, suffix: str) -> Object:
+    """Metadata of what stands beside the replicas, named apart from them: their services must not select it."""
+    return metadata(deployment, suffix, {NAME_LABEL: f"{deployment.name}-{suffix}"})
+
+
 def manifests(path: str, *objects: Object, assumptions: Sequence[str] = ()) -> Files:
     """One file with all objects, in the order in which `kubectl apply` creates them."""
     return Files(files={path: yaml_text(*objects)}, apply=(f"kubectl apply -f {path}",), assumptions=tuple(assumptions))

@@ -23,8 +23,7 @@ def serving_command(deployment: Deployment) -> Command:
 
     Raises: InfeasibleError: no server is exported for the engine, or it cannot run the plan; gives the reasons.
     """
-    assert deployment.serving is not None
-    engine, title = deployment.serving.engine.name, repr(deployment.title[:80])
+    engine, title = deployment.serve_job.engine.name, repr(deployment.title[:80])
     if engine not in SERVERS:
         reason = f"no server is exported for {engine}: plan again with --engine {', '.join(SERVERS)}"
         raise InfeasibleError(f"no server for {title}", [reason])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from flopwise.exports.deployment import Deployment
-from flopwise.training.job import TrainJob
 from flopwise.training.run import job_goodput
 from flopwise.values import dataclass
 
@@ -24,19 +23,13 @@ class StepCounts:
     checkpoint_steps: int  # between checkpoints
 
 
-def train_job(deployment: Deployment) -> TrainJob:
-    """The job of a deployment that trains."""
-    assert deployment.training is not None
-    return deployment.training
-
-
 def step_counts(deployment: Deployment) -> StepCounts:
     """Number of steps of the run, and between checkpoints, at least 1.
 
     Source: tokens over tokens of a step; Daly's interval (`training.goodput`) over the time of a step.
     Assumes: steps take as long as planned.
     """
-    job = train_job(deployment)
+    job = deployment.train_job
     assert job.tokens is not None
     steps = max(1, math.ceil(job.tokens / job.recipe.useful_tokens - 1e-9))
     step_s = deployment.candidate.figures["step_s"]

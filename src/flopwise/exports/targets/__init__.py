@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A target: its summary and tasks, what it can express, and the checker of its files with its version."""
+    """A target: its name, summary and tasks, what it can express, and the checker of its files with its version."""
 
-    summary: str
+    name: str
     tasks: tuple[str, ...]
+    summary: str
     expresses: str
     files: tuple[str, ...]
     validator: str
@@ -37,9 +38,9 @@ def _groups() -> dict[str, dict[str, Target]]:
     groups: dict[str, dict[str, Target]] = {}
     with Path(__file__).with_name("targets.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            section, name, tasks, files = (row.pop(column) for column in ("section", "name", "tasks", "files"))
+            section, tasks, files = (row.pop(column) for column in ("section", "tasks", "files"))
             target = Target(tasks=tuple(tasks.split()), files=tuple(files.split()), **row)
-            groups.setdefault(section, {})[name] = target
+            groups.setdefault(section, {})[target.name] = target
     return groups
 
 

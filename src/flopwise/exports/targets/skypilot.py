@@ -237,8 +237,7 @@ def _delay_s(deployment: Deployment) -> int:
     """Seconds that a server may take to answer, its image apart."""
     from flopwise.serving.startup import DEFAULT_STORAGE, cold_start  # noqa: PLC0415 - only for services
 
-    assert deployment.serving is not None
-    start = cold_start(deployment.serving, deployment.facts.storage(DEFAULT_STORAGE)).seconds
+    start = cold_start(deployment.serve_job, deployment.facts.storage(DEFAULT_STORAGE)).seconds
     return max(LEAST_DELAY_S, math.ceil(START_SLACK * start / 60) * 60)
 
 
