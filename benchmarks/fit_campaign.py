@@ -15,7 +15,8 @@ from flopwise.backtests.gpu_hours import CAMPAIGN, PROJECT, campaign_frac, predi
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.constants import Array, Constant
-from flopwise.fitting.robust import error_text, even_weights, weighted_quantile
+from flopwise.fitting.deployment import even_weights
+from flopwise.fitting.robust import error_text, weighted_quantile
 from flopwise.values import dataclass
 
 SHARE = Constant(CAMPAIGN, ("any",), 0.7, 0.1, 1.0)

@@ -31,7 +31,8 @@ from flopwise.backtests.memory import row_method, row_stack
 from flopwise.facts.calibration import FEW_ROWS, FEW_SOURCES
 from flopwise.facts.catalog import load_facts
 from flopwise.fitting.constants import Array
-from flopwise.fitting.robust import even_weights, weighted_quantile
+from flopwise.fitting.deployment import even_weights
+from flopwise.fitting.robust import weighted_quantile
 from flopwise.training.memory import memory_class
 
 TARGET = 0.8

@@ -29,11 +29,14 @@ class Result:
         def verdict(self) -> str:
             """The answer in a sentence."""
 
-        def document(self) -> dict[str, Any]:
-            """The answer by key, its values as they are."""
+        __struct_fields__: ClassVar[tuple[str, ...]]
 
         def picture(self) -> Picture:
             """The picture that `plot` draws. SpecError where nothing is there to be drawn."""
+
+    def document(self) -> dict[str, Any]:
+        """The answer by key, its values as they are: those of all fields, where a class has no other."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints."""

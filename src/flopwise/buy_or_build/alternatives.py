@@ -294,10 +294,6 @@ class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
             text += "" if made.settled else ", too little to decide on cost alone"
         return f"{text}."
 
-    def document(self) -> dict[str, Any]:
-        """The comparison by key."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
     def picture(self) -> Picture:
         """The cumulative cost of each alternative by month, as a picture."""
         feasible = [way for way in self.ways if way.feasible]

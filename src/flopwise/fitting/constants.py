@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.software import Software
 from flopwise.values import dataclass
 
 Array = NDArray[np.float64]
-Record = TypeVar("Record", bound=Software)
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,3 @@ class Constant:
 
 
 Values = Mapping[Constant, float]
-
-
-def moved_records(records: Mapping[str, Record], table: str, values: Values) -> dict[str, Record]:
-    """The records of `table` with the values of its constants."""
-    moved = {}
-    for name, record in records.items():
-        own: dict[str, Any] = {c.name: v for c, v in values.items() if c.table == table and name in c.scopes}
-        moved[name] = replace(record, **own) if own else record
-    return moved

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,10 @@ import flopwise
 from flopwise.cost.rates import families
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
-from flopwise.fitting.constants import Array, Constant, Values, moved_records
+from flopwise.facts.software import Software
+from flopwise.fitting.constants import Array, Constant, Values
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
-from flopwise.fitting.robust import PULL, FitModel, even_weights, fit, loss
+from flopwise.fitting.robust import PULL, FitModel, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
@@ -418,3 +421,21 @@ def deployment_profile(
         {job.engine.name: {"source": SOURCE, "date": date, **engine}},
     )  # fmt: skip
     return MadeProfile(profile=profile, files=files_of)
+
+
+def even_weights(groups: Sequence[str]) -> Array:
+    """One over the square root of the rows of each row's group."""
+    counts = Counter(groups)
+    return np.array([1 / math.sqrt(counts[g]) for g in groups])
+
+
+Record = TypeVar("Record", bound=Software)
+
+
+def moved_records(records: Mapping[str, Record], table: str, values: Values) -> dict[str, Record]:
+    """The records of `table` with the values of its constants."""
+    moved = {}
+    for name, record in records.items():
+        own: dict[str, Any] = {c.name: v for c, v in values.items() if c.table == table and name in c.scopes}
+        moved[name] = replace(record, **own) if own else record
+    return moved

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -70,12 +69,6 @@ class FitModel(ABC):
             moved[index] += step
             columns.append((self.errors(moved) - here) / step)
         return np.column_stack(columns)
-
-
-def even_weights(groups: Sequence[str]) -> Array:
-    """One over the square root of the rows of each row's group."""
-    counts = Counter(groups)
-    return np.array([1 / math.sqrt(counts[g]) for g in groups])
 
 
 def weighted_quantile(values: Array, weights: Array, share: float) -> float:

@@ -364,10 +364,6 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         """Rejections by stage, the latest first: the reason why nothing is left is that of what came furthest."""
         return sorted(self.ruled_out, key=lambda row: -STAGES.index(row.stage))
 
-    def document(self) -> dict[str, Any]:
-        """The plan by key."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
     @property
     def table(self) -> str:  # type: ignore[override] # the plans, or the nearest misses
         """The key of the rows of `to_frame`."""

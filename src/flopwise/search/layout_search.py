@@ -40,7 +40,6 @@ from flopwise.search.space import (
     Pipelines,
     Space,
     divisors,
-    joined_family,
     layouts,
     powers_of_two,
 )
@@ -525,7 +524,7 @@ class _NodeSearch:
 
     def time(self, table: StepTable, pieces: Sequence[FamilyPiece], *, every: bool) -> None:
         """Add what is fastest on each mesh of some pieces, or everything that fits; all are timed at once."""
-        joined, places = joined_family([family.take(piece.meshes) for family, _, piece in pieces])
+        joined, places = Family.union([family.take(piece.meshes) for family, _, piece in pieces])
         whole_s = steps_s(table, self.search.space, joined)
         shape, modes = (joined.choices, joined.meshes), len(joined.recomputes)
         nbytes, first_row = np.full(shape, np.inf), np.empty((len(pieces), joined.choices), dtype=np.intp)

@@ -12,6 +12,7 @@ import click
 from flopwise import units
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, announce_compilation
@@ -104,8 +105,8 @@ NOT_QUEUED = {
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-@options.web_flag
-def command(*, web: bool, explain: bool, **given: Any) -> None:
+@on_page("serve")
+def command(*, explain: bool, **given: Any) -> None:
     """Latency percentiles of simulated requests, engine step by engine step.
 
     Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is simulated:
@@ -120,11 +121,6 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.request import ResponseCache
 
-    if web:
-        from flopwise.cli.commands.web import run_server
-
-        run_server("serve")
-        return
     check_option_groups(given["purchase"])
     model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
     if given["queue"] is not None:
