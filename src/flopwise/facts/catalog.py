@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
-from flopwise.facts.accelerators import (
-    ACCELERATORS,
-    ALIASES,
-    Accelerator,
-    Alias,
-    CoreRecord,
-    GradeRecord,
-    spelling_key,
-)
+from flopwise.facts.accelerators import ACCELERATORS, ALIASES, Accelerator, Alias, CoreRecord, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import (

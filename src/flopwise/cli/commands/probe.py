@@ -25,9 +25,7 @@ ANSWER_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp64")
 
 
 @options.command(
-    "probe",
-    "flopwise probe --quick --only launch",
-    "flopwise probe --quick --only memory --device cpu --json",
+    "probe", "flopwise probe --quick --only launch", "flopwise probe --quick --only memory --device cpu --json"
 )
 @flags(ProbeSpec)
 @add("-o --output", FILE, "Write the measurements into this file, for `flopwise calibrate`.")

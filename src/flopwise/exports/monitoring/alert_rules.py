@@ -8,14 +8,7 @@ from dataclasses import field, replace
 
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.exports.monitoring.quantities import LATENCIES, latencies, quantities, record_of, spend_signal
-from flopwise.exports.monitoring.signals import (
-    PERCENTILES,
-    Series,
-    Signal,
-    constant_series,
-    number_text,
-    selector,
-)
+from flopwise.exports.monitoring.signals import PERCENTILES, Series, Signal, constant_series, number_text, selector
 from flopwise.exports.monitoring.watched import WatchedWorkload
 from flopwise.facts.device_limits import (
     BUSY,
