@@ -14,9 +14,8 @@ import fitting
 from flopwise.backtests.gpu_hours import CAMPAIGN, PROJECT, campaign_frac, predict_row
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
-from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.deployment import even_weights
-from flopwise.fitting.robust import error_text, weighted_quantile
+from flopwise.fitting.robust import Array, Constant, error_text, weighted_quantile
 from flopwise.values import dataclass
 
 SHARE = Constant(CAMPAIGN, ("any",), 0.7, 0.1, 1.0)

@@ -24,8 +24,8 @@ from flopwise.backtests.prediction import Row
 from flopwise.cost.rates import families
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
-from flopwise.fitting.constants import Constant, Values
 from flopwise.fitting.kernels import ALL, CONSTANTS, FAMILIES, GROUPS
+from flopwise.fitting.robust import Constant, Values
 
 PULL = 0.02  # weight of (log value - mean log value) ** 2, per family, times the number of rows of an average family
 SMOOTH = 0.03  # log error below which the loss is a square

@@ -20,8 +20,8 @@ import fitting
 from flopwise.backtests.memory import predict_row
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
-from flopwise.fitting.constants import Array, Constant, Values
 from flopwise.fitting.deployment import moved_records
+from flopwise.fitting.robust import Array, Constant, Values
 from flopwise.values import dataclass
 
 EAGER = (

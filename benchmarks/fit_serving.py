@@ -24,9 +24,8 @@ from flopwise.backtests.serving import STREAM, burst_requests, measured_quantiti
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
-from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.deployment import even_weights, moved_records
-from flopwise.fitting.robust import FitModel, error_text, fit
+from flopwise.fitting.robust import Array, Constant, FitModel, error_text, fit
 from flopwise.serving.estimate import burst_rate, check, job_memory, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.job import ServeJob

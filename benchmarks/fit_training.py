@@ -27,9 +27,8 @@ from flopwise.cost.sustained import ATTENTION, grouped_kernel, permute_kind
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model, Recurrence
 from flopwise.facts.catalog import Facts
-from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.deployment import even_weights, moved_records
-from flopwise.fitting.robust import STEP, Fit, FitModel, error_text, fit
+from flopwise.fitting.robust import STEP, Array, Constant, Fit, FitModel, error_text, fit
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
 from flopwise.values import dataclass

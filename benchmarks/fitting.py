@@ -16,8 +16,7 @@ from flopwise.backtests.prediction import Row
 from flopwise.backtests.run import measurements
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.fitting.constants import Array, Constant, Values
-from flopwise.fitting.robust import error_text
+from flopwise.fitting.robust import Array, Constant, Values, error_text
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "src" / "flopwise" / "data"

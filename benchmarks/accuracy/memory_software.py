@@ -12,7 +12,7 @@ from flopwise.backtests.memory import predict_row, reading_bytes, row_memory, ro
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import TrainingStack
-from flopwise.fitting.constants import Array
+from flopwise.fitting.robust import Array
 
 DOCUMENTED = (
     ("weights_dtype", "master_weights", "grad_dtype", "states_dtype"),

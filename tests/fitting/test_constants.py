@@ -16,8 +16,8 @@ from each import each
 from fitting import moved_calibration, start, write_values
 from flopwise.facts.catalog import load_facts
 from flopwise.fitting import kernels
-from flopwise.fitting.constants import Constant
 from flopwise.fitting.deployment import moved_records
+from flopwise.fitting.robust import Constant
 
 FACTS = load_facts()
 ALL = (*kernels.CONSTANTS, *serving.CONSTANTS, *training.constants(FACTS), campaign.SHARE)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
-from flopwise.exports.step_counts import LEFT_TO_USER, step_counts
+from flopwise.exports.launch import LEFT_TO_USER, step_counts
 from flopwise.facts.models.sizes import size_of, typical_config
 from flopwise.facts.software import platform
 from flopwise.training.layout import Recipe

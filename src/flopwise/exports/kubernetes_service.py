@@ -27,7 +27,7 @@ MOST_STOP_S = 3600
 
 def server(deployment: Deployment) -> Command:
     """The command of one replica."""
-    from flopwise.exports.serving_command import serving_command  # noqa: PLC0415 - refusals of others need it not
+    from flopwise.exports.server import serving_command  # noqa: PLC0415 - refusals of others need it not
 
     return serving_command(deployment)
 

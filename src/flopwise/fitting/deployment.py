@@ -22,9 +22,8 @@ from flopwise.cost.rates import families
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import Software
-from flopwise.fitting.constants import Array, Constant, Values
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
-from flopwise.fitting.robust import PULL, FitModel, fit, loss
+from flopwise.fitting.robust import PULL, Array, Constant, FitModel, Values, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob

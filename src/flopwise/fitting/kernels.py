@@ -6,7 +6,7 @@ Most have a value for each family of devices or kind of link, and one for all ot
 # ruff: noqa: E501 - tables read better in one line a row
 from __future__ import annotations
 
-from flopwise.fitting.constants import Constant
+from flopwise.fitting.robust import Constant
 
 FAMILIES = ("ampere", "hopper", "blackwell", "blackwell-rtx")
 EIGHT_BIT = ("hopper", "blackwell", "blackwell-rtx")

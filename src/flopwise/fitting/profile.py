@@ -28,7 +28,6 @@ from flopwise.facts.accelerators import ACCELERATORS, ALIASES
 from flopwise.facts.calibration import FIELDS, Parameter
 from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
 from flopwise.facts.software import ENGINES
-from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import ALIASES as NAMES_OF_DEVICE
 from flopwise.fitting.measured import PROBED, MeasuredRow, Measurements, ProbedFacts
 from flopwise.fitting.refit import (
@@ -42,6 +41,7 @@ from flopwise.fitting.refit import (
     refits,
     with_parameters,
 )
+from flopwise.fitting.robust import Array, Constant
 from flopwise.folders import write_folder
 from flopwise.units import format_items
 from flopwise.values import dataclass

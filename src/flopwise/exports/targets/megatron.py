@@ -10,8 +10,7 @@ from flopwise.exports.command import Command
 from flopwise.exports.decoder_shape import DecoderShape
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
-from flopwise.exports.launch import launch_files, launcher
-from flopwise.exports.step_counts import step_counts
+from flopwise.exports.launch import launch_files, launcher, step_counts
 from flopwise.training.job import TrainJob
 from flopwise.training.stages import even_layers
 from flopwise.training.widths import resident_grad_dtype

@@ -117,7 +117,7 @@ def _command(deployment: Deployment) -> Command:
         from flopwise.exports.training_command import training_command  # noqa: PLC0415 - only for runs
 
         return training_command(deployment)
-    from flopwise.exports.serving_command import serving_command  # noqa: PLC0415 - only for services
+    from flopwise.exports.server import serving_command  # noqa: PLC0415 - only for services
 
     return serving_command(deployment)
 

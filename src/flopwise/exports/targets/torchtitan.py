@@ -9,8 +9,7 @@ from dataclasses import replace
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
-from flopwise.exports.launch import launch_files, launcher
-from flopwise.exports.step_counts import step_counts
+from flopwise.exports.launch import launch_files, launcher, step_counts
 
 CONFIGS = {
     "meta-llama/Llama-3.1-8B": ("llama3", "llama3_8b"),
