@@ -58,7 +58,6 @@ class StepClock(Generic[T]):
     """
 
     def __init__(self) -> None:
-        """Start the first step now."""
         self._cuda = torch_cuda()
         self._waiting = deque[tuple[Any, Any, T]]()
         self._start = self._mark()

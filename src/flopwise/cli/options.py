@@ -128,7 +128,6 @@ class Flag(click.Option):
     """A flag of the command line, with the option that it was made from."""
 
     def __init__(self, *args: Any, declared: Option, **kwargs: Any) -> None:
-        """As click has it."""
         super().__init__(*args, **kwargs)
         self.declared = declared
 

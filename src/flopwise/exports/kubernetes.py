@@ -16,7 +16,6 @@ from flopwise.facts.tables import ANY
 NAME_LABEL = "app.kubernetes.io/name"
 FOLDER = "/flopwise"
 """Working folder of a container, with the files of its command."""
-CACHE = "/cache"
 SHM_BYTES_PER_DEVICE = 2 * 1024**3
 GIB = 1024**3
 MIB = 1024**2

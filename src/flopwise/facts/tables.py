@@ -304,7 +304,6 @@ class Lazy(Mapping[K, V]):
     """A mapping whose values are made when they are first asked for: most questions are about few rows of a table."""
 
     def __init__(self, keys: Iterable[K], make: Callable[[K], V]) -> None:
-        """Make nothing yet."""
         self._make = make
         self._made: dict[K, V | None] = dict.fromkeys(keys)
 

@@ -18,7 +18,6 @@ class AssessmentFigureTree:
     """The tree behind an assessment; `plans`: of each workload, which hold the sources of prices."""
 
     def __init__(self, assessment: Assessment, plans: Mapping[str, Plan]) -> None:
-        """Store the assessment and its plans."""
         self.assessment, self.plans = assessment, plans
 
     def tree(self) -> Figure:

@@ -63,7 +63,6 @@ class Store:
     """Runs with their samples and events. Every call is one transaction, and raises SpecError if it fails."""
 
     def __init__(self, database: Database) -> None:
-        """See `open_store`."""
         self._database = database
 
     @property

@@ -415,7 +415,6 @@ class RejectionLog:
     """Counts what a search rejects by reason, with one example each."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._rows: dict[tuple[str, str], Rejection] = {}
 
     def add(

@@ -239,7 +239,6 @@ class Alarms:
     """The episodes of all limits: each is pending, then fires, then clears."""
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        """Start without episodes."""
         self.limits = tuple(limits)
         self._episodes: dict[tuple[str, str], _Episode] = {}
         self._named_s: dict[str, float] = {}  # when a reading last named a device

@@ -35,7 +35,6 @@ class Diagnoser:
     """Diagnoses without flicker: a new one is accepted after `settle_s`."""
 
     def __init__(self, settle_s: float = SETTLE_S) -> None:
-        """Start without a diagnosis."""
         self._settle_s = settle_s
         self._shown: Diagnosis | None = None
         self._other: tuple[Bound, bool | None, float] | None = None

@@ -70,7 +70,6 @@ class Answers:
     """Replies of questions without files, kept for a while: an answer depends on its question and the facts."""
 
     def __init__(self, limits: Limits) -> None:
-        """Empty."""
         self._kept: OrderedDict[tuple[str, ...], tuple[float, Reply]] = OrderedDict()
         self._limits, self._bytes = limits, 0
 
@@ -98,7 +97,6 @@ class Api:
     """The endpoints."""
 
     def __init__(self, group: click.Group, limits: Limits) -> None:
-        """For the commands of `group`."""
         self.limits, self.nouns, self.jobs = limits, nouns(group), Jobs()
         self.pool, self.answers, self.warm_up = (
             Pool(limits.processes, limits.waiting),
