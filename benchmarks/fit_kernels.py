@@ -3,18 +3,170 @@
 python benchmarks/fit_kernels.py                     report errors of the shipped calibration
 python benchmarks/fit_kernels.py --write             refit, report, write
 python benchmarks/fit_kernels.py --leave-out B200    refit without a GPU, report on it alone; `all`: each in turn
+
+The loss is the sum of |log(predicted / measured)|, smoothed near zero, and of a pull of every family's value towards
+the mean of all, so that a family with few rows stays near the others. It is made small one constant at a time.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
 
 import fitting
-from flopwise.fitting.kernels import CONSTANTS, KernelFit, fit_kernels, origin, without_gpu
-from flopwise.fitting.robust import group_lines
+from flopwise.backtests.kernels import Predictor
+from flopwise.backtests.prediction import Row
+from flopwise.cost.rates import families
+from flopwise.facts.calibration import Calibration
+from flopwise.facts.catalog import Facts
+from flopwise.fitting.kernels import ALL, CONSTANTS, FAMILIES, GROUPS
+from flopwise.fitting.robust import Constant, Values
+
+PULL = 0.02  # weight of (log value - mean log value) ** 2, per family, times the number of rows of an average family
+SMOOTH = 0.03  # log error below which the loss is a square
+STEPS = (1.6, 1.25, 1.1, 1.3, 1.1, 1.03)  # factors that are tried, one after the other
+SHAKE = 0.25  # standard deviation of a logarithm, between descents
+FAMILY_VALUES: dict[Constant, tuple[Constant, ...]] = {
+    constant: own
+    for group in GROUPS
+    for own in (tuple(c for c in group if c.scopes != (ALL,)),)
+    for constant in group
+    if 0 < len(own) < len(group)
+}
+"""The constants of single families, by the constant that applies to all other families."""
+
+
+class KernelFit:
+    """Coordinate descent in log space, one constant at a time, over the rows that it moves.
+
+    `absent`: scopes of which nothing is known, because a GPU is left out.
+    """
+
+    def __init__(self, rows: Sequence[Row], facts: Facts, values: Values, absent: frozenset[str] = frozenset()) -> None:
+        """Predict all rows with `values`."""
+        self.rows, self.facts, self.values, self.absent = rows, facts, dict(values), absent
+        self.measured = [float(row["seconds"]) for row in rows]
+        self.predicted = self.predictions(self.values, range(len(rows)))
+
+    def calibration(self, values: Values) -> Calibration:
+        """The calibration with `values`, without the absent scopes."""
+        known = {(c.name, c.scopes[0]): v for c, v in values.items() if c.scopes[0] not in self.absent}
+        return self.facts.calibration.without(self.absent).with_values(known)
+
+    def predictions(self, values: Values, members: Iterable[int]) -> dict[int, float]:
+        """Seconds of the rows that can be predicted."""
+        predictor = Predictor(self.facts, self.calibration(values))
+        seconds = {i: predictor.predict(self.rows[i]).predicted for i in members}
+        return {i: s for i, s in seconds.items() if s is not None}
+
+    def loss(self) -> float:
+        """Loss of all rows, plus each pull once."""
+        firsts = {c.name: c for c in CONSTANTS if c.scopes[0] not in self.absent and c.scopes != (ALL,)}
+        return self._rows_loss(self.predicted) + sum(self._pull(c, self.values) for c in firsts.values())
+
+    def _rows_loss(self, predicted: dict[int, float]) -> float:
+        return sum(math.hypot(math.log(p / self.measured[i]), SMOOTH) for i, p in predicted.items())
+
+    def _pull(self, constant: Constant, values: Values) -> float:
+        logs = [math.log(values[c]) for c in FAMILY_VALUES.get(constant, ()) if c.scopes[0] not in self.absent]
+        if not logs or constant.scopes == (ALL,):
+            return 0.0
+        mean = sum(logs) / len(logs)
+        return PULL * len(self.rows) / len(FAMILIES) * sum((value - mean) ** 2 for value in logs)
+
+    def _moved_rows(self, constant: Constant) -> list[int]:
+        value = self.values[constant]
+        up = self.predictions(self.values | {constant: value * 1.3 + 1e-12}, self.predicted)
+        down = self.predictions(self.values | {constant: value / 1.3}, self.predicted)
+        return [i for i, p in self.predicted.items() if up[i] != p or down[i] != p]
+
+    def _try_step(self, constant: Constant, members: list[int], factor: float) -> bool:
+        """True if a step by `factor` either way lowers the loss, and is taken."""
+        now = self.values[constant]
+        best = self._rows_loss({i: self.predicted[i] for i in members}) + self._pull(constant, self.values)
+        for candidate in (now * factor, now / factor):
+            bounded = min(max(candidate, constant.low), constant.high)
+            if bounded == now:
+                continue
+            trial = self.values | {constant: bounded}
+            predicted = self.predictions(trial, members)
+            if self._rows_loss(predicted) + self._pull(constant, trial) < best - 1e-9:
+                self.values = trial
+                self.predicted |= predicted
+                return True
+        return False
+
+    def descend(self) -> None:
+        """Steps of every constant until few of them help, with smaller and smaller factors."""
+        free = [
+            c for c in CONSTANTS
+            if c.scopes[0] not in self.absent and not (c.scopes == (ALL,) and c in FAMILY_VALUES)
+        ]  # fmt: skip
+        members = {constant: self._moved_rows(constant) for constant in free}
+        for factor in STEPS:
+            for _ in range(6):
+                improved = [self._try_step(c, members[c], factor) for c in free if members[c]]
+                if sum(improved) < 0.1 * len(improved):
+                    break
+            self.values = with_shared_means(self.values, lambda scope: scope not in self.absent)
+
+
+def with_shared_means(values: Values, known: Callable[[str], bool] = lambda _: True) -> dict[Constant, float]:
+    """`values` with each value for all others as the geometric mean of the known families'."""
+    moved = dict(values)
+    for constant in CONSTANTS:
+        own = [c for c in FAMILY_VALUES.get(constant, ()) if known(c.scopes[0])] if constant.scopes == (ALL,) else []
+        if own:
+            moved[constant] = math.exp(sum(math.log(values[c]) for c in own) / len(own))
+    return moved
+
+
+def origin(constant: Constant, rows: str) -> str:
+    """The rows that a value was fitted on, `rows`, or the values of the families."""
+    families_values = FAMILY_VALUES.get(constant, ())
+    if constant.scopes != (ALL,) or not families_values:
+        return rows
+    return f"geometric mean of: {', '.join(c.scopes[0] for c in families_values)}"
+
+
+def fit_kernels(
+    rows: Sequence[Row], facts: Facts, start: Values, absent: frozenset[str] = frozenset(), descents: int = 1
+) -> KernelFit:
+    """The best of several descents: the first from `start`, the others from the best so far, shaken (seeded)."""
+    chance = random.Random(2026)  # noqa: S311 - no secret
+    best = KernelFit(rows, facts, start, absent)
+    best.descend()
+    for _ in range(descents - 1):
+        shaken = {
+            c: min(max(value * math.exp(chance.gauss(0.0, SHAKE)), c.low), c.high) for c, value in best.values.items()
+        }
+        other = KernelFit(rows, facts, with_shared_means(shaken, lambda scope: scope not in absent), absent)
+        other.descend()
+        if other.loss() < best.loss():
+            best = other
+    return best
+
+
+def without_gpu(rows: Sequence[Row], facts: Facts, gpu: str, descents: int = 1) -> dict[int, float]:
+    """Predictions of a GPU's rows by a fit that has not seen it, nor its family unless another GPU is of it."""
+    kept = [row for row in rows if row["gpu"] != gpu]
+    seen = {scope for name in {row["gpu"] for row in kept} for scope in _scopes(facts, name)}
+    absent = frozenset(scope for scope in _scopes(facts, gpu) if scope not in seen and scope != "pcie")
+    fit = fit_kernels(kept, facts, {c: c.prior for c in CONSTANTS}, absent, descents)
+    predictor = Predictor(facts, fit.calibration(fit.values))
+    seconds = {i: predictor.predict(row).predicted for i, row in enumerate(rows) if row["gpu"] == gpu}
+    return {i: s for i, s in seconds.items() if s is not None}
+
+
+def _scopes(facts: Facts, gpu: str) -> tuple[str, str]:
+    """The family of a GPU, and its link."""
+    a = facts.accelerator(gpu)
+    return families(a.vendor, a.architecture, a.compute_capability, a.kind)[0], (a.link or "none").lower()
 
 
 def main() -> None:
@@ -42,7 +194,7 @@ def main() -> None:
         for name in ("all", row["op"], row["gpu"], f"{row['op']} {row['dtype']}", f"{row['op']} {row['gpu']}",
                      row["library"], f"{row['op']} {row['library']}"):  # fmt: skip
             groups[name].append(place)
-    print(*group_lines(groups, {"left out" if given.leave_out else "plain": np.array(errors)}), sep="\n")
+    print(*fitting.group_lines(groups, {"left out" if given.leave_out else "plain": np.array(errors)}), sep="\n")
 
 
 if __name__ == "__main__":

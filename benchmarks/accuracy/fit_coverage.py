@@ -36,8 +36,8 @@ from flopwise.cost.rates import families
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.calibration import FEW_ROWS
 from flopwise.facts.catalog import COVERAGE_FILE, Facts, load_facts
-from flopwise.fitting.campaign import weighted_quantile
-from flopwise.fitting.robust import even_weights
+from flopwise.fitting.deployment import even_weights
+from flopwise.fitting.robust import weighted_quantile
 from flopwise.training.estimate import LARGE_GPUS
 
 COVERED = ("training", "serving")

@@ -30,9 +30,8 @@ from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 from flopwise.backtests.memory import row_method, row_stack
 from flopwise.facts.calibration import FEW_ROWS, FEW_SOURCES
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.campaign import weighted_quantile
-from flopwise.fitting.constants import Array
-from flopwise.fitting.robust import even_weights
+from flopwise.fitting.deployment import even_weights
+from flopwise.fitting.robust import Array, weighted_quantile
 from flopwise.training.memory import memory_class
 
 TARGET = 0.8

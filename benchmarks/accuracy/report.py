@@ -28,6 +28,7 @@ from fit_intervals import (
     points_of,
     unseen_coverage,
 )
+from memory_software import dependences, software_left_out
 from rows import KINDS, MIXTURE_SHARE, TRUTH, Case, cases, unseen_errors
 
 from flopwise.backtests.kinds import KINDS as BACKTESTS
@@ -35,7 +36,6 @@ from flopwise.backtests.prediction import number
 from flopwise.backtests.run import measurements
 from flopwise.backtests.summary import reasons, summarize, worst
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting.memory import dependences, software_left_out
 
 Key = Callable[[Case], str]
 MOST_REASONS, WORST, FEW = 15, 8, 3

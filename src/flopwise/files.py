@@ -20,8 +20,7 @@ STALE_S = 3600.0
 def read_at_most(path: Path | str, most: int) -> bytes:
     """The bytes of a regular file, or the first `most` + 1 of them: more than allowed is read no further.
 
-    Raises:
-        OSError: it cannot be read, or is a pipe, a device or a folder.
+    Raises: OSError: it cannot be read, or is a pipe, a device or a folder.
     """
     file = Path(path)
     mode = file.stat().st_mode
@@ -34,8 +33,7 @@ def read_at_most(path: Path | str, most: int) -> bytes:
 def read_limited(path: Path | str, most: int, *, remedy: str = "", too_large: str) -> bytes:
     """The bytes of a file that a person names, no more than `most`; messages end in `remedy`, or in `too_large`.
 
-    Raises:
-        SpecError: it cannot be read, or is larger.
+    Raises: SpecError: it cannot be read, or is larger.
     """
     try:
         data = read_at_most(path, most)
@@ -52,8 +50,7 @@ def write_whole(path: Path | str, data: bytes, check: Callable[[Path], object] |
     `check` is given the new file before it takes the old one's place, and may raise. What is no regular file (a pipe,
     `/dev/stdout`) is written in place; a link keeps pointing where it does.
 
-    Raises:
-        SpecError: it cannot be written.
+    Raises: SpecError: it cannot be written.
     """
     goal = Path(os.path.realpath(path))
     part = goal.with_name(f".{goal.name[:100]}.{os.urandom(4).hex()}{PART}")

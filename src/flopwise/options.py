@@ -238,8 +238,7 @@ class Option:
     def parse(self, value: object, what: str) -> Any:
         """The value of a file or a keyword in base units; one text stands for a list of it.
 
-        Raises:
-            SpecError: it cannot be; the message starts with `what`.
+        Raises: SpecError: it cannot be; the message starts with `what`.
         """
         if not self.repeated:
             return self.kind.parse(value, what)
@@ -360,8 +359,7 @@ def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
 
     An option of None says nothing.
 
-    Raises:
-        SpecError: an option that none of them has; names the nearest.
+    Raises: SpecError: an option that none of them has; names the nearest.
     """
     whole = {type(value): value for value in options.values() if type(value) in specs}
     single = {name: value for name, value in options.items() if type(value) not in whole}
@@ -404,8 +402,7 @@ class FileFormat:
     def parse(self, data: object, at: str = "") -> tuple[Any, ...]:
         """The specs with the values of a mapping, which stands `at` this place of a file ("workloads.3.").
 
-        Raises:
-            SpecError: an unknown key, a value that cannot be, a missing one; starts with the place.
+        Raises: SpecError: an unknown key, a value that cannot be, a missing one; starts with the place.
         """
         options, values = self.options, dict[str, Any]()
         for key, value in self._flat(data, at):

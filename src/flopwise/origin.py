@@ -53,7 +53,6 @@ class Ledger:
     """The figures of a tree by name: the inputs of a figure are those that its formula names."""
 
     def __init__(self) -> None:
-        """Begin with no figure."""
         self._figures: dict[str, Figure] = {}
 
     def add_figure(self, figure: Figure) -> Figure:

@@ -25,8 +25,7 @@ def shown_address(url: str) -> str:
 def http_address(url: str, what: str) -> str:
     """`url`, with http:// where it names no scheme.
 
-    Raises:
-        SpecError: it is no address of HTTP; says so of `what`, without the password.
+    Raises: SpecError: it is no address of HTTP; says so of `what`, without the password.
     """
     try:
         parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
@@ -73,8 +72,7 @@ def answer_within(request: urllib.request.Request, timeout_s: float) -> Iterator
 
     A timeout of urllib is one of each read: a server that sends a byte from time to time would never end it.
 
-    Raises:
-        OSError: no answer in time, or none of HTTP; HTTPError: a code above 399.
+    Raises: OSError: no answer in time, or none of HTTP; HTTPError: a code above 399.
     """
     sockets, is_late = list[socket.socket](), threading.Event()
 

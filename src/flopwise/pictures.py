@@ -34,8 +34,7 @@ class Picture:
     def plot(self, axes: Any = None) -> Any:
         """The axes with the picture: those of matplotlib that are given, else new ones.
 
-        Raises:
-            SpecError: matplotlib is not installed.
+        Raises: SpecError: matplotlib is not installed.
         """
         title, how = textwrap.fill(self.title, TITLE_COLUMNS), {"fontsize": "medium", "parse_math": False}
         if axes is not None:

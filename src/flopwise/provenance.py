@@ -45,8 +45,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 class Figure:
     """One value with its origin; `value` in the SI base unit named by `unit` (`s`, `B`, `FLOP/s`, `frac`, `USD/h` ...).
 
-    Raises:
-        ValueError: the figure lacks what its kind owes (a derived one its formula, a fact its source ...).
+    Raises: ValueError: the figure lacks what its kind owes (a derived one its formula, a fact its source ...).
     """
 
     name: str

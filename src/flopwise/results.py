@@ -29,11 +29,14 @@ class Result:
         def verdict(self) -> str:
             """The answer in a sentence."""
 
-        def document(self) -> dict[str, Any]:
-            """The answer by key, its values as they are."""
+        __struct_fields__: ClassVar[tuple[str, ...]]
 
         def picture(self) -> Picture:
             """The picture that `plot` draws. SpecError where nothing is there to be drawn."""
+
+    def document(self) -> dict[str, Any]:
+        """The answer by key, its values as they are: those of all fields, where a class has no other."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints."""
@@ -47,16 +50,14 @@ class Result:
     def to_frame(self) -> Any:
         """The main table of the answer as a DataFrame of pandas, a row for each of its records.
 
-        Raises:
-            SpecError: pandas is not installed.
+        Raises: SpecError: pandas is not installed.
         """
         return _frame(records(self.to_dict(), self.table))
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the answer with matplotlib, on `axes` where some are given; returns the axes.
 
-        Raises:
-            SpecError: matplotlib is not installed, or there is nothing to be drawn.
+        Raises: SpecError: matplotlib is not installed, or there is nothing to be drawn.
         """
         return self.picture().plot(axes)
 
@@ -118,8 +119,7 @@ class FactRows(tuple[V, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep
     def plot(self, axes: Any = None) -> Any:
         """Draw the rows with matplotlib, on `axes` where some are given; returns the axes.
 
-        Raises:
-            SpecError: matplotlib is not installed, or there is nothing to be drawn.
+        Raises: SpecError: matplotlib is not installed, or there is nothing to be drawn.
         """
         if self.picture is None or not self:
             raise SpecError(f"there is nothing to plot of {self.title}")

@@ -67,8 +67,7 @@ def _scaled_value(value: object, scales: dict[str, float], what: str, example: s
 def parse_count(value: object, what: str = "count") -> float:
     """A number of things: `7B`, `2T`, `1.5e9`, `300k`, `40_000`, `32Ki`.
 
-    Raises:
-        SpecError: not a finite number with a known suffix.
+    Raises: SpecError: not a finite number with a known suffix.
     """
     return _scaled_value(value, _COUNT | _BINARY, what, "2T, 7B or 300k")
 
@@ -78,8 +77,7 @@ def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int =
 
     With a `k` of 1,024, and `m` its square, as context lengths are named: `32k` is 32,768 tokens.
 
-    Raises:
-        SpecError: not whole, or out of range.
+    Raises: SpecError: not whole, or out of range.
     """
     if k == 1000:
         number = parse_count(value, what)
@@ -95,8 +93,7 @@ def parse_whole(value: object, what: str = "count", *, low: int = 1, high: int =
 def parse_bytes(value: object, what: str = "size") -> float:
     """Bytes: `80GB` (decimal), `80GiB` (binary), a bare number is bytes.
 
-    Raises:
-        SpecError: not a finite number with a known unit.
+    Raises: SpecError: not a finite number with a known unit.
     """
     scales = {f"{p}b": s for p, s in (_DECIMAL | _BINARY).items()} | {"": 1.0, "bytes": 1.0, "byte": 1.0}
     return _scaled_value(value, scales, what, "80GB or 80GiB")
@@ -105,8 +102,7 @@ def parse_bytes(value: object, what: str = "size") -> float:
 def parse_seconds(value: object, what: str = "time") -> float:
     """Seconds: `500ms`, `30s`, `5min`, `12h`, `30d`; a bare number is seconds.
 
-    Raises:
-        SpecError: not a finite number with a known unit.
+    Raises: SpecError: not a finite number with a known unit.
     """
     return _scaled_value(value, _SECONDS, what, "500ms, 12h or 30d")
 
@@ -114,8 +110,7 @@ def parse_seconds(value: object, what: str = "time") -> float:
 def parse_rate(value: object, what: str = "rate") -> float:
     """Events per second: `20`, `20/s`, `10k/hour`.
 
-    Raises:
-        SpecError: not a finite number with a known suffix and unit of time.
+    Raises: SpecError: not a finite number with a known suffix and unit of time.
     """
     if isinstance(value, str) and len(value) < 100 and (match := _RATE_SUFFIX.search(value.strip())):
         return parse_count(value.strip()[: match.start()], what) / _SECONDS[match[1]]
@@ -125,8 +120,7 @@ def parse_rate(value: object, what: str = "rate") -> float:
 def parse_bytes_per_s(value: object, what: str = "bandwidth") -> float:
     """Bytes per second: `400Gbps` and `400Gbit/s` are bits, `50GB/s` bytes; a bare number is bytes per second.
 
-    Raises:
-        SpecError: not a finite number with a known unit.
+    Raises: SpecError: not a finite number with a known unit.
     """
     scales = {"": 1.0}
     for prefix, scale in (_DECIMAL | _BINARY).items():
@@ -137,19 +131,14 @@ def parse_bytes_per_s(value: object, what: str = "bandwidth") -> float:
 
 
 def parse_watts(value: object, what: str = "power") -> float:
-    """Watts: `500W`, `0.7kW`; a bare number is watts.
-
-    Raises:
-        SpecError: not a finite number with a known unit.
-    """
+    """Watts: `500W`, `0.7kW`; a bare number is watts. Raises SpecError: not a finite number with a known unit."""
     return _scaled_value(value, {"": 1.0, "w": 1.0, "kw": 1e3}, what, "500W or 0.7kW")
 
 
 def parse_usd(value: object, what: str = "amount") -> float:
     """US dollars: `$12.50`, `5k`, `1.2M USD`, and amounts in the currency that text shows: `€500`, `500 EUR`.
 
-    Raises:
-        SpecError: not a finite number with a known suffix, or in a currency that text does not show.
+    Raises: SpecError: not a finite number with a known suffix, or in a currency that text does not show.
     """
     if not isinstance(value, str):
         return parse_count(value, what)
@@ -163,11 +152,7 @@ def parse_usd(value: object, what: str = "amount") -> float:
 
 
 def parse_share(value: object, what: str = "share") -> float:
-    """A share: `0.4` or `40%`.
-
-    Raises:
-        SpecError: not a finite number, with or without a percent sign.
-    """
+    """A share: `0.4` or `40%`. Raises SpecError: not a finite number, with or without a percent sign."""
     text = str(value).strip()
     return parse_count(text[:-1], what) / 100 if text.endswith("%") else parse_count(value, what)
 
@@ -175,8 +160,7 @@ def parse_share(value: object, what: str = "share") -> float:
 def parse_flops(value: object, what: str = "operations") -> float:
     """Floating-point operations, or as many a second: `35T`, `35TFLOP/s`, `247Gi` (base 2).
 
-    Raises:
-        SpecError: not a finite number with a known suffix.
+    Raises: SpecError: not a finite number with a known suffix.
     """
     if not isinstance(value, str):
         return parse_count(value, what)
@@ -188,8 +172,7 @@ def parse_flops(value: object, what: str = "operations") -> float:
 def split_count(name: str) -> tuple[int | None, str]:
     """The count in a name, and the name: 2 and `a100-80gb` of `2xa100-80gb`; None where it has no count.
 
-    Raises:
-        SpecError: none at all.
+    Raises: SpecError: none at all.
     """
     match = _COUNTED_NAME.match(name)
     if match is None:

@@ -90,7 +90,6 @@ class _Unmade:
     __slots__ = ("cls", "fields", "filled")
 
     def __init__(self, cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
-        """Store the class and its fields."""
         self.cls, self.fields, self.filled = cls, fields, 0
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

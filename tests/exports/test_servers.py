@@ -25,7 +25,7 @@ from flopwise.exports.command import with_slots
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
 from flopwise.exports.replica import image
-from flopwise.exports.serving_command import SERVERS, serving_command
+from flopwise.exports.server import SERVERS, serving_command
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.exports.targets import exported_plan
 from flopwise.facts.catalog import load_facts

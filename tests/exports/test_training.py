@@ -22,7 +22,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Exported
 from flopwise.exports.hugging_face import loader_workers
-from flopwise.exports.step_counts import step_counts
+from flopwise.exports.launch import step_counts
 from flopwise.exports.targets import exported_plan
 from flopwise.exports.targets.megatron import chunk_layers
 from flopwise.exports.training_command import training_command

@@ -27,7 +27,7 @@ from validators import prometheus_server, query
 
 from flopwise.api.plan import plan
 from flopwise.exports.deployment import Deployment
-from flopwise.exports.serving_command import serving_command
+from flopwise.exports.server import serving_command
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_plan
 from flopwise.facts.catalog import load_facts

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
 from small import answer
 
 from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.serving_command import serving_command
+from flopwise.exports.server import serving_command
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_assessment
 from flopwise.facts.catalog import load_facts

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import fit_campaign as campaign
+import fit_serving as serving
+import fit_training as training
 from each import each
+from fitting import moved_calibration, start, write_values
 from flopwise.facts.catalog import load_facts
-from flopwise.fitting import campaign, kernels, serving, training
-from flopwise.fitting.constants import Constant, moved_calibration, moved_records, start, write_values
+from flopwise.fitting import kernels
+from flopwise.fitting.deployment import moved_records
+from flopwise.fitting.robust import Constant
 
 FACTS = load_facts()
 ALL = (*kernels.CONSTANTS, *serving.CONSTANTS, *training.constants(FACTS), campaign.SHARE)

@@ -18,7 +18,6 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.fitting import deployment
-from flopwise.fitting.constants import Values
 from flopwise.fitting.deployment import (
     BETWEEN_LOADS,
     FIGURES,
@@ -34,6 +33,7 @@ from flopwise.fitting.deployment import (
     stretches,
 )
 from flopwise.fitting.profile import CalibrationProfile
+from flopwise.fitting.robust import Values
 from flopwise.observations.observation import measured_requests, observation, write_observation
 from flopwise.observations.readings import Reading
 from flopwise.observations.requests import MeasuredRequests

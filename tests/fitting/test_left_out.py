@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from memory_software import dependences, nearest_stack, software_left_out, software_of
 
 from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.run import measurements
-from flopwise.fitting.memory import dependences, nearest_stack, software_left_out, software_of
 from named import FACTS
 
 ROWS = Path(__file__).parents[2] / "benchmarks/truth/memory.csv"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from flopwise.fitting.constants import Array, Constant
-from flopwise.fitting.robust import FitModel, even_weights, fit, loss, solve
+from flopwise.fitting.deployment import even_weights
+from flopwise.fitting.robust import Array, Constant, FitModel, fit, loss, solve
 
 CONSTANTS = (Constant("a", ("any",), 1.0, 0.01, 100.0, 5.0), Constant("b", ("any",), 1.0, 0.01, 100.0, 5.0))
 

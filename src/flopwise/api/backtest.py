@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flopwise.backtests.run import Backtest
+from flopwise.backtests.run import Backtest
 
 
 def backtest(

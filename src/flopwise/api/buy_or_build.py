@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flopwise.buy_or_build.alternatives import KINDS, ComparisonRequest, CostComparison, MonthlyTraffic
-from flopwise.buy_or_build.spec import AlternativesSpec, ComparisonSpec
+from flopwise.buy_or_build.alternatives import CostComparison, MonthlyTraffic
+from flopwise.buy_or_build.spec import AlternativesSpec, ComparisonRequest, ComparisonSpec
 from flopwise.errors import SpecError
 from flopwise.keywords import takes
 from flopwise.options import changed_options, defaults_of, take
@@ -71,13 +71,9 @@ def compare(
     placed, book = as_in_file(alternatives), load_facts(facts, calibration)
     traffic = traffic or spec.traffic(book.model(model, assume_family=assume_family))
     request = ComparisonRequest(
-        model=model, traffic=traffic, months=spec.months,
-        kinds=tuple(kind for kind in KINDS if kind in (spec.ways or KINDS)), apis=spec.apis, api_prices=spec.api_prices,
-        finetune_tokens=spec.finetune_tokens, pretrain_tokens=spec.pretrain_tokens, pretrain_model=spec.pretrain_model,
-        method={**(method or {}), **placed.get("method", {})}, runs=spec.runs,
-        upkeep_usd_per_month=spec.upkeep_usd_per_month, targets={**(targets or {}), **placed.get("targets", {})},
+        model=model, options=spec, traffic=traffic,
+        method={**(method or {}), **placed.get("method", {})}, targets={**(targets or {}), **placed.get("targets", {})},
         constraints={**(constraints or {}), **placed.get("constraints", {})},
-        software=tuple(placed.get("software", ())), purchase=spec.purchase, train_purchase=spec.train_purchase,
-        simulate=simulate, assume_family=assume_family,
+        software=tuple(placed.get("software", ())), simulate=simulate, assume_family=assume_family,
     )  # fmt: skip
     return compare_alternatives(request, book, advance)

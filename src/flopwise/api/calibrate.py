@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
+from flopwise.fitting.measured import Measurements
+from flopwise.fitting.profile import CalibrationProfile, MadeProfile
 from flopwise.keywords import takes
 from flopwise.options import BATCH, take
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.fitting.measured import Measurements
-    from flopwise.fitting.profile import CalibrationProfile, MadeProfile
 
 
 @takes(MachineSpec, ServingSpec, SourceSpec, users=BATCH)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
+from flopwise.search.scaling import ScalingComparison
+from flopwise.training.estimate import TrainEstimate
+from flopwise.training.layout import Recipe
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
-    from flopwise.search.scaling import ScalingComparison
-    from flopwise.training.estimate import TrainEstimate
-    from flopwise.training.layout import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from flopwise.errors import SpecError
 from flopwise.exports.spec import ExportSettings
 from flopwise.keywords import takes
 from flopwise.options import take, whole
-from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.exports.exported import Exported
     from flopwise.exports.fleet import FleetDeployment
+    from flopwise.exports.targets import Target
     from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Assessment
     from flopwise.search.answer import Plan
@@ -23,20 +23,7 @@ PROGRAMS = (".sh", ".sbatch")
 """Endings of files that can be run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetInfo:
-    """An export target: its tasks `for`, its files, and the checker of these with its version."""
-
-    name: str
-    tasks: tuple[str, ...]
-    summary: str
-    expresses: str
-    files: tuple[str, ...]
-    validator: str
-    version: str
-
-
-def export_targets() -> list[TargetInfo]:
+def export_targets() -> list[Target]:
     """List every export target with what it can express.
 
     Examples:
@@ -44,14 +31,9 @@ def export_targets() -> list[TargetInfo]:
         >>> {"kubernetes", "vllm", "skypilot"} <= {target.name for target in flopwise.export_targets()}
         True
     """
-    from dataclasses import fields
+    from flopwise.exports.targets import TARGETS
 
-    from flopwise.exports.targets import TARGETS, Target
-
-    return [
-        TargetInfo(name=name, **{field.name: getattr(target, field.name) for field in fields(Target)})
-        for name, target in TARGETS.items()
-    ]
+    return [*TARGETS.values()]
 
 
 def check_targets(targets: Iterable[str]) -> None:

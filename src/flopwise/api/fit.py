@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from flopwise.changes.format_fit import FitAnswer
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import CONTEXT, NAMES, take
 from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flopwise.changes.format_fit import FitAnswer
-    from flopwise.facts.architecture import Model
 
 
 @takes(MachineSpec, ServingSpec, SourceSpec, context=CONTEXT, output=CONTEXT)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
+from flopwise.storage.bandwidth import EstimatedRate, StorageAnswer
 from flopwise.storage.spec import SampleSpec, StorageRequest
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
-    from flopwise.storage.bandwidth import EstimatedRate, StorageAnswer
-    from flopwise.training.samples import SampledWorkload
+from flopwise.training.samples import SampledWorkload
 
 
 @takes(SampleSpec, StorageRequest, MachineSpec, SourceSpec, gpus=DEGREE)

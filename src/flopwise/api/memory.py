@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, OptionError, changed_options, defaults_of, take
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from flopwise.cost.memory_answer import MemoryAnswer
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
 
 
 @takes(DataSpec, TrainingSpec, ServingSpec, SourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from flopwise.errors import SpecError, nearest_hint
 from flopwise.keywords import takes
 from flopwise.options import options_of
+from flopwise.provenance import Figure
+from flopwise.search.answer import Candidate, Plan
 from flopwise.search.spec import WORKLOAD_FILE
-
-if TYPE_CHECKING:
-    from flopwise.provenance import Figure
-    from flopwise.search.answer import Candidate, Plan
-    from flopwise.search.workload import Resolved
+from flopwise.search.workload import Resolved
 
 Advance = Callable[[int, int], None]
 MAX_PLAN_BYTES = 50_000_000

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise import options as kinds
+from flopwise.cost.roofline import RooflineAnswer
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import take
-
-if TYPE_CHECKING:
-    from flopwise.cost.roofline import RooflineAnswer
-    from flopwise.facts.architecture import Model
 
 
 @takes(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.keywords import takes
 from flopwise.options import take
+from flopwise.records.model import RecordedRun
 from flopwise.records.spec import RunFilter
-
-if TYPE_CHECKING:
-    from flopwise.records.model import RecordedRun
 
 
 @takes(RunFilter)

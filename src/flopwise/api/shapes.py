@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import take
+from flopwise.shapes.answer import ShapeAnswer
 from flopwise.shapes.spec import ShapeSpec
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.shapes.answer import ShapeAnswer
 
 
 @takes(ShapeSpec, MachineSpec, SourceSpec)

@@ -60,8 +60,7 @@ def campaign_frac(calibration: Calibration, covers: str = PROJECT) -> float:
 def row_model(row: Row, facts: Facts) -> Model:
     """The model of a row; one that nobody knows is a dense model of the size that the row prints.
 
-    Raises:
-        SpecError: the name is not known, and the row prints no size, or that of a mixture.
+    Raises: SpecError: the name is not known, and the row prints no size, or that of a mixture.
     """
     try:
         return stated_model(row, facts)
@@ -89,8 +88,7 @@ def row_degrees(row: Row) -> tuple[tuple[str, int], ...]:
 def row_recipe(row: Row, model: Model, facts: Facts, gpus: int) -> Recipe:
     """The recipe of a pre-training run of that model, with a batch that divides over the GPUs.
 
-    Raises:
-        SpecError: a cell is not one of its values.
+    Raises: SpecError: a cell is not one of its values.
     """
     software, longest = OWN_STACKS.get(row.get("model", "").lower().split("-")[0], (STACK, MAX_SEQ))
     seq = min(model.max_position or longest, longest)
@@ -114,8 +112,7 @@ def _hours_per_token(
 ) -> float:
     """GPU-hours a token of the fastest layout that fits; of those with `degrees`, as far as any has them.
 
-    Raises:
-        SpecError: nothing fits.
+    Raises: SpecError: nothing fits.
     """
     machine = cluster(gpu.accelerator, ambiguous=gpu.note)
     node = NodeKind(cluster=machine, count=math.gcd(gpus, machine.gpus_per_node), priced=(), networked=True)

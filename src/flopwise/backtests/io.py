@@ -20,8 +20,7 @@ third of those with mixed precision."""
 def row_workload(row: Row, facts: Facts) -> SampledWorkload:
     """The benchmark workload or the model that the row names.
 
-    Raises:
-        FlopwiseError: there is none, or its figures are not known.
+    Raises: FlopwiseError: there is none, or its figures are not known.
     """
     name = row.get("workload", "")
     known = facts.sample(name)

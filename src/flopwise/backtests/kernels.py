@@ -25,11 +25,7 @@ NODES = {  # network of a node of the cluster that a topology names, bytes/s, an
 
 
 def _positive(row: Row, column: str) -> float:
-    """A cell as a positive number.
-
-    Raises:
-        SpecError: it is none.
-    """
+    """A cell as a positive number. Raises SpecError: it is none."""
     text = (row.get(column) or "").strip()
     try:
         value = float(text)
@@ -142,17 +138,12 @@ def _decode_s(row: Row, r: Rates, table: Calibration) -> float:
 LATENT, ROPE, MLA_QK, MLA_V = 512.0, 64.0, 192.0, 128.0  # DeepSeek-V2/V3 (arXiv 2405.04434, section 2.1)
 
 
-def _on_latent(row: Row) -> bool:
-    """True if prefill runs on the latent, too: SGLang's FlashAttention backend before Blackwell.
-
-    Its calls have heads of 576 and 512 there (aiconfigurator, collector/sglang/collect_mla.py).
-    """
-    return "flash_attention" in _software(row)
-
-
 def _mla_prefill_s(row: Row, r: Rates, table: Calibration) -> float:
     batch, query, context, heads = _positives(row, *PREFILL)
-    own = _latent_heads(heads) if _on_latent(row) else Heads(heads, heads, MLA_QK, MLA_V, latent=True)
+    # SGLang's FlashAttention backend before Blackwell runs prefill on the latent, too: its calls have heads of 576 and
+    # 512 there (aiconfigurator, collector/sglang/collect_mla.py)
+    on_latent = "flash_attention" in _software(row)
+    own = _latent_heads(heads) if on_latent else Heads(heads, heads, MLA_QK, MLA_V, latent=True)
     timing = kernels.prefill_attention_s(r, own, _causal_pairs(query, context), batch, query, context)
     return _wrapped_s(float(timing.seconds), row, table, "mla")
 
@@ -226,11 +217,7 @@ class Predictor:
         )  # fmt: skip
 
     def _seconds(self, row: Row) -> float:
-        """Seconds for `row`.
-
-        Raises:
-            FlopwiseError: it cannot be predicted.
-        """
+        """Seconds for `row`. Raises FlopwiseError: it cannot be predicted."""
         op = (row.get("op") or "").strip()
         if op not in KERNELS and op not in collectives.COLLECTIVES and op != "p2p":
             known = ", ".join((*KERNELS, *collectives.COLLECTIVES, "p2p"))

@@ -77,11 +77,7 @@ KINDS: dict[str, MeasurementKind] = {kind.name: kind for kind in _KINDS}
 
 
 def kind_of(name: str) -> MeasurementKind:
-    """The kind of that name.
-
-    Raises:
-        UnknownNameError: there is none; names all.
-    """
+    """The kind of that name. Raises UnknownNameError: there is none; names all."""
     kind = KINDS.get(name.strip().lower().replace("_", "-"))
     if kind is None:
         raise UnknownNameError("kind of measurement", name, KINDS, f"allowed: {', '.join(KINDS)}")

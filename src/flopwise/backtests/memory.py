@@ -103,8 +103,7 @@ def _bloom(width: int, layers: int, heads: int) -> Model:
 def row_model(row: Row, facts: Facts) -> Model:
     """By name; a prototype of BLOOM by the shape that its row states.
 
-    Raises:
-        SpecError: a cell of the shape is not a number, or the name is not known.
+    Raises: SpecError: a cell of the shape is not a number, or the name is not known.
     """
     shape = tuple(whole(row, column, 0) for column in ("hidden", "num_layers", "num_heads"))
     if all(shape) and not row.get("config") and "bloom" in row.get("model", "").lower():
@@ -115,8 +114,7 @@ def row_model(row: Row, facts: Facts) -> Model:
 def row_layout(row: Row) -> Layout:
     """The row's layout; dp is what is left of the GPUs, and recompute is full where it is not stated.
 
-    Raises:
-        SpecError: a cell is not one of its values.
+    Raises: SpecError: a cell is not one of its values.
     """
     tp, pp, cp, ep = (whole(row, n, 1) for n in ("tp", "pp", "cp", "ep"))
     return Layout(
@@ -155,11 +153,7 @@ def _lora(row: Row, model: Model, stack: str, facts: Facts) -> Lora | None:
 
 
 def row_recipe(row: Row, model: Model, layout: Layout, facts: Facts) -> Recipe:
-    """Optimizer, types, loss and adapters of a row.
-
-    Raises:
-        FlopwiseError: a cell is not one of its values.
-    """
+    """Optimizer, types, loss and adapters of a row. Raises FlopwiseError: a cell is not one of its values."""
     stack = row_stack(row)
     replicas = int(layout.dp) * int(layout.micro_batch) * whole(row, "grad_accum", 1)
     return Recipe(
@@ -186,11 +180,7 @@ def reading_bytes(row: Row, memory: Memory) -> float:
 
 
 def row_memory(row: Row, facts: Facts) -> Memory:
-    """All items of a row's memory, as it is stated.
-
-    Raises:
-        FlopwiseError: it cannot be predicted.
-    """
+    """All items of a row's memory, as it is stated. Raises FlopwiseError: it cannot be predicted."""
     model, layout = row_model(row, facts), row_layout(row)
     return step_memory(model, row_recipe(row, model, layout, facts), layout)
 

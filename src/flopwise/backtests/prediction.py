@@ -85,8 +85,7 @@ def number(row: Row, column: str) -> float | None:
 def whole(row: Row, column: str, default: int) -> int:
     """A cell as a whole number of at least 1; the default where it is empty or zero.
 
-    Raises:
-        SpecError: it is something else.
+    Raises: SpecError: it is something else.
     """
     text = (row.get(column) or "").strip()
     try:
@@ -107,11 +106,7 @@ def flag(row: Row, column: str, *, default: bool) -> bool:
 
 
 def choice(row: Row, column: str, values: Mapping[str, Value], default: Value) -> Value:
-    """The value that a cell names, or the default where it is empty.
-
-    Raises:
-        SpecError: it names none.
-    """
+    """The value that a cell names, or the default where it is empty. Raises SpecError: it names none."""
     text = (row.get(column) or "").strip().lower()
     if text and text not in values:
         raise SpecError(f"{column} is {text[:40]!r}; allowed: {', '.join(values)}")
@@ -144,8 +139,7 @@ def model_spellings(text: str) -> list[str]:
 def stated_model(row: Row, facts: Facts) -> Model:
     """The model of a row: of the configuration that it names, else the one that its `model` names.
 
-    Raises:
-        SpecError: there is no such configuration, or as `named_model`.
+    Raises: SpecError: there is no such configuration, or as `named_model`.
     """
     return facts.model(row["config"], offline=True) if row.get("config") else named_model(row.get("model", ""), facts)
 
@@ -153,8 +147,7 @@ def stated_model(row: Row, facts: Facts) -> Model:
 def named_model(text: str, facts: Facts) -> Model:
     """The model that `text` names, offline.
 
-    Raises:
-        SpecError: none of its spellings is known; as for the first of them.
+    Raises: SpecError: none of its spellings is known; as for the first of them.
     """
     spellings = model_spellings(text)
     failure: SpecError | None = None

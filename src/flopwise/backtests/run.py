@@ -72,8 +72,7 @@ class Backtest(Result):
     def groups(self, names: Sequence[str]) -> dict[tuple[str, ...], Errors]:
         """Figures by the values of columns, and by quantity where rows have several; sorted.
 
-        Raises:
-            UnknownNameError: the file has no such column.
+        Raises: UnknownNameError: the file has no such column.
         """
         for name in names:
             if name not in self.columns:
@@ -90,8 +89,7 @@ def printed_rows(kind: MeasurementKind, file: Path) -> list[Row]:
 
     A `config` (of the model, a path beside the file) becomes a path from here.
 
-    Raises:
-        SpecError: the file cannot be read or lacks a column that the kind needs.
+    Raises: SpecError: the file cannot be read or lacks a column that the kind needs.
     """
     rows: list[Row] = [*each_row(file, ())]
     check_header(file, tuple(rows[0]), [_present_name(COLUMNS[kind.name][c], c, rows[0]) for c in kind.needed])
@@ -105,11 +103,7 @@ def _present_name(origin: Origin, column: str, row: Row) -> str:
 
 
 def measurements(kind: MeasurementKind, file: Path) -> list[Row]:
-    """The rows of a measurement file in our columns.
-
-    Raises:
-        SpecError: as `printed_rows`.
-    """
+    """The rows of a measurement file in our columns. Raises SpecError: as `printed_rows`."""
     return [our_columns(kind.name, row) for row in printed_rows(kind, file)]
 
 

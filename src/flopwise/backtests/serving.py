@@ -102,8 +102,7 @@ def mode_quantities(row: Row) -> tuple[str, ...]:
 def row_device(row: Row, facts: Facts) -> Resolution:
     """The device that the row counts: one die of a card that software sees as two.
 
-    Raises:
-        UnknownNameError: no such accelerator.
+    Raises: UnknownNameError: no such accelerator.
     """
     device = facts.resolve(row.get("gpu", ""))
     die = DIES.get(device.accelerator.name)
@@ -117,8 +116,7 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     else that of the device or of the model's family, whichever is later: what is measured on old devices with old
     models was mostly measured at their time.
 
-    Raises:
-        UnknownNameError: no such engine.
+    Raises: UnknownNameError: no such engine.
     """
     text = row.get("engine", "")
     remark = BRACKETS.search(text)
@@ -168,8 +166,7 @@ def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
 
     Source: `mxfp4_file` of data/engines.json. Assumes: nothing else in between.
 
-    Raises:
-        UnknownNameError: no such format.
+    Raises: UnknownNameError: no such format.
     """
     local = software.name.startswith("llama.cpp")
     stated = row.get("weights") or (OLLAMA_FORMAT if local else "bf16")
@@ -204,8 +201,7 @@ def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout,
     Source: TensorRT-LLM, docs/source/performance/perf-overview.md (attention replicas and --ep for mixtures) and the
     blog on DeepSeek-R1's best practice (as many expert-parallel ranks as devices with them).
 
-    Raises:
-        SpecError: a cell is not a number.
+    Raises: SpecError: a cell is not a number.
     """
     gpus = whole(row, "gpus", 1)
     ranks = "tp" if number(row, "tp") is not None else "replica_tp"
@@ -266,8 +262,7 @@ def _with_context(model: Model, tokens: int) -> Model:
 def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     """The job of one replica of a row, and how many replicas there are.
 
-    Raises:
-        FlopwiseError: a name is not known, or a cell is missing.
+    Raises: FlopwiseError: a name is not known, or a cell is missing.
     """
     mode = row.get("mode", "")
     if mode not in MODES:
@@ -342,8 +337,7 @@ def _as_it_fits(job: ServeJob, facts: Facts) -> ServeJob:
 def _row_prefill_gpus(row: Row, layout: ServingLayout, replicas: int) -> tuple[int, int]:
     """(devices that only work on prompts, beside each replica that decodes; how many replicas decode).
 
-    Raises:
-        SpecError: fewer replicas for prompts than replicas that decode, which no job of one replica says.
+    Raises: SpecError: fewer replicas for prompts than replicas that decode, which no job of one replica says.
     """
     before, decoding = whole(row, "prefill_replicas", 0), whole(row, "decode_replicas", 1)
     if not before:

@@ -123,8 +123,7 @@ SAME_SIZE = 0.01
 def row_model(row: Row, facts: Facts) -> Model:
     """The model of a row: by its configuration, else its printed shape when it is dense, else by name.
 
-    Raises:
-        SpecError: a cell of the shape is not a number, or the name is not known.
+    Raises: SpecError: a cell of the shape is not a number, or the name is not known.
     """
     total, active = number(row, "params"), number(row, "active_params")
     mixture = total is not None and active is not None and active < 0.9 * total
@@ -191,8 +190,7 @@ class OffloadFields(TypedDict):
 def offloads(row: Row) -> OffloadFields:
     """The fields of what a row keeps in host memory: optimizer, parameters, activations, of how many layers.
 
-    Raises:
-        SpecError: the number of layers is not a whole number.
+    Raises: SpecError: the number of layers is not a whole number.
     """
     named = row.get("offload", "").split()
     return OffloadFields(
@@ -216,8 +214,7 @@ class RecipeFields(TypedDict):
 def resident(row: Row, facts: Facts) -> RecipeFields:
     """The optimizer, types and parts of the loss that a row states; AdamW and the stack's where it does not.
 
-    Raises:
-        FlopwiseError: a cell is not one of its values.
+    Raises: FlopwiseError: a cell is not one of its values.
     """
     return RecipeFields(
         optimizer=facts.optimizer(row.get("optimizer") or defaults.OPTIMIZER),
@@ -231,8 +228,7 @@ def resident(row: Row, facts: Facts) -> RecipeFields:
 def row_layout(row: Row) -> Layout:
     """The row's layout; degrees that it leaves out are 1, dp is what is left of its GPUs.
 
-    Raises:
-        SpecError: a cell is not one of its values.
+    Raises: SpecError: a cell is not one of its values.
     """
     tp, pp, cp, ep = (whole(row, c, 1) for c in ("tp", "pp", "cp", "ep"))
     dp = max(1, whole(row, "gpus", 1) // (tp * pp * cp))
@@ -253,11 +249,7 @@ def row_layout(row: Row) -> Layout:
 
 
 def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
-    """The row's recipe.
-
-    Raises:
-        SpecError: a cell is not one of its values.
-    """
+    """The row's recipe. Raises SpecError: a cell is not one of its values."""
     base = {"lora": "bf16", "qlora": "nf4"}.get(row.get("task", ""))
     lora = None
     if base:
@@ -285,8 +277,7 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
 def packed_documents(row: Row, seq: int) -> Documents | None:
     """Documents that are packed into the row's sequences, of a data set or a mean length; attention stays in each.
 
-    Raises:
-        SpecError: neither a data set that is known nor a number of tokens.
+    Raises: SpecError: neither a data set that is known nor a number of tokens.
     """
     mean = DOCUMENT_TOKENS.get(row.get("packed_data", "")) or number(row, "packed_data")
     return lognormal(min(mean, seq), DOCUMENT_SPREAD, seq, "packed") if mean else None
@@ -318,8 +309,7 @@ def row_stack(row: Row) -> str:
 def row_job(row: Row, facts: Facts) -> TrainJob:
     """The job of a row, in nodes of eight where links between nodes are stated; a single device needs no link.
 
-    Raises:
-        FlopwiseError: the row names what is not known, or a layout that cannot be.
+    Raises: FlopwiseError: the row names what is not known, or a layout that cannot be.
     """
     gpu, network, layout = facts.resolve(row.get("gpu", "")), number(row, "node_bytes_per_s"), row_layout(row)
     limit_w = number(row, "power_limit_w")

@@ -8,8 +8,7 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -63,47 +62,6 @@ class MonthlyTraffic:
     def requests_per_month(self) -> float:
         """Requests of the first month."""
         return self.tokens_per_month / self.tokens_per_request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonRequest:
-    """The options of `compare`, checked; models are names as the user wrote them."""
-
-    model: str
-    traffic: MonthlyTraffic
-    months: int = 12
-    kinds: tuple[Kind, ...] = KINDS
-    apis: tuple[str, ...] = ()
-    api_prices: tuple[tuple[float, float], ...] = ()
-    finetune_tokens: float = 50e6
-    pretrain_tokens: float | None = None
-    pretrain_model: str | None = None
-    method: Mapping[str, Any] = field(default_factory=dict)
-    runs: int = 1
-    upkeep_usd_per_month: float = 0.0
-    targets: Mapping[str, Any] = field(default_factory=dict)
-    constraints: Mapping[str, Any] = field(default_factory=dict)
-    software: Sequence[str] = ()
-    purchase: tuple[str, ...] = ()
-    train_purchase: tuple[str, ...] = ()
-    simulate: bool = True
-    assume_family: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range, and options of an alternative that is not compared."""
-        require_ranges(
-            months=(self.months, 1, 120), runs=(self.runs, 1, 10_000), finetune_tokens=(self.finetune_tokens, 1, 1e18),
-            pretrain_tokens=(self.pretrain_tokens, 1, 1e18), upkeep_usd_per_month=(self.upkeep_usd_per_month, 0, 1e12),
-        )  # fmt: skip
-        options: dict[Kind, object] = {
-            "api": self.apis or self.api_prices, "finetune": self.method,
-            "pretrain": self.pretrain_tokens or self.pretrain_model,
-        }  # fmt: skip
-        for kind, given in options.items():
-            if given and kind not in self.kinds:
-                raise SpecError(
-                    f"{kind}: options were given for this alternative, which is not compared; add it, or leave them out"
-                )
 
 
 class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,10 +251,6 @@ class CostComparison(Result, msgspec.Struct, frozen=True, kw_only=True):
             text += f"; {format_chance(made.chance)} chance that it is the cheaper one"
             text += "" if made.settled else ", too little to decide on cost alone"
         return f"{text}."
-
-    def document(self) -> dict[str, Any]:
-        """The comparison by key."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def picture(self) -> Picture:
         """The cumulative cost of each alternative by month, as a picture."""

@@ -12,7 +12,6 @@ from flopwise import units
 from flopwise.buy_or_build.alternatives import (
     Alternative,
     ApiBreakEven,
-    ComparisonRequest,
     CostComparison,
     Decision,
     MonthlyTraffic,
@@ -27,6 +26,7 @@ from flopwise.buy_or_build.self_hosted import (
     cumulative_usd,
     monthly_volumes,
 )
+from flopwise.buy_or_build.spec import ComparisonRequest
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
@@ -72,7 +72,7 @@ def compare_alternatives(
     devices = [part.gpu for part in parts if part.gpu is not None]
     requests = traffic.requests_per_month
     return CostComparison(
-        model=plans.model.name, months=request.months, growth_frac=traffic.growth_frac, ways=alternatives,
+        model=plans.model.name, months=request.options.months, growth_frac=traffic.growth_frac, ways=alternatives,
         tokens_per_month={"input": requests * traffic.input_tokens, "output": requests * traffic.output_tokens},
         requests_per_month=requests, input_tokens=traffic.input_tokens, output_tokens=traffic.output_tokens,
         break_even=break_evens, cheapest=alternatives[0].name,
@@ -92,16 +92,16 @@ def _api_prices(request: ComparisonRequest, model: Model, facts: Facts) -> dict[
     def usd(price: HostedPrice) -> float:
         return _usd_per_token(price, request.traffic)
 
-    prices = [min(_hosts(name, facts), key=usd) for name in request.apis]
-    if not request.apis and not request.api_prices:
+    prices = [min(_hosts(name, facts), key=usd) for name in request.options.apis]
+    if not request.options.apis and not request.options.api_prices:
         prices = sorted(facts.hosted_for(model.name), key=usd)[:1]
-    for number, (usd_in, usd_out) in enumerate(request.api_prices, 1):
+    for number, (usd_in, usd_out) in enumerate(request.options.api_prices, 1):
         for value in (usd_in, usd_out):
             if not 0 <= value < 1e6:
                 raise SpecError(f"api price: {value:g} is out of range; allowed: 0 to 1e6 USD a million tokens")
         if usd_in + usd_out <= 0:
             raise SpecError("api price: nothing is free of charge; give the USD of a million input and output tokens")
-        label = "as given" if len(request.api_prices) == 1 else f"as given, {number}"
+        label = "as given" if len(request.options.api_prices) == 1 else f"as given, {number}"
         price = HostedPrice(
             provider="api", name=label, input_usd_per_mtok=usd_in, output_usd_per_mtok=usd_out, source=GIVEN, date=""
         )
@@ -128,7 +128,7 @@ def _hosts(name: str, facts: Facts) -> Sequence[HostedPrice]:
 def _api_alternative(request: ComparisonRequest, name: str, price: HostedPrice) -> Alternative:
     """The cost of an API; a price list has no error, so both ends are the value."""
     traffic, usd_per_token = request.traffic, _usd_per_token(price, request.traffic)
-    monthly = monthly_volumes(traffic.tokens_per_month, traffic.growth_frac, request.months) * usd_per_token
+    monthly = monthly_volumes(traffic.tokens_per_month, traffic.growth_frac, request.options.months) * usd_per_token
     cumulative, each = cumulative_usd(0.0, monthly), (1e6 * usd_per_token,) * 3
     return Alternative(
         name=name, kind="api", model=price.model or price.name, feasible=True,
@@ -157,13 +157,14 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
         notes.append("API prices include no discounts for batches, volume or cached prompts")
     if set(own) - {"open"}:
         notes.append(
-            f"{units.format_items(request.runs, 'training run')} paid; data, evaluation and people do not count"
+            f"{units.format_items(request.options.runs, 'training run')} paid; data, evaluation and people do not count"
         )
-    if own and any(RESERVED_MONTHS.get(purchase, 0) > request.months for purchase in request.purchase):
+    if own and any(RESERVED_MONTHS.get(purchase, 0) > request.options.months for purchase in request.options.purchase):
         notes.append(
-            f"a reservation outlasts the {request.months} months compared; the rest of its term is not in the sums"
+            f"a reservation outlasts the {request.options.months} months compared; "
+            "the rest of its term is not in the sums"
         )
-    if any(purchase.startswith("reserved") for purchase in request.train_purchase):
+    if any(purchase.startswith("reserved") for purchase in request.options.train_purchase):
         notes.append("a reservation is paid for the months that a training run takes; what is left of its term is not")
     if "pretrain" in own:
         ratio = plans.pretrain_tokens / float(active_parameters(plans.scratch))
@@ -171,7 +172,7 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
             f"from scratch on {units.format_count(plans.pretrain_tokens)} tokens, {ratio:.3g} a parameter; published "
             "weights of the same size have often seen many times that, and give better answers"
         )
-    if own and not request.upkeep_usd_per_month:
+    if own and not request.options.upkeep_usd_per_month:
         notes.append("staff and storage of a self-hosted service are not counted (--upkeep adds them)")
     return notes
 
@@ -291,8 +292,8 @@ def _decision_of_one_kind(feasible: list[Alternative], request: ComparisonReques
 
 def _total_cost(own: SelfHosted) -> TotalCost:
     """The parts of the total of an alternative, and their errors."""
-    months, rentable = own.request.months, own.units
-    upkeep = own.request.upkeep_usd_per_month * months
+    months, rentable = own.request.options.months, own.units
+    upkeep = own.request.options.upkeep_usd_per_month * months
     index, _ = rentable.cheapest(float(own.volumes(1)[0]))
     size = len(rentable.usd_per_month)
 
@@ -342,7 +343,7 @@ def _tipping_points(
         at, low, high = (None if month is None else float(month) for month in months)
         why = "" if at is not None else f"not within {LONGEST_MONTHS} months at this traffic"
         points.append(
-            point(input="months", unit="months", now=float(request.months), at=at, low=low, high=high, why=why)
+            point(input="months", unit="months", now=float(request.options.months), at=at, low=low, high=high, why=why)
         )
     return points
 
@@ -352,7 +353,7 @@ def _explanation(alternative: Alternative, request: ComparisonRequest) -> str:
     serving = alternative.serving
     assert serving is not None
     month = units.format_usd(alternative.usd_per_month or 0.0)
-    total = f"{units.format_usd(alternative.total_usd or 0.0)} in {request.months} months"
+    total = f"{units.format_usd(alternative.total_usd or 0.0)} in {request.options.months} months"
     rate = f"{month} a month"
     if request.traffic.growth_frac:
         rate = f"{month} in the first month, {units.format_usd(alternative.last_usd_per_month or 0.0)} in the last"

@@ -9,15 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flopwise.buy_or_build.alternatives import (
-    Alternative,
-    ApiBreakEven,
-    ComparisonRequest,
-    Kind,
-    ServingOffer,
-    TrainingRun,
-    with_ends,
-)
+from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, Kind, ServingOffer, TrainingRun, with_ends
+from flopwise.buy_or_build.spec import ComparisonRequest
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
@@ -161,12 +154,12 @@ class SelfHosted:
 
     def monthly_usd(self, months: int, factor: Array | float = 1.0) -> Array:
         """The cost of each month, upkeep included, where units carry `factor` times their estimates; USD."""
-        return self.units.monthly_usd(self.volumes(months), factor) + self.request.upkeep_usd_per_month
+        return self.units.monthly_usd(self.volumes(months), factor) + self.request.options.upkeep_usd_per_month
 
     @cached_property
     def monthly_ends(self) -> tuple[Array, Array, Array]:
         """(value, low, high) of the cost of each month, by the measured errors of the throughput, in USD."""
-        value, low, high = (self.monthly_usd(self.request.months, factor) for factor in self.units.factors)
+        value, low, high = (self.monthly_usd(self.request.options.months, factor) for factor in self.units.factors)
         return value, low, high
 
     def alternative(self) -> Alternative:
@@ -176,7 +169,7 @@ class SelfHosted:
         served, served_low, served_high = (cumulative_usd(0.0, usd) for usd in monthly)
         cumulative = (paid, *summed_ends(paid, upfront, (served, served_low, served_high)))
         total = tuple(float(usd[-1]) for usd in cumulative)
-        each = 1e6 / float(self.volumes(self.request.months).sum())
+        each = 1e6 / float(self.volumes(self.request.options.months).sum())
         loss, run = None, self.training.run
         if self.kind == "pretrain" and run is not None:
             loss = float(predicted_loss(float(active_parameters(self.model)), run.tokens))
@@ -195,7 +188,7 @@ class SelfHosted:
 
     def break_even(self, api: str, usd_per_token: float) -> ApiBreakEven:
         """The break-even of this alternative with an API of that price a token."""
-        units, upkeep, horizon = self.units, self.request.upkeep_usd_per_month, self.request.months
+        units, upkeep, horizon = self.units, self.request.options.upkeep_usd_per_month, self.request.options.months
         other = cumulative_usd(0.0, self.volumes(LONGEST_MONTHS) * usd_per_token)
         months, volumes = [], []
         for upfront, factor in zip(self.training.ends, units.factors, strict=True):
@@ -217,7 +210,7 @@ class SelfHosted:
 
     def _serving_offer(self) -> ServingOffer:
         """The machines of the first and of the last month."""
-        units, volumes = self.units, self.volumes(self.request.months)
+        units, volumes = self.units, self.volumes(self.request.options.months)
         first, last = (units.cheapest(float(volumes[month])) for month in (0, -1))
         index, tokens = first[0], float(volumes[0])
         candidate, final, price = units.candidates[index], units.candidates[last[0]], units.prices[index]
@@ -316,8 +309,9 @@ class SelfHostedPlans:
     ) -> None:
         self._request, self._facts, self._advance = request, facts, advance
         self.model = self._model(request.model, request.assume_family)
-        self.scratch = self._model(request.pretrain_model) if request.pretrain_model else self.model
-        self.pretrain_tokens = request.pretrain_tokens or float(optimal_tokens(float(active_parameters(self.scratch))))
+        own = request.options
+        self.scratch = self._model(own.pretrain_model) if own.pretrain_model else self.model
+        self.pretrain_tokens = own.pretrain_tokens or float(optimal_tokens(float(active_parameters(self.scratch))))
         self._offers = {offer.key: offer for offer in facts.offers}
         kinds = [kind for kind in request.kinds if kind != "api"]
         self._num_plans = 2 * len({self._model_name(kind) for kind in kinds}) + sum(kind != "open" for kind in kinds)
@@ -344,7 +338,7 @@ class SelfHostedPlans:
 
     def _model_name(self, kind: Kind) -> str:
         request = self._request
-        return request.pretrain_model or request.model if kind == "pretrain" else request.model
+        return request.options.pretrain_model or request.model if kind == "pretrain" else request.model
 
     def _offer(self, chosen: Candidate) -> Offer:
         return self._offers[chosen.provider, chosen.instance, chosen.region]
@@ -377,12 +371,13 @@ class SelfHostedPlans:
     def _training(self, kind: Kind, name: str, model: Model) -> UpfrontTraining | list[str]:
         """The training run that costs the least, as it is billed, or why there is none."""
         request = self._request
-        tokens = request.finetune_tokens if kind == "finetune" else self.pretrain_tokens
+        tokens = request.options.finetune_tokens if kind == "finetune" else self.pretrain_tokens
         method = dict(request.method) if kind == "finetune" else {}
         task: dict[str, Any] = {"model": name, "task": kind, "data": {"tokens": tokens}}
         task |= {"method": method} if method else {}
-        reserved = any(purchase.startswith("reserved") for purchase in request.train_purchase)  # paid by the month
-        planned = self._plan(request.train_purchase, dearest=None if reserved else DEAREST, **task)
+        purchases = request.options.train_purchase
+        reserved = any(purchase.startswith("reserved") for purchase in purchases)  # paid by the month
+        planned = self._plan(purchases, dearest=None if reserved else DEAREST, **task)
         if isinstance(planned, list):
             return planned
         workload, answer = planned
@@ -398,7 +393,7 @@ class SelfHostedPlans:
             num_instances=best.num_instances, gpu=best.gpu, num_gpus=best.num_gpus, purchase=best.purchase,
             seconds=best.seconds, seconds_low=best.seconds / band.high, seconds_high=best.seconds / band.low,
             cost_usd=usd(best), cost_usd_low=usd(best, 1 / band.high), cost_usd_high=usd(best, 1 / band.low),
-            runs=request.runs, price_date=best.price_date, usd_per_hour=best.usd_per_hour,
+            runs=request.options.runs, price_date=best.price_date, usd_per_hour=best.usd_per_hour,
             price_notes=list(self._run_price(best, 1.0)[1].notes),
         )  # fmt: skip
         return UpfrontTraining(run, band)
@@ -416,7 +411,7 @@ class SelfHostedPlans:
         first = self._serving_plan(name, 1.0, alone=True, simulate=request.simulate)
         if isinstance(first, list):
             return first
-        scale = max(AT_SCALE, (1 + traffic.growth_frac) ** request.months)
+        scale = max(AT_SCALE, (1 + traffic.growth_frac) ** request.options.months)
         scaled = self._serving_plan(name, scale, alone=False, simulate=False)
         failed = {(c.instance, c.region, c.purchase) for c in first[1].demoted}
         planned = [(first[0], c, 1.0) for c in first[1].plans]
@@ -451,7 +446,7 @@ class SelfHostedPlans:
         }  # fmt: skip
         targets = dict(request.targets)
         task: dict[str, Any] = {"task": "serve", "traffic": flow, "simulate": simulate, "targets": targets}
-        return self._plan(request.purchase, alone=alone, model=name, **task)
+        return self._plan(request.options.purchase, alone=alone, model=name, **task)
 
 
 def _shortfalls(answer: Plan) -> list[str]:

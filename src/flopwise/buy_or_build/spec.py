@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flopwise import options, units
-from flopwise.buy_or_build.alternatives import KINDS, Kind, MonthlyTraffic
+from flopwise.buy_or_build.alternatives import KINDS, Kind, MonthlyTraffic, require_ranges
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.options import OptionError, Spec, ValueKind, option, same
@@ -129,6 +129,43 @@ class ComparisonSpec(Spec):
             output_tokens=DEFAULT_OUTPUT if answer is None else answer,
             growth_frac=self.growth_frac, peak=self.peak or 1.0,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRequest:
+    """A comparison with its `options`, checked; models are names as the user wrote them."""
+
+    model: str
+    options: ComparisonSpec
+    traffic: MonthlyTraffic
+    method: Mapping[str, Any]
+    targets: Mapping[str, Any]
+    constraints: Mapping[str, Any]
+    software: Sequence[str]
+    simulate: bool
+    assume_family: str | None
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and options of an alternative that is not compared."""
+        own = self.options
+        require_ranges(
+            months=(own.months, 1, 120), runs=(own.runs, 1, 10_000), finetune_tokens=(own.finetune_tokens, 1, 1e18),
+            pretrain_tokens=(own.pretrain_tokens, 1, 1e18), upkeep_usd_per_month=(own.upkeep_usd_per_month, 0, 1e12),
+        )  # fmt: skip
+        alternatives: dict[Kind, object] = {
+            "api": own.apis or own.api_prices, "finetune": self.method,
+            "pretrain": own.pretrain_tokens or own.pretrain_model,
+        }  # fmt: skip
+        for kind, given in alternatives.items():
+            if given and kind not in self.kinds:
+                raise SpecError(
+                    f"{kind}: options were given for this alternative, which is not compared; add it, or leave them out"
+                )
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The alternatives that are compared, in order."""
+        return tuple(kind for kind in KINDS if kind in (self.options.ways or KINDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

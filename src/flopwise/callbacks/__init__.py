@@ -26,8 +26,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use.
 
-    Raises:
-        SpecError: the library that it needs is not installed; says how to install it.
+    Raises: SpecError: the library that it needs is not installed; says how to install it.
     """
     if name not in _HOMES:
         raise AttributeError(f"module 'flopwise.callbacks' has no attribute {name!r}; it has {', '.join(_HOMES)}")

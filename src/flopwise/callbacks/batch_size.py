@@ -62,9 +62,7 @@ def find_batch_size(
     they are. `step(model, batch)` gives the loss (default: the `loss` of the model's output). `seq`: tokens of a
     sequence, where `input_ids` do not say it. `options`: of `flopwise.memory`, such as `recompute`.
 
-    Raises:
-        SpecError: neither torch nor a limit is there.
-        InfeasibleError: not even one sequence fits.
+    Raises: SpecError: neither torch nor a limit is there. InfeasibleError: not even one sequence fits.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):

@@ -18,11 +18,7 @@ R = TypeVar("R", bound=TrainingRecorder)
 
 
 def checked_options(options: Mapping[str, Any]) -> tuple[RecordingSpec, SourceSpec]:
-    """The options of a recording.
-
-    Raises:
-        SpecError: one that is not known, or cannot be.
-    """
+    """The options of a recording. Raises SpecError: one that is not known, or cannot be."""
     spec, source = take(options, RecordingSpec, SourceSpec)
     spec.check()
     return spec, source
@@ -34,8 +30,7 @@ def training_recorder(
 ) -> R:  # fmt: skip
     """The recorder, of a `kind`, of a run that begins now.
 
-    Raises:
-        SpecError: a plan or a question that cannot be read, or a name that is not known.
+    Raises: SpecError: a plan or a question that cannot be read, or a name that is not known.
     """
     source = _common_source(source, question)
     expected = _expectation_of(spec, source, question)

@@ -103,8 +103,7 @@ class LocalDevices:
 
         `subject`: what is going to be trained on them.
 
-        Raises:
-            SpecError: no such accelerator.
+        Raises: SpecError: no such accelerator.
         """
         found = cls._of(facts, gpu)
         return found if found.kind != "cpu" else replace(found, untrained_bytes=_untrained_bytes(subject))

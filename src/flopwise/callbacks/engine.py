@@ -8,7 +8,8 @@ import time
 import uuid
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from flopwise.errors import SpecError, UnknownNameError
@@ -27,9 +28,6 @@ from flopwise.observations.readings import (
 from flopwise.pages import shown_address
 from flopwise.records.model import Run, RunStatus
 from flopwise.units import HOUR_S
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 GAUGES = {"waiting": "requests_waiting", "running": "requests_running", "cache": "cache_frac"}
 RATES = {"requests": "requests_per_s", "output_tokens": "tokens_per_s"}
@@ -56,8 +54,7 @@ class EngineRecorder:
     ) -> None:  # fmt: skip
         """`url`: of the server, or of its metrics; `price_usd_per_hour`: of the machines that it runs on.
 
-        Raises:
-            SpecError: no http address, no such engine, or an interval that is none.
+        Raises: SpecError: no http address, no such engine, or an interval that is none.
         """
         if not interval > 0:
             raise SpecError(f"interval: {interval} s; give more than 0")

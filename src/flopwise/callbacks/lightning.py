@@ -34,8 +34,7 @@ class FlopwiseLightningCallback(Callback):
     def __init__(self, *, store: str | Path | None = None, question: Any = None, **options: Any) -> None:
         """Check the options; the run begins with the training.
 
-        Raises:
-            SpecError: an option that is not known, or cannot be.
+        Raises: SpecError: an option that is not known, or cannot be.
         """
         self._spec, self._source = checked_options(options)
         self._store, self._question = store, question

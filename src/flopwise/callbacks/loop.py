@@ -40,8 +40,7 @@ def record(
 
     An exception that leaves the block ends the run as failed, Ctrl-C and a budget as stopped.
 
-    Raises:
-        SpecError: an option, a plan or a question that cannot be.
+    Raises: SpecError: an option, a plan or a question that cannot be.
     """
     spec, source = checked_options(options)
     run = training_recorder(LoopRecorder, model, spec, source, store=store, question=question, settings=settings)

@@ -58,7 +58,6 @@ class StepClock(Generic[T]):
     """
 
     def __init__(self) -> None:
-        """Start the first step now."""
         self._cuda = torch_cuda()
         self._waiting = deque[tuple[Any, Any, T]]()
         self._start = self._mark()
@@ -172,8 +171,7 @@ class TrainingRecorder:
     ) -> None:  # fmt: skip
         """`subject`: the model, as `trained_model` takes it; `resumed`: the run that this new one goes on from.
 
-        Raises:
-            SpecError: a name that is not known.
+        Raises: SpecError: a name that is not known.
         """
         spec.check()
         facts = (source or SourceSpec()).catalog
@@ -563,8 +561,7 @@ class TrainingRecorder:
 def _recorded_run(store: str | Path | None, key: str) -> RecordedRun | None:
     """The run that goes on, with what it used up; None of an id that is not there yet, or where the store is away.
 
-    Raises:
-        UnknownNameError: there is no such run.
+    Raises: UnknownNameError: there is no such run.
     """
     from flopwise.records.store import open_store  # noqa: PLC0415 - a database's libraries, of a run that goes on
 

@@ -54,10 +54,6 @@ class RecordingSpec(Spec):
     # fmt: on
 
     def check(self) -> None:
-        """Refuse settings that exclude each other.
-
-        Raises:
-            SpecError: a way to stop without a budget.
-        """
+        """Refuse settings that exclude each other. Raises SpecError: a way to stop without a budget."""
         if self.on_budget in ("stop", "checkpoint") and self.budget_usd is None and self.budget_hours is None:
             raise SpecError(f"on budget: {self.on_budget} needs a budget; give budget_usd or budget_hours")

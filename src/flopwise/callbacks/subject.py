@@ -71,8 +71,7 @@ def _sample_flops(model: Model, seq: int, encoder: int | None) -> float:
 def trained_model(given: Any, facts: Facts, *, name: str | None = None) -> TrainedModel:
     """The model behind a module of PyTorch, a name, a configuration of transformers, or an architecture itself.
 
-    Raises:
-        SpecError: a name that is not known, a configuration that is not read, or neither of these.
+    Raises: SpecError: a name that is not known, a configuration that is not read, or neither of these.
     """
     if given is None:
         return TrainedModel(name=name, model=None, parameters=None, basis="no model was given: FLOPs are not known")

@@ -39,8 +39,7 @@ class FlopwiseCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     def __init__(self, *, store: str | Path | None = None, question: Any = None, **options: Any) -> None:
         """Check the options; the run begins with the training.
 
-        Raises:
-            SpecError: an option that is not known, or cannot be.
+        Raises: SpecError: an option that is not known, or cannot be.
         """
         self._given = {"store": store, "question": question, **options}
         self._spec, self._source = checked_options(options)

@@ -80,8 +80,7 @@ def explanation(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> Explanation
 def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sensitivity, ...]:
     """The effect of each single change that the question itself would accept, the largest first.
 
-    Raises:
-        SpecError: the answer is of a network that is known by its samples.
+    Raises: SpecError: the answer is of a network that is known by its samples.
     """
     if not answer.explained:
         raise SpecError("only models with token layers can be explained; this network is known by its samples")

@@ -83,7 +83,6 @@ class FileGuard:
     """Refuses to open files that are neither readable places nor below the folder of the question."""
 
     def __init__(self, places: Sequence[str]) -> None:
-        """Nothing is refused before `reading_below` is entered."""
         self._places, self._folder, self._also = tuple(places), "", tuple[str, ...]()
         sys.addaudithook(self)
 

@@ -128,7 +128,6 @@ class Flag(click.Option):
     """A flag of the command line, with the option that it was made from."""
 
     def __init__(self, *args: Any, declared: Option, **kwargs: Any) -> None:
-        """As click has it."""
         super().__init__(*args, **kwargs)
         self.declared = declared
 
@@ -442,8 +441,7 @@ def _say_settings(context: click.Context) -> None:
 def refuse(names: Iterable[str], why: str) -> None:
     """Refuse options on the command line, by the names of their parameters.
 
-    Raises:
-        SpecError: names them, and says `why`.
+    Raises: SpecError: names them, and says `why`.
     """
     spelled = spellings(click.get_current_context())
     if strays := sorted(spelled[name] for name in names if name in spelled):

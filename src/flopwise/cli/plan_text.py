@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
@@ -13,11 +13,18 @@ from flopwise.cli.parts import bullets, network_table, storage_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
 from flopwise.errors import SpecError
 from flopwise.facts.offers import UNDATED, days_old, retirement_note
-from flopwise.search.answer import LATENCIES, RUNS, TARGET_NAMES
+from flopwise.search.answer import (
+    LATENCIES,
+    RUNS,
+    TARGET_NAMES,
+    Candidate,
+    Floor,
+    Plan,
+    Rejection,
+    SimulatedFigures,
+    SimulatedSessions,
+)
 from flopwise.search.spec import TRAINING
-
-if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate, Floor, Plan, Rejection, SimulatedFigures, SimulatedSessions
 
 METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
 """Ways of fine-tuning, as a heading names them."""

@@ -37,7 +37,6 @@ class Progress:
     """
 
     def __init__(self, what: str, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the watch; nothing is drawn yet."""
         self._what, self._clock = what, clock
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()

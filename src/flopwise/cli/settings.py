@@ -74,8 +74,7 @@ def read_settings(commands: Sequence[str], environ: Mapping[str, str] | None = N
 
     `commands`: names of tables besides `defaults`.
 
-    Raises:
-        SpecError: a file is not TOML, or says what none can; names the file and the key.
+    Raises: SpecError: a file is not TOML, or says what none can; names the file and the key.
     """
     if (fixed := FIXED.get()) is not None:
         return fixed

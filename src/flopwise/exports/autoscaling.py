@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.kubernetes_service import server_refusals, start_ends_s
 from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.serving_option import latency_targets
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
 
 WAIT_S = 1.0
 """Time that a request may wait if the plan has no latency target, in seconds."""
@@ -79,8 +77,7 @@ def scaling_refusals(deployment: Deployment) -> Iterator[str]:
 
 def engine_metric(deployment: Deployment, meaning: str) -> str:
     """The engine's metric of `waiting` or `running` requests; empty if it is not known."""
-    assert deployment.serving is not None
-    engine = deployment.serving.engine.name
+    engine = deployment.serve_job.engine.name
     records = (row for row in deployment.facts.metric_records if (row.exporter, row.meaning) == (engine, meaning))
     return next((row.metric for row in records), "")
 

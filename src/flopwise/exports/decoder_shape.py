@@ -77,7 +77,7 @@ class DecoderShape:
         stack, reasons = model.stacks[0], list[str]()
         if unknown := sorted({item.name for item in stack.items} - KNOWN):
             reasons.append(f"{model.name} has unsupported parts: {', '.join(unknown[:4])}")
-        if any(item.name.startswith("mlp/") and _reads(item) == "input_norm" for item in stack.items):
+        if any(item.name.startswith("mlp/") and getattr(item, "reads", "") == "input_norm" for item in stack.items):
             reasons.append(f"the attention and feed-forward blocks of {model.name} run in parallel")
         for item in stack.items:
             if isinstance(item, Attend) and (
@@ -123,10 +123,6 @@ class DecoderShape:
             mixture=mixture, expert_layers=tuple("experts/down_proj" in kinds[kind] for kind in stack.order),
             latent=_latent(first, attend) if attend.latent_dim else None,
         )  # fmt: skip
-
-
-def _reads(item: Item) -> str:
-    return str(getattr(item, "reads", ""))
 
 
 def _by_name(layer: Layer) -> dict[str, Item]:

@@ -49,8 +49,7 @@ class Deployment:
     def of_rank(cls, plan: Plan, rank: int, facts: Facts, settings: ExportSettings) -> Deployment:
         """The candidate of a plan with this rank.
 
-        Raises:
-            SpecError: the plan has no such candidate, or its model or devices are no longer in the facts.
+        Raises: SpecError: the plan has no such candidate, or its model or devices are no longer in the facts.
         """
         chosen = next((c for c in plan.plans if c.rank == rank), None)
         if chosen is None:
@@ -92,6 +91,18 @@ class Deployment:
     def name(self) -> str:
         """The title as a name that is valid in Kubernetes, Prometheus and clouds."""
         return resource_name(self.title)
+
+    @property
+    def train_job(self) -> TrainJob:
+        """The job of a deployment that trains."""
+        assert self.training is not None
+        return self.training
+
+    @property
+    def serve_job(self) -> ServeJob:
+        """The job of one replica of a deployment that serves."""
+        assert self.serving is not None
+        return self.serving
 
     @property
     def num_nodes(self) -> int:

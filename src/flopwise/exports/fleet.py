@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from flopwise.exports.deployment import Deployment, resource_name
+from flopwise.exports.spec import ExportSettings
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.assessment import Allotment, Assessment, WorkloadResult
+from flopwise.search.answer import Plan
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.spec import ExportSettings
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.assessment import Allotment, Assessment, WorkloadResult
-    from flopwise.search.answer import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

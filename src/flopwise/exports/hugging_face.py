@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
-from flopwise.exports.step_counts import LEFT_TO_USER, step_counts, train_job
+from flopwise.exports.launch import LEFT_TO_USER, step_counts
 from flopwise.facts.models.sizes import size_of, typical_config
 from flopwise.facts.software import platform
 from flopwise.training.layout import Recipe
@@ -50,7 +50,7 @@ MOST_WORKERS, USUAL_WORKERS = 8, 2
 
 def refusals(deployment: Deployment, sharding: Sharding | None = None) -> Iterator[str]:
     """Reasons why train.py cannot run the plan with this sharding (None: that of the plan's stack)."""
-    job, layout = train_job(deployment), deployment.candidate.layout
+    job, layout = deployment.train_job, deployment.candidate.layout
     for lacking in deployment.facts.stack(STACK).missing(layout):
         yield f"Trainer has no {lacking}; {_instead(deployment)}"
     if deployment.model.kind not in {"decoder", "encoder"} or not deployment.model.vocab:
@@ -106,7 +106,7 @@ def _sharding_refusals(deployment: Deployment, sharding: Sharding) -> Iterator[s
 
 def _memory_refusals(deployment: Deployment) -> Iterator[str]:
     """The reason if the plan is for another stack and its micro-batch does not fit with Trainer."""
-    job, device = train_job(deployment), deployment.accelerator
+    job, device = deployment.train_job, deployment.accelerator
     if job.recipe.stack.name not in SAME and (needed := trainer_bytes(deployment)) > device.hbm_bytes:
         yield (
             f"with transformers' Trainer, the layout that was planned for {job.recipe.stack.name} needs "
@@ -117,7 +117,7 @@ def _memory_refusals(deployment: Deployment) -> Iterator[str]:
 
 def trainer_recipe(deployment: Deployment) -> Recipe:
     """The plan's recipe with the stack that train.py reproduces: that of the plan if possible."""
-    job = train_job(deployment)
+    job = deployment.train_job
     if job.recipe.stack.name in SAME:
         return job.recipe
     return recipe_on(replace(job.recipe, stack=deployment.facts.stack(STACK)), deployment.accelerator)[0]
@@ -128,7 +128,7 @@ def trainer_bytes(deployment: Deployment) -> float:
 
     Source and assumptions: `training.memory.step_memory`.
     """
-    job = train_job(deployment)
+    job = deployment.train_job
     kind = deployment.accelerator.kind
     total = step_memory(job.model, trainer_recipe(deployment), job.layout, device_kind=kind).total_bytes
     assert isinstance(total, float)
@@ -138,7 +138,7 @@ def trainer_bytes(deployment: Deployment) -> float:
 def planned_sharding(deployment: Deployment) -> Sharding:
     """The sharding: DeepSpeed if the plan's stack is DeepSpeed, or if only DeepSpeed supports the offloading."""
     layout = deployment.candidate.layout
-    job, several = train_job(deployment), deployment.candidate.num_gpus > 1
+    job, several = deployment.train_job, deployment.candidate.num_gpus > 1
     offload = {part for part in ("optimizer", "parameters") if part in layout.get("offload", ())}
     if layout["stack"].startswith("deepspeed") or offload == {"optimizer"}:
         return "deepspeed"
@@ -165,7 +165,7 @@ def program(deployment: Deployment, sharding: Sharding, arguments: dict[str, Any
         made[PROGRAM] = files("flopwise.exports").joinpath("programs", PROGRAM).read_text(encoding="utf-8")
     if model is not None:
         made[f"{OWN_MODEL}/config.json"] = json_text(model)
-    if train_job(deployment).recipe.lora is not None:
+    if deployment.train_job.recipe.lora is not None:
         made[ADAPTER] = json_text(adapter_config(deployment))
     if (quantized := quantization(deployment, sharded=sharding == "fsdp")) is not None:
         made[QUANTIZATION] = json_text(quantized)
@@ -180,7 +180,7 @@ def program(deployment: Deployment, sharding: Sharding, arguments: dict[str, Any
 
 def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, Any]:
     """Fields of transformers.TrainingArguments that the plan sets."""
-    job, layout, run = train_job(deployment), deployment.candidate.layout, step_counts(deployment)
+    job, layout, run = deployment.train_job, deployment.candidate.layout, step_counts(deployment)
     on_cpu = platform(deployment.accelerator) == "cpu"
     document: dict[str, Any] = {
         "output_dir": deployment.value("output"),
@@ -222,7 +222,7 @@ def _fsdp_recomputes(deployment: Deployment, sharding: Sharding) -> bool:
 
 def fsdp_config(deployment: Deployment) -> dict[str, Any]:
     """FSDP2 for TrainingArguments: ZeRO 3 releases gathered weights after the forward pass, other stages keep them."""
-    layout, job = deployment.candidate.layout, train_job(deployment)
+    layout, job = deployment.candidate.layout, deployment.train_job
     return {
         "version": 2,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -322,7 +322,7 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
 
 def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
     """Choices that the plan does not determine, and differences of the program from the plan."""
-    job, layout = train_job(deployment), deployment.candidate.layout
+    job, layout = deployment.train_job, deployment.candidate.layout
     yield LEFT_TO_USER
     yield from _adapter_assumptions(deployment)
     if (name := job.recipe.stack.name) not in SAME:
@@ -395,7 +395,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
 
 def _adapter_refusals(deployment: Deployment) -> Iterator[str]:
     """Reasons why PEFT does not support the plan's adapters; empty if it does."""
-    job, model = train_job(deployment), deployment.model
+    job, model = deployment.train_job, deployment.model
     if (lora := job.recipe.lora) is None:
         return
     if model.model_type not in MODULES:
@@ -414,7 +414,7 @@ def _adapter_refusals(deployment: Deployment) -> Iterator[str]:
 
 def adapter_config(deployment: Deployment) -> dict[str, Any]:
     """PEFT's adapter_config.json for the plan's adapters."""
-    job = train_job(deployment)
+    job = deployment.train_job
     lora = job.recipe.lora
     assert lora is not None
     names = MODULES[deployment.model.model_type]
@@ -440,7 +440,7 @@ def quantization(deployment: Deployment, *, sharded: bool) -> dict[str, Any] | N
 
     `sharded`: FSDP shards them, so they must be stored in the compute dtype.
     """
-    job = train_job(deployment)
+    job = deployment.train_job
     lora = job.recipe.lora
     if lora is None or lora.base.name not in QUANTIZED:
         return None
@@ -454,7 +454,7 @@ def quantization(deployment: Deployment, *, sharded: bool) -> dict[str, Any] | N
 
 def _adapter_assumptions(deployment: Deployment) -> tuple[str, ...]:
     """Choices for adapters that the plan does not determine."""
-    job = train_job(deployment)
+    job = deployment.train_job
     if job.recipe.lora is None:
         return ()
     why = "so that adapters are not scaled (Hu et al. 2021, arXiv:2106.09685, section 4.1)"

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
-from flopwise.facts.kubernetes import OTHER
+from flopwise.facts.kubernetes import OTHER, NodeRecord
 from flopwise.facts.tables import ANY
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
-    from flopwise.facts.kubernetes import NodeRecord
 
 NAME_LABEL = "app.kubernetes.io/name"
 FOLDER = "/flopwise"
 """Working folder of a container, with the files of its command."""
-CACHE = "/cache"
 SHM_BYTES_PER_DEVICE = 2 * 1024**3
 GIB = 1024**3
 MIB = 1024**2
@@ -44,6 +40,11 @@ def metadata(deployment: Deployment, suffix: str = "", more: Mapping[str, str] |
         "name": deployment.name + (f"-{suffix}" if suffix else ""), **place,
         "labels": labels(deployment) | dict(more or {}), "annotations": {"flopwise.dev/title": deployment.title},
     }  # fmt: skip
+
+
+def own_metadata(deployment: Deployment, suffix: str) -> Object:
+    """Metadata of what stands beside the replicas, named apart from them: their services must not select it."""
+    return metadata(deployment, suffix, {NAME_LABEL: f"{deployment.name}-{suffix}"})
 
 
 def manifests(path: str, *objects: Object, assumptions: Sequence[str] = ()) -> Files:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError
 from flopwise.exports import kubernetes
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.kubernetes import Object
 from flopwise.fleet.workload_alerts import BUSY_LIMIT
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.kubernetes import Object
 
 SLOWEST = "hdd"
 """The slowest storage that weights are expected to come from: the upper end of the start time."""
@@ -29,7 +27,7 @@ MOST_STOP_S = 3600
 
 def server(deployment: Deployment) -> Command:
     """The command of one replica."""
-    from flopwise.exports.serving_command import serving_command  # noqa: PLC0415 - refusals of others need it not
+    from flopwise.exports.server import serving_command  # noqa: PLC0415 - refusals of others need it not
 
     return serving_command(deployment)
 

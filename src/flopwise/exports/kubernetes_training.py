@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.exports import kubernetes
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.kubernetes import Object
 from flopwise.facts.formats import BF16
 from flopwise.ops.weights import weight_bytes
 from flopwise.training.goodput import DEFAULT_RELIABILITY, interruptions_per_s
+from flopwise.training.job import TrainJob
 from flopwise.training.run import job_goodput
 from flopwise.training.storage import stored_token_bytes
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.kubernetes import Object
-    from flopwise.training.job import TrainJob
 
 PORT = 29500
 """Port of torchrun's rendezvous on the first machine."""

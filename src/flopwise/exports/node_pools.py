@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from flopwise.exports.deployment import Deployment, resource_name
+from flopwise.exports.fleet import FleetDeployment
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16
+from flopwise.fleet.assessment import Allotment, WorkloadResult
+from flopwise.fleet.schedules import WeeklySchedule
 from flopwise.ops.weights import weight_bytes
 from flopwise.search.spec import TRAINING
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.assessment import Allotment, WorkloadResult
-    from flopwise.fleet.schedules import WeeklySchedule
 
 SYSTEM_GB = 100
 """Disk of a node for its system, images and logs. Assumed: images of engines and trainers have 10 to 30 GB unpacked."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.exports import kubernetes
 from flopwise.exports import kubernetes_service as serving
 from flopwise.exports import kubernetes_training as training
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
 from flopwise.exports.server import program_text
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
 
 HEAD = {"cpu": "2", "memory": "8Gi"}
 PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "serve": 8000}

@@ -6,8 +6,9 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import resources
+from importlib import import_module, resources
 
+from flopwise.errors import InfeasibleError
 from flopwise.exports.command import Command, with_slots
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import command_text, comment_text, script_text
@@ -113,3 +114,29 @@ def _request_lines(deployment: Deployment) -> str:
         for number in (1, 2)
     )
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+SERVERS = {
+    "vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp", "tgi": "tgi",
+    "tei": "tei",
+}  # fmt: skip
+"""Engines with the module of their target."""
+
+
+def serving_command(deployment: Deployment) -> Command:
+    """The server of one replica of a service, or of its share of a batch.
+
+    A replica on several machines is started on each, with NODE_RANK, its number from 0, and MASTER_ADDR, the address of
+    the first; a share of a batch with REPLICA, its number from 0.
+
+    Raises: InfeasibleError: no server is exported for the engine, or it cannot run the plan; gives the reasons.
+    """
+    engine, title = deployment.serve_job.engine.name, repr(deployment.title[:80])
+    if engine not in SERVERS:
+        reason = f"no server is exported for {engine}: plan again with --engine {', '.join(SERVERS)}"
+        raise InfeasibleError(f"no server for {title}", [reason])
+    server = import_module(f"flopwise.exports.targets.{SERVERS[engine]}")
+    if reasons := list(server.refusals(deployment)):
+        raise InfeasibleError(f"{engine} cannot run {title}", reasons)
+    made: Command = server.command(deployment)
+    return made

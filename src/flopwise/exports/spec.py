@@ -66,25 +66,10 @@ class ExportSettings(Spec):
 
 
 PLACEHOLDERS: Mapping[str, str] = {
-    "image": "change-me-image",
-    "script": "change-me-script.py",
-    "learning_rate": "change-me-learning-rate",
-    "model_path": "change-me-model-path",
-    "draft_path": "change-me-draft-path",
-    "data": "/change-me-data",
-    "output": "/change-me-output",
-    "weights_secret": "change-me-weights-secret",
-    "pull_secret": "change-me-pull-secret",
-    "alert_secret": "change-me-alert-secret",
-    "namespace": "change-me-namespace",
-    "queue": "change-me-queue",
-    "priority": "change-me-priority",
-    "cluster": "change-me-cluster",
-    "account": "change-me-account",
-    "hostname": "change-me-hostname.example.com",
-    "gateway": "change-me-gateway",
-    "prometheus": "http://change-me-prometheus:9090",
-    "machines": "change-me-machine",
-    "contact": "change-me-contact@example.com",
-}
+    name: f"change-me-{name.replace('_', '-')}" for name in options.options_of(ExportSettings) if name != "name"
+} | {
+    "script": "change-me-script.py", "data": "/change-me-data", "output": "/change-me-output",
+    "hostname": "change-me-hostname.example.com", "prometheus": "http://change-me-prometheus:9090",
+    "machines": "change-me-machine", "contact": "change-me-contact@example.com",
+}  # fmt: skip
 """Placeholders in files for settings that are not given; each is a valid value of its kind."""

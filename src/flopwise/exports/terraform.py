@@ -163,6 +163,9 @@ def _lines_text(lines: Sequence[_HclLine]) -> str:
 
 REQUIRED_VERSION = ">= 1.5.0"
 APPLY = ("cp -n terraform.tfvars.example terraform.tfvars", "terraform init", "terraform apply")
+AWS, GOOGLE = ("hashicorp/aws", "~> 6.0"), ("hashicorp/google", ">= 6.20, < 8.0")
+AZURERM = ("hashicorp/azurerm", "~> 4.0")
+"""Providers with the versions whose documentation the blocks follow."""
 TAG = "flopwise-pool"
 """Tag or label of all machines of a node pool; the budget of a plan counts resources with it."""
 
@@ -194,6 +197,37 @@ def name_variable(name: str, meaning: str, value: str, pattern: str, message: st
     """A required variable for a name; `value` is the example, a setting or its placeholder."""
     check = f'can(regex("{pattern}", var.{name}))'
     return Variable(name=name, meaning=meaning, example=value, check=check, message=message)
+
+
+def aws_cluster(settings: ExportSettings) -> Variable:
+    """The variable for the name of an EKS cluster."""
+    return name_variable(
+        "cluster", "Name of the EKS cluster.", settings.value("cluster"),
+        "^[0-9A-Za-z][A-Za-z0-9_-]{0,99}$", "1 to 100 letters, digits, hyphens and underscores.",
+    )  # fmt: skip
+
+
+def gcp_project(settings: ExportSettings) -> Variable:
+    """The variable for a project of Google Cloud."""
+    return name_variable(
+        "project", "Identifier of the GCP project.", settings.value("account"),
+        "^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "6 to 30 lower-case letters, digits and hyphens.",
+    )  # fmt: skip
+
+
+def azure_account(settings: ExportSettings, meaning: str) -> tuple[Variable, Variable]:
+    """The variables for a subscription of Azure, and for the resource group of that meaning."""
+    return Variable(name="subscription_id", meaning="Azure subscription (default: that of ARM_SUBSCRIPTION_ID)."), (
+        name_variable(
+            "resource_group", meaning, settings.value("account"), "^[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]$",
+            "1 to 90 letters, digits, and _().-, with no period at the end.",
+        )
+    )  # fmt: skip
+
+
+def azure_provider() -> HclBlock:
+    """The provider of Azure, for the subscription of `azure_account`."""
+    return block("provider", "azurerm", subscription_id=Expression("var.subscription_id"), blocks=[block("features")])
 
 
 def tags_variable() -> Variable:
@@ -262,8 +296,7 @@ class PoolModule:
     def export_fleet(self, fleet: FleetDeployment) -> Files:
         """The node pools of all workloads, a folder for each region, which has a cluster of its own.
 
-        Raises:
-            InfeasibleError: no machine is on this cloud, or it has no such nodes.
+        Raises: InfeasibleError: no machine is on this cloud, or it has no such nodes.
         """
         regions = fleet_pools(fleet, self.provider)
         pools = [pool for own in regions.values() for pool in own]

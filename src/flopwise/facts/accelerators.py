@@ -114,9 +114,7 @@ class Accelerator:
     def figure(self, field: str) -> Any:
         """The value of `field`.
 
-        Raises:
-            SpecError: no such field.
-            MissingFactError: nobody wrote it down.
+        Raises: SpecError: no such field. MissingFactError: nobody wrote it down.
         """
         if field not in FIELDS:
             allowed = ", ".join(sorted(FIELDS))
@@ -140,8 +138,7 @@ class Accelerator:
         Memory is `hbm_bytes` where given (a virtual machine's RAM), else its share too. A partition can draw more than
         its share of bandwidth while its neighbours are idle; the share is what it is entitled to.
 
-        Raises:
-            SpecError: share is not in (0, 1].
+        Raises: SpecError: share is not in (0, 1].
         """
         if not 0 < share <= 1:
             raise SpecError(f"share of {self.name}: got {share}; allowed: above 0, up to 1")
@@ -172,8 +169,7 @@ _PEAKS = {f"{dtype}_flops_per_s": dtype for dtype in DTYPES}
 def _with_peaks(row: tables.Row, values: dict[str, Any], known: Accelerator | None) -> None:
     """Gather the rates by dtype, and say what memory is sold as where nobody did.
 
-    Raises:
-        SpecError: the name cannot be told from others.
+    Raises: SpecError: the name cannot be told from others.
     """
     if not spelling_key(row.values["name"]):
         raise row.error("name", row.values["name"], "a name needs letters or digits other than the vendor's")

@@ -109,8 +109,7 @@ class MeasuredFamilies:
     def by_kind(cls, path: Path) -> dict[str, MeasuredFamilies]:
         """The measured families of each kind of prediction in a JSON file with `source`, `date` and `kinds`.
 
-        Raises:
-            SpecError: the file is not what is expected.
+        Raises: SpecError: the file is not what is expected.
         """
         kinds = tables.read_json_object(path).get("kinds")
         try:
@@ -146,11 +145,7 @@ class Calibration:
         object.__setattr__(self, "scopes", scopes)
 
     def find(self, name: str, scopes: Sequence[str]) -> Parameter:
-        """The parameter of the first scope that has it.
-
-        Raises:
-            MissingFactError: none has it.
-        """
+        """The parameter of the first scope that has it. Raises MissingFactError: none has it."""
         for scope in scopes:
             if (fraction := self._index.get((name, scope))) is not None:
                 return fraction
@@ -169,8 +164,7 @@ class Calibration:
     def with_values(self, values: Mapping[tuple[str, str], float]) -> Calibration:
         """A copy in which the (name, scope) pairs of `values` have other values; unknown pairs are an error.
 
-        Raises:
-            SpecError: a pair that does not exist.
+        Raises: SpecError: a pair that does not exist.
         """
         unknown = [pair for pair in values if pair not in self._index]
         if unknown:
@@ -199,8 +193,7 @@ NOT_CALIBRATED = Calibration(())
 def parameters_from(text: str, where: str) -> list[Parameter]:
     """The parameters of one JSON document: a list of objects with the fields of `Parameter`.
 
-    Raises:
-        SpecError: not such a list, naming file and row.
+    Raises: SpecError: not such a list, naming file and row.
     """
     try:
         rows = json.loads(text)
@@ -222,8 +215,7 @@ def parameters_from(text: str, where: str) -> list[Parameter]:
 def read_parameters(folder: Path) -> list[Parameter]:
     """The parameters of all JSON files in a folder, in the order of their names.
 
-    Raises:
-        SpecError: a file is not what is expected; names file and entry.
+    Raises: SpecError: a file is not what is expected; names file and entry.
     """
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
     return [p for f in files for p in parameters_from(f.read_text(encoding="utf-8"), f.name)]
@@ -232,8 +224,7 @@ def read_parameters(folder: Path) -> list[Parameter]:
 def read_errors(path: Path) -> dict[str, ErrorQuantiles]:
     """The quantiles of errors in a JSON file: `source`, `date` and, by class of prediction, `bands`.
 
-    Raises:
-        SpecError: the file is not what is expected; names file and class.
+    Raises: SpecError: the file is not what is expected; names file and class.
     """
     document = tables.read_json_object(path)
     bands = document.get("bands")

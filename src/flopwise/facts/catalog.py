@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
-from flopwise.facts.accelerators import (
-    ACCELERATORS,
-    ALIASES,
-    Accelerator,
-    Alias,
-    CoreRecord,
-    GradeRecord,
-    spelling_key,
-)
+from flopwise.facts.accelerators import ACCELERATORS, ALIASES, Accelerator, Alias, CoreRecord, GradeRecord, spelling_key
 from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import (
@@ -309,16 +301,14 @@ class Facts:
     def accelerator(self, name: str) -> Accelerator:
         """Return the accelerator that `name` stands for; see `resolve`.
 
-        Raises:
-            UnknownNameError: nothing by that name; names the nearest.
+        Raises: UnknownNameError: nothing by that name; names the nearest.
         """
         return self.resolve(name).accelerator
 
     def with_custom(self, names: Iterable[str | None]) -> Facts:
         """These facts with the hypothetical devices among `names`, and offers of those that have a price.
 
-        Raises:
-            SpecError: one cannot be, or is called as another accelerator is.
+        Raises: SpecError: one cannot be, or is called as another accelerator is.
         """
         customs = [one for name in dict.fromkeys(names) if name is not None and (one := CustomDevice.of(name))]
         if not customs:
@@ -416,8 +406,7 @@ class Facts:
     ) -> tuple[Offer, ...]:
         """Return the offers that fit every given condition, in the order of the catalog.
 
-        Raises:
-            UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator.
+        Raises: UnknownNameError: no offer has such a provider, region or instance, or there is no such accelerator.
         """
         if accelerator is not None and provider is region is instance is None:
             return self.offers_with(self.accelerator(accelerator).name)
@@ -588,8 +577,7 @@ class Facts:
     def weight_format(self, name: str) -> WeightFormat:
         """The weight format of that name; spelling and punctuation are forgiving (`GGUF Q4_K_M`, `AWQ-INT4`).
 
-        Raises:
-            UnknownNameError: no such format; names the nearest.
+        Raises: UnknownNameError: no such format; names the nearest.
         """
         row = self.weight_formats.get(fold(name)) or _of_bit_rate(name, self.weight_formats)
         if row is None:
@@ -599,11 +587,7 @@ class Facts:
     cache_formats: Mapping[str, CacheFormat] = _named_rows("formats.CACHE_FORMATS")  # of key-value caches
 
     def cache_format(self, dtype: str) -> CacheFormat:
-        """The format of a key-value cache.
-
-        Raises:
-            SpecError: no such type; lists those known.
-        """
+        """The format of a key-value cache. Raises SpecError: no such type; lists those known."""
         name = dtype.lower().replace("float", "fp").replace("fp8_e4m3", "fp8").replace("fp8_e5m2", "fp8")
         row = self.cache_formats.get(name)
         if row is None:
@@ -640,8 +624,7 @@ class Facts:
     def check(self) -> None:
         """Read the folder's and the imported files.
 
-        Raises:
-            SpecError: one of them is wrong; names file, row and column.
+        Raises: SpecError: one of them is wrong; names file, row and column.
         """
         own = set[str]()
         if self._own_folders:
@@ -712,8 +695,7 @@ def load_facts(folder: Path | str | None = None, profile: str | None = None) -> 
 def _folder_state(path: Path | None) -> tuple[str, tuple[price_files.Stamp, ...]]:
     """A folder of facts and the state of the files in it; without one an empty name.
 
-    Raises:
-        SpecError: it cannot be read, or has no file of facts.
+    Raises: SpecError: it cannot be read, or has no file of facts.
     """
     if path is None:
         return "", ()

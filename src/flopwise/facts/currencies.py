@@ -48,9 +48,7 @@ def currency(text: str, known: Mapping[str, CurrencyRecord]) -> Currency:
     Source: European Central Bank, euro foreign exchange reference rates: units for one euro; two currencies are
     compared by their rates of the same day.
 
-    Raises:
-        UnknownNameError: nothing is known of it.
-        SpecError: a rate that cannot be.
+    Raises: UnknownNameError: nothing is known of it. SpecError: a rate that cannot be.
     """
     name, equals, rate = text.strip().partition("=")
     name = name.strip().upper()

@@ -46,8 +46,7 @@ class CustomDevice:
     def of(text: str) -> CustomDevice | None:
         """The device that `text` describes; None where it is a name.
 
-        Raises:
-            SpecError: a key or a value that cannot be, or a needed one is missing; names what is allowed.
+        Raises: SpecError: a key or a value that cannot be, or a needed one is missing; names what is allowed.
         """
         return _device_from(text.strip()) if text.strip().lower().startswith(PREFIX) else None
 

@@ -309,8 +309,7 @@ def _holds(term: str, place: LayerPlace, *, imatrix: bool) -> bool:
 def _rules(cell: str) -> Rules:
     """`attention_v: gqa_4 -> Q4_K, always -> Q3_K; down: always -> Q3_K`.
 
-    Raises:
-        ValueError: not of that form, or of roles and terms that are not known.
+    Raises: ValueError: not of that form, or of roles and terms that are not known.
     """
     rules = dict[str, tuple[tuple[str, str], ...]]()
     for part in words(cell):

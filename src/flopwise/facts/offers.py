@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise import units
 from flopwise.errors import SpecError, fold
@@ -20,9 +21,6 @@ from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
 from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, Row, UsdPerHour
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
@@ -116,8 +114,7 @@ class Offer:
     def price_usd_per_hour(self, purchase: str) -> float | None:
         """Price of one instance in USD per hour for a `purchase` of PURCHASES (or OWNED); None: not known, not sold so.
 
-        Raises:
-            SpecError: no such purchase option.
+        Raises: SpecError: no such purchase option.
         """
         if purchase == OWNED:
             return None
@@ -174,8 +171,7 @@ class Offer:
     def cheapest(self, purchases: tuple[str, ...] = PURCHASES) -> tuple[str, float] | None:
         """The cheapest known (purchase, USD per hour) among `purchases`; None where none is known.
 
-        Raises:
-            SpecError: no such purchase option.
+        Raises: SpecError: no such purchase option.
         """
         priced = [(price, p) for p in purchases if (price := self.price_usd_per_hour(p)) is not None]
         if not priced:

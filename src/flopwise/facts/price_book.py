@@ -24,8 +24,7 @@ _gigabytes = tables.number(units.parse_count, "gigabytes from 0", high=1e12, zer
 def _tiers(cell: str) -> tuple[tuple[float, float], ...]:
     """`0:1;0.25:0.8`: from which share of the month on, which share of the price is paid.
 
-    Raises:
-        ValueError: not of that form, not rising, or not falling in price.
+    Raises: ValueError: not of that form, not rising, or not falling in price.
     """
     allowed = "allowed: from:share pairs such as 0:1;0.25:0.8, the first from 0, shares of the price above 0 that fall"
     try:

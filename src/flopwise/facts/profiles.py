@@ -33,11 +33,7 @@ def profile_names() -> list[str]:
 
 
 def checked_name(name: str) -> str:
-    """`name`, where a profile may be called so.
-
-    Raises:
-        SpecError: it may not.
-    """
+    """`name`, where a profile may be called so. Raises SpecError: it may not."""
     if not _NAME.fullmatch(name):
         raise SpecError(
             f"profile {name[:80]!r}: letters, digits, '.', '_' and '-' make a name, which begins with a letter or digit"
@@ -46,11 +42,7 @@ def checked_name(name: str) -> str:
 
 
 def profile_path(name: str) -> Path:
-    """The folder of a profile.
-
-    Raises:
-        UnknownNameError: there is none of that name.
-    """
+    """The folder of a profile. Raises UnknownNameError: there is none of that name."""
     known = profile_names()
     if name not in known:
         hint = "" if known else "there is none yet: `flopwise calibrate FILE` makes one"

@@ -52,8 +52,7 @@ def each_row(path: Path, needed: Sequence[str]) -> Iterator[Row]:
 def csv_text(path: Path, *, header_only: bool = False) -> str:
     """The text of a CSV file, or its first line.
 
-    Raises:
-        SpecError: no such file, too large, empty, not text, not UTF-8.
+    Raises: SpecError: no such file, too large, empty, not text, not UTF-8.
     """
     data = _read_bytes(path, HEAD_BYTES if header_only else None)
     return _decode(path, data.splitlines()[0] if header_only else data)
@@ -88,11 +87,7 @@ def _decode(path: Path, data: bytes) -> str:
 
 
 def check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse a header that lacks a column or has one twice.
-
-    Raises:
-        SpecError: says which.
-    """
+    """Refuse a header that lacks a column or has one twice. Raises SpecError: says which."""
     missing = [name for name in needed if name not in header]
     if missing:
         columns_text = ", ".join(header)[:300] or "none"

@@ -49,8 +49,7 @@ class SourceSpec(Spec):
     def model(self, model: Model | str) -> Model:
         """`model` itself, or the one that it names.
 
-        Raises:
-            SpecError: no such model, or its configuration cannot be read.
+        Raises: SpecError: no such model, or its configuration cannot be read.
         """
         if not isinstance(model, str):
             return model
@@ -59,9 +58,7 @@ class SourceSpec(Spec):
     def model_with_layers(self, model: Model | str) -> Model:
         """As `model`, one whose layers are known.
 
-        Raises:
-            SpecError: as `model`.
-            MissingFactError: only published figures are.
+        Raises: SpecError: as `model`. MissingFactError: only published figures are.
         """
         architecture = self.model(model)
         if not architecture.stacks:

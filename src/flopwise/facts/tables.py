@@ -105,11 +105,7 @@ def choice(*allowed: str) -> Reader:
 
 
 def flag(cell: str) -> bool:
-    """`true` or `false`.
-
-    Raises:
-        ValueError: neither.
-    """
+    """`true` or `false`. Raises ValueError: neither."""
     word = cell.lower()
     if word in ("true", "yes", "1"):
         return True
@@ -124,11 +120,7 @@ def words(cell: str) -> tuple[str, ...]:
 
 
 def date(cell: str) -> str:
-    """A day, `2026-08-03`.
-
-    Raises:
-        ValueError: not a day of that form.
-    """
+    """A day, `2026-08-03`. Raises ValueError: not a day of that form."""
     if not _DATE.fullmatch(cell):
         raise ValueError("allowed: a day as YYYY-MM-DD")
     return cell
@@ -229,8 +221,7 @@ class FactTable(Generic[R]):
     def row_of(self, row: Row, known: R | None) -> R:
         """The record of `row`, with the cells it omits from `known`.
 
-        Raises:
-            SpecError: it lacks what every row needs, or says what cannot be.
+        Raises: SpecError: it lacks what every row needs, or says what cannot be.
         """
         values = {name: self._defaults.get(name) if value is None else value for name, value in row.values.items()}
         if self.adapt is not None:
@@ -246,8 +237,7 @@ class FactTable(Generic[R]):
 
         `finish` has the last word on each row of the file: it holds it against other tables.
 
-        Raises:
-            SpecError: the file or a row is wrong; names file, row and column.
+        Raises: SpecError: the file or a row is wrong; names file, row and column.
         """
         read = _read_records if path.suffix == ".json" else read_table
         rows = read(path, self.columns, keys=self.required_columns)
@@ -275,8 +265,7 @@ class FactTable(Generic[R]):
 
         `only`: cells of the rows that are asked for.
 
-        Raises:
-            SpecError: as `overlay`, of records that are made.
+        Raises: SpecError: as `overlay`, of records that are made.
         """
         if path.suffix == ".json" or self.check is not None:
             return self.overlay({}, path)
@@ -315,7 +304,6 @@ class Lazy(Mapping[K, V]):
     """A mapping whose values are made when they are first asked for: most questions are about few rows of a table."""
 
     def __init__(self, keys: Iterable[K], make: Callable[[K], V]) -> None:
-        """Make nothing yet."""
         self._make = make
         self._made: dict[K, V | None] = dict.fromkeys(keys)
 
@@ -372,8 +360,7 @@ def read_table(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ..
         columns: what each column may hold; a file need not have all of them.
         keys: columns that the file must have, filled in every row.
 
-    Raises:
-        SpecError: the file cannot be read or is not such a table; names the row and column.
+    Raises: SpecError: the file cannot be read or is not such a table; names the row and column.
     """
     header, lines = _csv_lines(path, columns, keys)
     row = _row_reader(str(path), header, columns, keys)
@@ -455,8 +442,7 @@ def _text(path: Path) -> str:
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in the file at `path`.
 
-    Raises:
-        SpecError: it cannot be read, or is none; names the file and the line.
+    Raises: SpecError: it cannot be read, or is none; names the file and the line.
     """
     try:
         document = json.loads(_text(path))
@@ -472,8 +458,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def _read_records(path: Path, columns: Mapping[str, Reader], *, keys: tuple[str, ...]) -> list[Row]:
     """The checked records of the JSON file at `path`: as rows, whose columns are the keys of their sections.
 
-    Raises:
-        SpecError: the file cannot be read, or a record is none; names the record and the key.
+    Raises: SpecError: the file cannot be read, or a record is none; names the record and the key.
     """
     del keys  # a record has its name, and may be like another
     rows = []

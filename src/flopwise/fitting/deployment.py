@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,9 @@ import flopwise
 from flopwise.cost.rates import families
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import Facts
-from flopwise.fitting.constants import Array, Constant, Values, moved_records
+from flopwise.facts.software import Software
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
-from flopwise.fitting.robust import PULL, FitModel, even_weights, fit, loss
+from flopwise.fitting.robust import PULL, Array, Constant, FitModel, Values, fit, loss
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
@@ -118,8 +120,7 @@ def simulated_run(load: ServedLoad, job: ServeJob, kernels: KernelTimes | None =
 
     `kernels`: as of `replica`.
 
-    Raises:
-        InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
+    Raises: InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
     """
     requests = load.requests
     inputs, outputs = round(float(requests.prompt.mean())), round(float(requests.output.mean()))
@@ -301,8 +302,7 @@ class DeploymentFit:
 def fit_deployment(served: Sequence[ServedLoad], facts: Facts) -> DeploymentFit:
     """Fit a deployment's constants to loads that it was observed under; never worse on these than before.
 
-    Raises:
-        SpecError: too few requests to leave some out.
+    Raises: SpecError: too few requests to leave some out.
     """
     if not served or max(len(load.requests) for load in served) < LEAST_REQUESTS:
         raise SpecError(f"too few requests to fit a deployment to: of one load at least {LEAST_REQUESTS} are needed")
@@ -420,3 +420,21 @@ def deployment_profile(
         {job.engine.name: {"source": SOURCE, "date": date, **engine}},
     )  # fmt: skip
     return MadeProfile(profile=profile, files=files_of)
+
+
+def even_weights(groups: Sequence[str]) -> Array:
+    """One over the square root of the rows of each row's group."""
+    counts = Counter(groups)
+    return np.array([1 / math.sqrt(counts[g]) for g in groups])
+
+
+Record = TypeVar("Record", bound=Software)
+
+
+def moved_records(records: Mapping[str, Record], table: str, values: Values) -> dict[str, Record]:
+    """The records of `table` with the values of its constants."""
+    moved = {}
+    for name, record in records.items():
+        own: dict[str, Any] = {c.name: v for c, v in values.items() if c.table == table and name in c.scopes}
+        moved[name] = replace(record, **own) if own else record
+    return moved

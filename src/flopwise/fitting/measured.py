@@ -132,9 +132,7 @@ def _csv_rows(file: Path) -> tuple[MeasurementKind, list[Row]]:
 def _recorded_rows(key: str) -> list[MeasuredRow]:
     """Rows of a run of the store: of its steady steps or requests, and of its memory.
 
-    Raises:
-        UnknownNameError: no such run.
-        SpecError: too little of it is known; says what.
+    Raises: UnknownNameError: no such run. SpecError: too little of it is known; says what.
     """
     from flopwise.records.measured import run_figures  # noqa: PLC0415 - a database's libraries, for recorded runs alone
     from flopwise.records.rows import COLUMNS, rows_of  # noqa: PLC0415 - same

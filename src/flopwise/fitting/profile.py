@@ -28,7 +28,6 @@ from flopwise.facts.accelerators import ACCELERATORS, ALIASES
 from flopwise.facts.calibration import FIELDS, Parameter
 from flopwise.facts.catalog import CALIBRATION, ERRORS_FILE, Facts, load_facts
 from flopwise.facts.software import ENGINES
-from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import ALIASES as NAMES_OF_DEVICE
 from flopwise.fitting.measured import PROBED, MeasuredRow, Measurements, ProbedFacts
 from flopwise.fitting.refit import (
@@ -42,6 +41,7 @@ from flopwise.fitting.refit import (
     refits,
     with_parameters,
 )
+from flopwise.fitting.robust import Array, Constant
 from flopwise.folders import write_folder
 from flopwise.units import format_items
 from flopwise.values import dataclass
@@ -121,8 +121,7 @@ class MadeProfile:
     def of(cls, given: Measurements, facts: Facts, name: str, date: str, advance: Advance | None = None) -> MadeProfile:
         """Refit the constants that the measurements determine, starting from the facts (and their profile, if any).
 
-        Raises:
-            SpecError: none of the rows can be predicted, and no probe brings a device.
+        Raises: SpecError: none of the rows can be predicted, and no probe brings a device.
         """
         base = None if facts.profile is None else facts.profile.name
         given = replace(given, probed=tuple(_with_power(one, facts) for one in given.probed))
@@ -398,11 +397,7 @@ def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
 
 
 def refuse_taken_name(name: str, *, force: bool) -> None:
-    """Refuse the name of a profile that is there, but with `force`.
-
-    Raises:
-        SpecError: there is one of that name.
-    """
+    """Refuse the name of a profile that is there, but with `force`. Raises SpecError: there is one of that name."""
     if name in profiles.profile_names() and not force:
         raise SpecError(
             f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
@@ -412,8 +407,7 @@ def refuse_taken_name(name: str, *, force: bool) -> None:
 def write_profile(made: MadeProfile, *, force: bool) -> Path:
     """Write a profile's folder and return it; over one of the same name with `force` only.
 
-    Raises:
-        SpecError: there is one of that name, or the folder cannot be written.
+    Raises: SpecError: there is one of that name, or the folder cannot be written.
     """
     name = made.profile.name
     folder = profiles.profiles_folder() / profiles.checked_name(name)
@@ -427,9 +421,7 @@ def write_profile(made: MadeProfile, *, force: bool) -> Path:
 def read_profile(name: str) -> CalibrationProfile:
     """The profile of that name.
 
-    Raises:
-        UnknownNameError: there is none.
-        SpecError: its file is damaged, or of a newer version.
+    Raises: UnknownNameError: there is none. SpecError: its file is damaged, or of a newer version.
     """
     file = profiles.profile_path(name) / profiles.PROFILE_FILE
     try:

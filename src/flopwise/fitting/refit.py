@@ -22,9 +22,8 @@ from flopwise.facts.calibration import Calibration, Parameter
 from flopwise.facts.catalog import Facts
 from flopwise.facts.tables import Lazy
 from flopwise.fitting import kernels
-from flopwise.fitting.constants import Array, Constant
 from flopwise.fitting.measured import MeasuredRow
-from flopwise.fitting.robust import PULL, Fit, FitModel, fit, robust_losses, solve
+from flopwise.fitting.robust import PULL, Array, Constant, Fit, FitModel, fit, robust_losses, solve
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
 from flopwise.values import dataclass

@@ -12,13 +12,41 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flopwise.fitting.constants import Array, Constant, Values
+from flopwise.facts.catalog import Facts
 from flopwise.values import dataclass
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One number that all of `scopes` share: scopes of a calibrated parameter, or records of stacks or engines."""
+
+    name: str
+    scopes: tuple[str, ...]
+    prior: float  # what is known of it without these measurements
+    low: float
+    high: float
+    spread: float = 0.5  # how far (of a logarithm) it strays from the prior freely
+    table: Literal["calibration", "stacks", "engines"] = "calibration"
+
+    def present_value(self, facts: Facts) -> float:
+        """The value in the facts, within the bounds."""
+        if self.table == "calibration":
+            value = facts.calibration.find(self.name, self.scopes[:1]).value
+        else:
+            value = float(getattr(getattr(facts, self.table)[self.scopes[0]], self.name))
+        return min(max(value, self.low), self.high)
+
+
+Values = Mapping[Constant, float]
+
 
 ELBOW = 0.10  # log error from which the loss grows linearly
 PULL = 0.02  # weight of a squared distance from the prior, in spreads, against one row of weight one
@@ -72,10 +100,11 @@ class FitModel(ABC):
         return np.column_stack(columns)
 
 
-def even_weights(groups: Sequence[str]) -> Array:
-    """One over the square root of the rows of each row's group."""
-    counts = Counter(groups)
-    return np.array([1 / math.sqrt(counts[g]) for g in groups])
+def weighted_quantile(values: Array, weights: Array, share: float) -> float:
+    """The value below which `share` of the weight lies, linear between rows."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(share * weights.sum(), below, values[order]))
 
 
 def indicators(groupings: Sequence[Sequence[str]], size: int) -> Array:
@@ -264,12 +293,3 @@ def error_text(errors: Array) -> str:
         f"median {100 * np.median(size):5.1f} %, p90 {100 * np.quantile(size, 0.9):6.1f} %, "
         f"bias {100 * np.median(relative):+6.1f} %"
     )
-
-
-def group_lines(groups: Mapping[str, Sequence[int]], columns: Mapping[str, Array]) -> list[str]:
-    """The errors of each group, a line for each way in which they were found."""
-    return [
-        f"{name if index == 0 else '':62s} {len(members):4d} {label:12s} {error_text(errors[list(members)])}"
-        for name, members in groups.items()
-        for index, (label, errors) in enumerate(columns.items())
-    ]

@@ -212,7 +212,7 @@ def _with_traits_left_out(
     most, late, spent, whole = np.inf, False, 0.0, COMPARED_FRAC * effort
     if solution.columns is not None:
         most = solution.objective * (1.0 - max(gap, CENT_FRAC))
-        if len(wider.options) > LARGE and _least_with_waste(wider, made.without, effort) >= most:
+        if len(wider.options) > LARGE and _least_divided(AllocationProgram(wider, made.without), effort) >= most:
             return made, solution, True
         if effort < EFFORT and len(wider.options) * EFFORT_EACH > effort:
             return made, solution, False
@@ -238,11 +238,6 @@ def _closing(problem: AllocationProblem) -> AllocationProblem:
     """The problem in which markets, devices and ways to buy may be left out for all workloads."""
     options = (*problem.options, *problem.dropped)
     return _without_waste(replace(problem, options=options, dropped=(), closing=True))
-
-
-def _least_with_waste(problem: AllocationProblem, without: frozenset[Policy], effort: float) -> float:
-    """A bound of the bill: of divisible machines if waste could hold shares; minus infinity where it is unknown."""
-    return _least_divided(AllocationProgram(problem, without), effort)
 
 
 def _least_divided(made: AllocationProgram, effort: float) -> float:

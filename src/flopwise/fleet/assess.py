@@ -139,7 +139,10 @@ def recommended_fleet(platform: Platform, facts: Facts, advance: Advance) -> Sol
         raise InfeasibleError(f"no offer can run any of the {len(items)} workloads: {names}", reasons)
     if lost:
         platform = replace(platform, jobs=tuple(item.job for item in kept))
-        kept = [_at_number(item, number) for number, item in enumerate(kept)]
+        kept = [
+            replace(item, index=number, options=tuple(replace(option, workload=number) for option in item.options))
+            for number, item in enumerate(kept)
+        ]
     advance(STAGES[1], 0, 1)
     problem = allocation_problem(platform, kept, facts)
     try:
@@ -213,11 +216,6 @@ def _optimality(items: Sequence[PlannedWorkload], allocation: Allocation) -> str
         f"{text}; for {len(few):,} of them only the {min(few)} most promising kinds of machines were searched, so the "
         "proof does not cover the others"
     )
-
-
-def _at_number(item: PlannedWorkload, number: int) -> PlannedWorkload:
-    """A planned workload at another place of its fleet."""
-    return replace(item, index=number, options=tuple(replace(option, workload=number) for option in item.options))
 
 
 KEPT_IN_ALL, MOST, LEAST = 3000, 20, 3

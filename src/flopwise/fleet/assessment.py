@@ -389,10 +389,6 @@ class Assessment(Result, PlainRecord, frozen=True):
         split = shares_text({name: paid[name] / cost.total for name in most})
         return f"{self.name}: {runs} for {bill}{f': {split}' if len(cost.by_provider) > 1 and paid else ''}."
 
-    def document(self) -> dict[str, Any]:
-        """The assessment by key."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
     def picture(self) -> Picture:
         """The bill of a month by workload, the dearest first."""
         rows = sorted(self.usd_per_month.by_workload.items(), key=lambda item: -item[1])

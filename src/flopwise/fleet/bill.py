@@ -10,14 +10,7 @@ from typing import Any
 
 from flopwise.cost.money import unit_usd
 from flopwise.facts.catalog import Facts
-from flopwise.fleet.assessment import (
-    Allotment,
-    MonthlyCost,
-    RulingPolicies,
-    RulingPolicy,
-    WorkloadResult,
-    ruling_text,
-)
+from flopwise.fleet.assessment import Allotment, MonthlyCost, RulingPolicies, RulingPolicy, WorkloadResult, ruling_text
 from flopwise.fleet.expected import ExpectedFigures, expected_figures
 from flopwise.fleet.forked import run_forked
 from flopwise.fleet.model import (

@@ -111,10 +111,6 @@ class Check(Result, PlainRecord, frozen=True):
         all_of = f"{holding} of {len(self.workloads):,} set-ups meet their targets and policies"
         return f"{self.name}: {all_of}, {bill}{rest}."
 
-    def document(self) -> dict[str, Any]:
-        """The check by key."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
     def picture(self) -> Picture:
         """The current monthly cost of each workload, the dearest first, as a picture."""
         rows = sorted(((w.name, w.usd_per_month) for w in self.workloads), key=lambda item: -item[1])

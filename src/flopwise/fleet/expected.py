@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import FlopwiseError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.ops.flops import backward_flops, causal_forward_flops, operations
 from flopwise.ops.tensors import parameters
+from flopwise.search.answer import Candidate
 from flopwise.search.deployments import latency_percentiles
 from flopwise.search.replica import answers_in_one_pass
 from flopwise.search.replica import candidate_job as serving_job
 from flopwise.search.run_job import candidate_job as training_job
-from flopwise.search.serving_option import link_needs
+from flopwise.search.serving_option import RequestLinkNeed, link_needs
 from flopwise.search.spec import TRAINING
+from flopwise.search.workload import Resolved
 from flopwise.serving.estimate import estimate as serving_estimate
 from flopwise.serving.job import latency_band, serving_band
 from flopwise.storage.needs import StorageNeed, run_storage_needs, service_storage_needs
 from flopwise.training.estimate import estimate as training_estimate
 from flopwise.training.memory import memory_band
-from flopwise.training.network import network_needs
+from flopwise.training.network import LinkNeed, network_needs
 from flopwise.training.start import OBJECT_STORE
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.search.answer import Candidate
-    from flopwise.search.serving_option import RequestLinkNeed
-    from flopwise.search.workload import Resolved
-    from flopwise.training.network import LinkNeed
 
 BOUNDS = {
     "compute": "compute-bound: matrix products",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from flopwise.fleet.assessment import Allotment, Assessment
 from flopwise.origin import COUNTED, total
 from flopwise.provenance import Figure, fact, setting, term
-
-if TYPE_CHECKING:
-    from flopwise.fleet.assessment import Allotment, Assessment
-    from flopwise.search.answer import Plan
+from flopwise.search.answer import Plan
 
 BILL = "bill of a month"
 _SAME = 1e-6
@@ -21,7 +18,6 @@ class AssessmentFigureTree:
     """The tree behind an assessment; `plans`: of each workload, which hold the sources of prices."""
 
     def __init__(self, assessment: Assessment, plans: Mapping[str, Plan]) -> None:
-        """Store the assessment and its plans."""
         self.assessment, self.plans = assessment, plans
 
     def tree(self) -> Figure:

@@ -21,14 +21,7 @@ from flopwise.facts.offers import Offer, names_instance
 from flopwise.fleet.forked import run_forked
 from flopwise.fleet.load_levels import SLIGHT, LoadLevels
 from flopwise.fleet.model import MonthlyOption, PlannedWorkload, Platform, ResolvedJob, is_rented
-from flopwise.fleet.offers import (
-    OwnOffer,
-    allowed_devices,
-    api_offers,
-    providers_with_tags,
-    why_not_allowed,
-    with_own,
-)
+from flopwise.fleet.offers import OwnOffer, allowed_devices, api_offers, providers_with_tags, why_not_allowed, with_own
 from flopwise.fleet.option import api_option, monthly_option
 from flopwise.fleet.spec import API, OWNED, Workstations
 from flopwise.search.allowed import ANY_SOFTWARE, USUAL_SOFTWARE, AllowedDevices, device_names

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.fleet.assessment import Alert
+from flopwise.fleet.expected import ExpectedFigures
+from flopwise.search.answer import Candidate
 from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.service_machines import replica_machines
 from flopwise.search.spec import TRAINING
+from flopwise.search.workload import Resolved
 from flopwise.units import format_count, format_percent, format_seconds, format_usd
-
-if TYPE_CHECKING:
-    from flopwise.fleet.expected import ExpectedFigures
-    from flopwise.search.answer import Candidate
-    from flopwise.search.workload import Resolved
 
 MINUTE_S = 60.0
 MEMORY_LIMIT = 0.97

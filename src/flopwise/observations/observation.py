@@ -105,8 +105,7 @@ def observation(
     generated: arrivals from the growth of the engine's counters, spread over each interval, and lengths drawn from its
     histograms. There is no trace for an engine that counts tokens but not requests (llama.cpp).
 
-    Raises:
-        SpecError: no request was answered in that time, or prompt lengths are not known.
+    Raises: SpecError: no request was answered in that time, or prompt lengths are not known.
     """
     assert watched is not None or load is not None
     notes: list[str] = []
@@ -308,8 +307,7 @@ def _mean_of(step: Growth, *names: str) -> float:
 def write_observation(folder: Path, answer: Observation, trace: TraceColumns | None) -> None:
     """Write `observation.json` and, if there is a trace, `trace.csv` into a folder, which is created if necessary.
 
-    Raises:
-        SpecError: they cannot be written.
+    Raises: SpecError: they cannot be written.
     """
     document = {"format": FORMAT, "version": VERSION, **asdict(answer)}
     write_whole(folder / OBSERVATION_FILE, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
@@ -329,8 +327,7 @@ def write_observation(folder: Path, answer: Observation, trace: TraceColumns | N
 def read_observation(folder: Path) -> Observation:
     """Read an observation and check its trace.
 
-    Raises:
-        SpecError: it does not exist, is damaged, or has a newer version.
+    Raises: SpecError: it does not exist, is damaged, or has a newer version.
     """
     path = folder / OBSERVATION_FILE
     try:
@@ -353,8 +350,7 @@ def read_observation(folder: Path) -> Observation:
 def measured_requests(path: Path) -> MeasuredRequests:
     """The requests of an observation (its folder, or its `observation.json`), or of a load generator's file.
 
-    Raises:
-        SpecError: there are no requests, or they cannot be read; gives the reason.
+    Raises: SpecError: there are no requests, or they cannot be read; gives the reason.
     """
     folder = path.parent if path.name == OBSERVATION_FILE else path
     if not folder.is_dir():

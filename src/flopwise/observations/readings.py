@@ -77,11 +77,7 @@ def engines(facts: Facts) -> list[str]:
 
 
 def page_text(url: str) -> str:
-    """The text of a page, by HTTP.
-
-    Raises:
-        OSError: the page cannot be read.
-    """
+    """The text of a page, by HTTP. Raises OSError: the page cannot be read."""
     body = page_bytes(url, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, headers={"Accept": "text/plain"})
     return body.decode("utf-8", "replace")
 
@@ -89,8 +85,7 @@ def page_text(url: str) -> str:
 def page_urls(url: str, facts: Facts) -> list[str]:
     """Addresses at which an engine at `url` may serve metrics: `url` itself if it names a page, else known paths.
 
-    Raises:
-        SpecError: not an HTTP address.
+    Raises: SpecError: not an HTTP address.
     """
     address = http_address(url, "the engine")
     parts = urlsplit(address)
@@ -104,8 +99,7 @@ def page_urls(url: str, facts: Facts) -> list[str]:
 def engine_page(urls: Sequence[str], facts: Facts, page: Page = page_text) -> tuple[str, str, Series]:
     """(address, engine, metrics) of the first page with the metrics of a known engine.
 
-    Raises:
-        SpecError: no page answers, or none has the metrics of a known engine; gives the reason for each.
+    Raises: SpecError: no page answers, or none has the metrics of a known engine; gives the reason for each.
     """
     missing, strange = list[str](), list[str]()
     for url in urls:
@@ -131,11 +125,7 @@ def counters_of(engine: str, facts: Facts) -> frozenset[str]:
 
 
 def page_series(text: str) -> Series:
-    """All samples of a page.
-
-    Raises:
-        SpecError: the page is not Prometheus text; names the line.
-    """
+    """All samples of a page. Raises SpecError: the page is not Prometheus text; names the line."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only where metrics are read
 
     series: dict[str, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
@@ -151,8 +141,7 @@ def page_series(text: str) -> Series:
 def engine_of(series: Series, facts: Facts) -> str:
     """The engine whose metrics are on the page: the one with the most metric names on it.
 
-    Raises:
-        SpecError: no known engine; names the metrics that are on the page instead.
+    Raises: SpecError: no known engine; names the metrics that are on the page instead.
     """
     known = engines(facts)
     names = {engine: _present(engine, series, facts) for engine in known}

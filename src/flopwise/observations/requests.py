@@ -55,8 +55,7 @@ class MeasuredRequests:
 def read_requests(path: Path) -> MeasuredRequests:
     """The requests of a load generator's file.
 
-    Raises:
-        SpecError: the file cannot be read, has no known format, or has only sums.
+    Raises: SpecError: the file cannot be read, has no known format, or has only sums.
     """
     documents = Source(path).documents
     every = (

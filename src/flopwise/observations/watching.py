@@ -75,8 +75,7 @@ def watch_engine(
 
     An engine that stops answering is asked again until the time is over; after a restart counters start from zero.
 
-    Raises:
-        SpecError: nothing answers at the start, or no known engine does.
+    Raises: SpecError: nothing answers at the start, or no known engine does.
     """
     address, engine, series = engine_page(page_urls(url, facts), facts, page)
     counters, begin, shown = counters_of(engine, facts), clock(), shown_address(address)

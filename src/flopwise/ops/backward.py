@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
 from flopwise.facts.architecture import Linear
 from flopwise.ops.shapes import Trainable, Work
 from flopwise.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _NO_GRADIENT = "indexer/"  # chooses keys by rank: nothing flows back
 BACKWARD_FLASH = 2.5  # five matrix products backward (scores again, dV, dP, dQ, dK) for two forward

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Item, Model, Recurrence
 from flopwise.ops.flops import encoder_tokens
 from flopwise.ops.types import Floats, Ints, ceil_div, least
 from flopwise.ops.work import cached_elems_per_token
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def _caching_items(model: Model) -> Iterator[tuple[int, Item]]:

@@ -6,20 +6,16 @@ convolutions and attention in full; "causal" leaves out what masks and windows h
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Item, Model, Stack
 from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split, Trainable, Work
+from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from flopwise.ops.types import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

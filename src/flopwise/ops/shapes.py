@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from flopwise.facts.architecture import Stream
 from flopwise.ops.types import Floats, Ints, ceil_div, most
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Stream
 
 WorkKind = Literal["matmul", "grouped", "attention", "norm", "pointwise", "gather", "conv", "recurrence"]
 Trainable = Literal["all", "none"] | frozenset[str]

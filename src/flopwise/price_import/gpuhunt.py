@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flopwise.facts import tables
+from flopwise.facts.catalog import Facts
 from flopwise.facts.rows import each_row
 from flopwise.price_import import quotes as parts
 from flopwise.price_import.quotes import Line, Quote, form_of, provider_of, region_of
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
 
 COLUMNS = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot")
 
@@ -21,8 +18,7 @@ COLUMNS = ("instance_name", "location", "price", "gpu_count", "gpu_name", "spot"
 def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]) -> Iterator[Quote]:
     """The prices of a file; lines that are none are counted in `skipped` by their reason.
 
-    Raises:
-        SpecError: with file, row and column.
+    Raises: SpecError: with file, row and column.
     """
     known = {offer.provider for offer in facts.offers}
     for at in (Line(path, row) for row in each_row(path, COLUMNS)):

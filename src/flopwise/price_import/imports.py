@@ -14,21 +14,18 @@ from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, nearest_names
 from flopwise.facts import offers, tables
-from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED, Offer
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
 from flopwise.facts.rows import csv_text
 from flopwise.files import write_whole
 from flopwise.price_import import gpuhunt, skypilot
 from flopwise.price_import.quotes import GIB, PROVIDERS, Quote, form_of, region_of
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
 
 FETCHED = "gpuhunt"
 """The name of prices that were fetched."""
@@ -71,8 +68,7 @@ class ImportedFile:
 def price_file(name: str) -> Path:
     """The path of the prices called `name`, whether they exist or not.
 
-    Raises:
-        SpecError: the name could lead out of the folder, or is not a name for a file.
+    Raises: SpecError: the name could lead out of the folder, or is not a name for a file.
     """
     if not re.fullmatch(_NAME, name) or name.endswith("."):
         raise SpecError(
@@ -106,8 +102,7 @@ def rows_of_quotes(
 ) -> PriceRows:
     """Rows for the offers that the quotes are of; `day` is the date of their prices.
 
-    Raises:
-        SpecError: an accelerator is not known, unless such quotes are to be skipped.
+    Raises: SpecError: an accelerator is not known, unless such quotes are to be skipped.
     """
     known = {offer.key for offer in facts.offers}
     types: dict[tuple[str, str], Offer] = {}
@@ -184,8 +179,7 @@ def own_rows(path: Path, facts: Facts, latest: str) -> PriceRows:
 
     Rows without a price are left out.
 
-    Raises:
-        SpecError: with file, row and column.
+    Raises: SpecError: with file, row and column.
     """
     known, seen, made = {offer.key: offer for offer in facts.offers}, set[Key](), PriceRows("flopwise", [])
     for row in tables.read_table(path, offers.OFFERS.columns, keys=offers.OFFERS.required_columns):
@@ -235,8 +229,7 @@ LAYOUTS = {
 def layout_of(path: Path) -> str:
     """The name of the file's layout in LAYOUTS, by its first line.
 
-    Raises:
-        SpecError: none of them; says which columns are missing from the nearest.
+    Raises: SpecError: none of them; says which columns are missing from the nearest.
     """
     header = [cell.strip() for cell in next(csv.reader([csv_text(path, header_only=True)]), [])]
     for name, layout in LAYOUTS.items():
@@ -259,8 +252,7 @@ def read_prices(
     `provider`: whose prices they are, where the file does not say; else taken from the names of file or folder.
     `latest`: the last day that prices may be of, where given.
 
-    Raises:
-        SpecError: with file, row and column, what was given and what is allowed.
+    Raises: SpecError: with file, row and column, what was given and what is allowed.
     """
     name = layout_of(path)
     read = LAYOUTS[name].quotes
@@ -284,8 +276,7 @@ def import_file(
 ) -> PriceImport:  # fmt: skip
     """Lay the prices of a file over the shipped ones; `latest` is the last day that prices may be of.
 
-    Raises:
-        SpecError: with file, row and column, what was given and what is allowed.
+    Raises: SpecError: with file, row and column, what was given and what is allowed.
     """
     name = _name_of(path) if name is None else name
     price_file(name)  # before the work: is it a name?
@@ -297,8 +288,7 @@ def import_file(
 def import_fetched(providers: Sequence[str], facts: Facts, today: dt.date) -> PriceImport:
     """Fetch today's prices through gpuhunt and lay them over the shipped ones, as the import `gpuhunt`.
 
-    Raises:
-        InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
+    Raises: InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
     """
     quotes, complaints = fetch_quotes(providers)
     usable = (quote for quote in quotes if quote is not None)
@@ -336,8 +326,7 @@ def _name_of(path: Path) -> str:
 def write_import(name: str, prices: PriceRows, facts: Facts) -> PriceImport:
     """Write rows as the imported prices `name`, and say what is new against `facts`.
 
-    Raises:
-        SpecError: as `write_prices`.
+    Raises: SpecError: as `write_prices`.
     """
     notes, keys = tuple(odd_prices(prices.rows, facts)), {offer.key for offer in facts.offers}
     path = write_prices(name, prices.rows)
@@ -358,8 +347,7 @@ def _span(dates: Iterable[str]) -> tuple[str, str]:
 def write_prices(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write `rows` (cells of offers by column) as the prices `name`: all or nothing, in place of older ones.
 
-    Raises:
-        SpecError: a wrong name, a row that is no offer, or the folder cannot be written.
+    Raises: SpecError: a wrong name, a row that is no offer, or the folder cannot be written.
     """
     path = price_file(name)
     text = io.StringIO()
@@ -373,9 +361,7 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
 def remove_prices(name: str) -> Path:
     """Delete the prices `name`.
 
-    Raises:
-        UnknownNameError: there are none of that name.
-        SpecError: the file cannot be deleted.
+    Raises: UnknownNameError: there are none of that name. SpecError: the file cannot be deleted.
     """
     path, names = price_file(name), [Path(stamp[0]).stem for stamp in stamps()]
     if name not in names:
@@ -390,8 +376,7 @@ def remove_prices(name: str) -> Path:
 def imported_files() -> list[ImportedFile]:
     """The imported files, oldest first; files that cannot be read say why.
 
-    Raises:
-        SpecError: the folder cannot be read.
+    Raises: SpecError: the folder cannot be read.
     """
     files = []
     for where, changed_ns, _ in stamps():
@@ -456,8 +441,7 @@ class _LogLines(logging.Handler):
 def fetch_quotes(providers: Sequence[str]) -> tuple[list[Quote | None], list[str]]:
     """(what gpuhunt finds of `providers`, or all: None where an item has no price of use; what it complains of).
 
-    Raises:
-        InfeasibleError: gpuhunt is not installed, or could not fetch them.
+    Raises: InfeasibleError: gpuhunt is not installed, or could not fetch them.
     """
     cannot = "prices cannot be refreshed; the ones there are stay as they are"
     try:

@@ -80,8 +80,7 @@ def provider_of(path: Path, given: str | None, known: Collection[str]) -> str:
 
     A provider that is `given`, by a column of the file or the user, may be a new one; a file's name must be known.
 
-    Raises:
-        SpecError: it is not a name of a provider, or a file is called like none that is known.
+    Raises: SpecError: it is not a name of a provider, or a file is called like none that is known.
     """
     place = path.parent.name if path.stem.lower() in ("vms", "instances") else path.stem
     name = (given or place).strip().lower()

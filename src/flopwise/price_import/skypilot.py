@@ -11,15 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flopwise.facts import tables
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
 from flopwise.facts.rows import each_row
 from flopwise.price_import.quotes import Line, Quote, form_of, gibibytes, num_gpus, provider_of, region_of
-
-if TYPE_CHECKING:
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
 
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region", "SpotPrice")
 NAMES = {"A100": "A100 40GB", "H100-MEGA": "H100", "A100-80GB-SXM": "A100 SXM 80GB"}
@@ -39,8 +36,7 @@ _usd = tables.usd_per_hour
 def quotes(path: Path, provider: str | None, facts: Facts, skipped: Counter[str]) -> Iterator[Quote]:
     """The prices of a file; lines that are none are counted in `skipped` by their reason.
 
-    Raises:
-        SpecError: with file, row and column.
+    Raises: SpecError: with file, row and column.
     """
     whose = provider_of(path, provider, {offer.provider for offer in facts.offers})
     types: dict[str, Offer] = {offer.instance: offer for offer in facts.offers if offer.provider == whose}

@@ -113,8 +113,7 @@ class Probe:
     def from_file(cls, path: Path | str) -> Probe:
         """Read the file of a probe.
 
-        Raises:
-            SpecError: there is no such file, or it is damaged, not a probe, or of a newer version.
+        Raises: SpecError: there is no such file, or it is damaged, not a probe, or of a newer version.
         """
         import msgspec  # noqa: PLC0415 - as in `write`
 
@@ -141,21 +140,13 @@ class Probe:
         return probe
 
     def write(self, path: Path | str) -> None:
-        """Write the file; on failure an existing file is kept.
-
-        Raises:
-            SpecError: the file cannot be written.
-        """
+        """Write the file; on failure an existing file is kept. Raises SpecError: the file cannot be written."""
         import msgspec  # noqa: PLC0415 - not needed for the types
 
         write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     def device(self, identity: str) -> ProbedDevice:
-        """The device with this `id`.
-
-        Raises:
-            SpecError: the device was not measured.
-        """
+        """The device with this `id`. Raises SpecError: the device was not measured."""
         for one in self.devices:
             if one.id == identity:
                 return one

@@ -26,7 +26,6 @@ class Group:
     """This process in its group."""
 
     def __init__(self, library: str, rank: int, ranks: int, meeting: str) -> None:
-        """Connect to the others through a file."""
         self._torch, self._dist = import_module("torch"), import_module("torch.distributed")
         self._rank, self._ranks = rank, ranks
         self._at = f"cuda:{rank}" if library == "nccl" else "cpu"

@@ -50,8 +50,7 @@ class Stopwatch:
     def samples(self, run: Run) -> list[float]:
         """Seconds per repetition, each the mean over as many repetitions as the clock requires.
 
-        Raises:
-            TooLongError: a repetition takes too long.
+        Raises: TooLongError: a repetition takes too long.
         """
         if (first := self._took(run, 1)) > SLOWEST * self.seconds:  # it may have loaded what the next one has
             repeats = first < FIRST * self.seconds and first < self.end - self.clock()

@@ -35,8 +35,7 @@ class TorchBackend:
     def __init__(self, torch: Any, name: str, threads: int | None) -> None:
         """Open the device that PyTorch calls `name`.
 
-        Raises:
-            SpecError: there is no such device here; says what is missing.
+        Raises: SpecError: there is no such device here; says what is missing.
         """
         usable = device_names(torch)
         name = "cuda:0" if name == "cuda" else name

@@ -40,8 +40,7 @@ _MAKING = threading.Lock()  # Alembic keeps the migration that runs in a global
 def store_address(where: str | Path | None, environ: Mapping[str, str] | None = None) -> Path | URL:
     """The file or server that `where` names; None: that of FLOPWISE_RUNS, else the file in the user's data folder.
 
-    Raises:
-        SpecError: a URL of another kind of database, or an invalid URL.
+    Raises: SpecError: a URL of another kind of database, or an invalid URL.
     """
     named = where if where is not None else (os.environ if environ is None else environ).get(RUNS_VARIABLE)
     if not named:
@@ -79,8 +78,7 @@ class Database:
     def __init__(self, where: str | Path | None, *, create: bool) -> None:
         """Open it; `create`: create it if it does not exist. Older tables are migrated.
 
-        Raises:
-            SpecError: it does not exist, is damaged, foreign or newer, or cannot be reached or written.
+        Raises: SpecError: it does not exist, is damaged, foreign or newer, or cannot be reached or written.
         """
         self.address = store_address(where)
         self.place = address_text(self.address)

@@ -40,8 +40,7 @@ class ExpectedTraining:
     def of_answer(cls, answer: TrainAnswer | SampledTrainAnswer, question: str, settings: Mapping[str, object]) -> Self:
         """The estimate from an answer of `train`; `settings`: the keywords of the question.
 
-        Raises:
-            SpecError: the answer is for a network without token layers.
+        Raises: SpecError: the answer is for a network without token layers.
         """
         from flopwise.training.answer import TrainAnswer  # noqa: PLC0415 - as the rest of training
 
@@ -61,8 +60,7 @@ class ExpectedTraining:
     def of_plan(cls, plan: Plan, rank: int, facts: Facts, where: str | Path = "the plan") -> Self:
         """The estimate of plan number `rank` of a plan file, in full as by `train`.
 
-        Raises:
-            SpecError: no such plan, a plan for serving, or its machines are no longer in the facts.
+        Raises: SpecError: no such plan, a plan for serving, or its machines are no longer in the facts.
         """
         from flopwise.search.run_job import candidate_job  # noqa: PLC0415
         from flopwise.search.spec import TRAINING  # noqa: PLC0415 - as the rest of the search

@@ -54,11 +54,7 @@ class RunRows:
 
 
 def rows_of(runs: Iterable[Measured], kind: str) -> RunRows:
-    """Runs as rows of a kind.
-
-    Raises:
-        UnknownNameError: there is no such kind.
-    """
+    """Runs as rows of a kind. Raises UnknownNameError: there is no such kind."""
     if kind not in COLUMNS:
         raise UnknownNameError("kind of rows", kind, COLUMNS, f"allowed: {', '.join(COLUMNS)}")
     make = {"training": _training, "memory": _memory, "serving": _serving}[kind]

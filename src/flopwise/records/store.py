@@ -63,7 +63,6 @@ class Store:
     """Runs with their samples and events. Every call is one transaction, and raises SpecError if it fails."""
 
     def __init__(self, database: Database) -> None:
-        """See `open_store`."""
         self._database = database
 
     @property
@@ -106,8 +105,7 @@ class Store:
 
         `batch`: the writer's id and the number of the batch; a batch that was written before is not written again.
 
-        Raises:
-            UnknownNameError: there is no such run, or it was deleted.
+        Raises: UnknownNameError: there is no such run, or it was deleted.
         """
         with self._database.transaction() as connection:
             _append(connection, run_id, samples, events, batch)
@@ -136,9 +134,7 @@ class Store:
     def run(self, key: str) -> Run:
         """The run with an id, with an id that begins with `key`, or the latest run with a name.
 
-        Raises:
-            UnknownNameError: there is no such run.
-            SpecError: several ids begin with `key`.
+        Raises: UnknownNameError: there is no such run. SpecError: several ids begin with `key`.
         """
         table, text = schema.runs, _text(key)
         newest = select(table).order_by(table.c.started_at_s.desc(), table.c.number.desc())

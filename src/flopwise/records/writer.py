@@ -52,7 +52,6 @@ class Writer:
     """
 
     def __init__(self, where: str | Path | None, run: Run, *, interval_s: float = INTERVAL_S) -> None:
-        """Start recording; a thread opens the store."""
         self.run_id = run.run_id
         self._where, self._run, self._interval_s = where, run, interval_s
         self._wall_s, self._start_s = time.time(), time.monotonic()

@@ -69,8 +69,7 @@ def device_names(names: Iterable[str], facts: Facts) -> frozenset[str]:
 
     A family is an architecture (`hopper`), or all variants of a name that leaves the variant open (`a100`).
 
-    Raises:
-        UnknownNameError: a name stands for nothing; names the nearest.
+    Raises: UnknownNameError: a name stands for nothing; names the nearest.
     """
     return frozenset(device for name in names for device in _devices(name, facts))
 
@@ -111,11 +110,7 @@ def _families(device: Accelerator) -> tuple[str, ...]:
 
 
 def vendor_names(names: Iterable[str], facts: Facts) -> frozenset[str]:
-    """Vendors in small letters.
-
-    Raises:
-        UnknownNameError: no device is of such a vendor; names the nearest.
-    """
+    """Vendors in small letters. Raises UnknownNameError: no device is of such a vendor; names the nearest."""
     known = {a.vendor.lower(): a.vendor for a in facts.accelerators.values()}
     for name in names:
         if name.strip().lower() not in known:
@@ -152,8 +147,7 @@ class AllowedDevices:
         what they say of software and hosts goes before, and the devices that they name are asked for; what they forbid
         is looked at elsewhere.
 
-        Raises:
-            UnknownNameError: a name stands for nothing.
+        Raises: UnknownNameError: a name stands for nothing.
         """
         rows, forbidden = facts.accelerators.values(), dict[str, str]()
         named, of_vendors = device_names(limits.gpus, facts), _of_vendors(limits, facts)

@@ -366,10 +366,6 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         """Rejections by stage, the latest first: the reason why nothing is left is that of what came furthest."""
         return sorted(self.ruled_out, key=lambda row: -STAGES.index(row.stage))
 
-    def document(self) -> dict[str, Any]:
-        """The plan by key."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
     @property
     def table(self) -> str:  # type: ignore[override] # the plans, or the nearest misses
         """The key of the rows of `to_frame`."""
@@ -400,11 +396,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "plan") -> Plan:
-        """The plan of a JSON document.
-
-        Raises:
-            SpecError: not a plan written by `to_json`; says where it departs.
-        """
+        """The plan of a JSON document. Raises SpecError: not a plan written by `to_json`; says where it departs."""
         try:
             plan = msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -425,7 +417,6 @@ class RejectionLog:
     """Counts what a search rejects by reason, with one example each."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._rows: dict[tuple[str, str], Rejection] = {}
 
     def add(

@@ -6,18 +6,14 @@ The estimate of a service is that of one of its replicas, on average; its plan t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from flopwise.facts.accelerators import Accelerator
 from flopwise.origin import COUNTED, chip_fact
 from flopwise.provenance import Figure, fact, setting, term, walk
-from flopwise.search.answer import device_change
+from flopwise.search.answer import Candidate, ComparedFigures, Lever, Plan, device_change
 from flopwise.search.spec import TRAINING
+from flopwise.search.workload import Resolved
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.search.answer import Candidate, ComparedFigures, Lever, Plan
-    from flopwise.search.workload import Resolved
 
 ODDS = "error model"
 """Formulas of odds begin so."""

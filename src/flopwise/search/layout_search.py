@@ -40,7 +40,6 @@ from flopwise.search.space import (
     Pipelines,
     Space,
     divisors,
-    joined_family,
     layouts,
     powers_of_two,
 )
@@ -243,8 +242,7 @@ class StepTables:
     def table(self, search: LayoutSearch, built: Cluster) -> StepTable:
         """The step table of the space on one kind of node.
 
-        Raises:
-            MissingFactError: the device lacks a rate that the recipe needs.
+        Raises: MissingFactError: the device lacks a rate that the recipe needs.
         """
         model, recipe, space, device = search.model, search.recipe, search.space, built.rates.key
         if device not in self.kernels:
@@ -337,8 +335,7 @@ def layout_search(
     nothing of that.
     `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
 
-    Raises:
-        InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
+    Raises: InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
     """
     model = as_trained(model, recipe)
     recipe = as_multiplied(model, recipe)
@@ -527,7 +524,7 @@ class _NodeSearch:
 
     def time(self, table: StepTable, pieces: Sequence[FamilyPiece], *, every: bool) -> None:
         """Add what is fastest on each mesh of some pieces, or everything that fits; all are timed at once."""
-        joined, places = joined_family([family.take(piece.meshes) for family, _, piece in pieces])
+        joined, places = Family.union([family.take(piece.meshes) for family, _, piece in pieces])
         whole_s = steps_s(table, self.search.space, joined)
         shape, modes = (joined.choices, joined.meshes), len(joined.recomputes)
         nbytes, first_row = np.full(shape, np.inf), np.empty((len(pieces), joined.choices), dtype=np.intp)
@@ -618,8 +615,7 @@ def timed_layouts(
     is held against the device's. `after`: layouts found on this node, which are to be beaten. `unless`: the same
     candidates, better where they fit. Meshes that cannot be the fastest by a lower bound of their steps are not timed.
 
-    Raises:
-        MissingFactError: the device lacks a rate that the recipe needs.
+    Raises: MissingFactError: the device lacks a rate that the recipe needs.
     """
     table, software, kind = None, search.recipe.stack, node.cluster.accelerator.kind
     capacity = tensor_bytes(node.cluster.accelerator.hbm_bytes / margin, software, kind)
@@ -705,8 +701,7 @@ def best_layout(
 ) -> tuple[Layout, str]:
     """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
 
-    Raises:
-        InfeasibleError: the global batch does not divide over the GPUs in any layout.
+    Raises: InfeasibleError: the global batch does not divide over the GPUs in any layout.
     """
     mode = None if recompute is None else RECOMPUTE.index(recompute)
     best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)

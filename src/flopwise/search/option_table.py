@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flopwise.cost.intervals import LognormalColumns
-from flopwise.search.rank import (
-    ByTarget,
-    Floats,
-    Index,
-    Mask,
-    Pick,
-    meeting,
-    pareto_front,
-    within_limits,
-)
+from flopwise.search.rank import ByTarget, Floats, Index, Mask, Pick, meeting, pareto_front, within_limits
 from flopwise.search.serving_option import (
     LATENCIES,
     ServingOption,

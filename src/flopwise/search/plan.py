@@ -237,8 +237,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
 
     Those of the single estimate of the same layout on the same machines, and what the plan adds (`search.figures`).
 
-    Raises:
-        SpecError: the facts no longer hold the candidate's instance.
+    Raises: SpecError: the facts no longer hold the candidate's instance.
     """
     from flopwise.search.figures import plan_figures  # noqa: PLC0415 - half is enough
 

@@ -336,8 +336,7 @@ def _technique_assumptions(
 ) -> list[str]:
     """The techniques that are used and what is assumed of them; refuses what cannot be on any device.
 
-    Raises:
-        SpecError: which technique cannot be, and why.
+    Raises: SpecError: which technique cannot be, and why.
     """
     if not workload.techniques.any:
         return []
@@ -596,8 +595,7 @@ def nodes_with_engine(
 ) -> list[NodeKind]:
     """The kinds on which the workload's inference engine runs; the others are counted in `ruled_out`.
 
-    Raises:
-        InfeasibleError: nothing is left.
+    Raises: InfeasibleError: nothing is left.
     """
     kept = []
     for kind in kinds:

@@ -335,8 +335,7 @@ def _simplest_row(option: TrainingOption, row: int, rows: Index) -> int:
 def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
     """The kinds of nodes by the training software that they run; nodes without any that is wanted are counted.
 
-    Raises:
-        InfeasibleError: nothing is left.
+    Raises: InfeasibleError: nothing is left.
     """
     stack_name, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
@@ -527,8 +526,7 @@ def floor_flops(search: LayoutSearch) -> float:
 def floor_gpu_s(search: LayoutSearch, node: NodeKind, flops: float) -> float:
     """Device-seconds that `flops` operations take at least: at the rate of large products, or of attention if higher.
 
-    Raises:
-        MissingFactError: the device lacks a rate that the recipe needs.
+    Raises: MissingFactError: the device lacks a rate that the recipe needs.
     """
     precision = search.recipe.precision
     rates = training_rates(node.cluster.rates, search.recipe.stack, precision)

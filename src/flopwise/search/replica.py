@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from flopwise.cost.cluster import Cluster
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import WeightFormat
+from flopwise.facts.offers import Offer
+from flopwise.search.answer import Candidate
 from flopwise.search.nodes import offer_cluster
+from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, generates
 from flopwise.serving.spec import RequestSpec
-
-if TYPE_CHECKING:
-    from flopwise.cost.cluster import Cluster
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.formats import WeightFormat
-    from flopwise.facts.offers import Offer
-    from flopwise.search.answer import Candidate
-    from flopwise.search.workload import Resolved
 
 DEGREES = ("tp", "pp", "ep", "dp")
 """What a deployment's layout is made of."""
@@ -66,8 +64,7 @@ def replica_job(
 ) -> ServeJob:
     """One replica of the workload, or a column of them, without what the search varies beside.
 
-    Raises:
-        SpecError: the device or the engine cannot do what a technique asks.
+    Raises: SpecError: the device or the engine cannot do what a technique asks.
     """
     job = ServeJob(
         model=model, cluster=cluster, layout=layout, weights=weights, engine=workload.engine,

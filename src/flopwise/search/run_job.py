@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
-from flopwise.facts.software import RECOMPUTE
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.offers import Offer
+from flopwise.facts.software import RECOMPUTE, TrainingStack
 from flopwise.options import OptionError, changed_options
+from flopwise.search.answer import Candidate
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.spec import ANY
+from flopwise.search.workload import Resolved
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
@@ -19,22 +23,13 @@ from flopwise.training.routing import check_skew
 from flopwise.training.schedules import schedule_code
 from flopwise.training.start import with_start
 
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.offers import Offer
-    from flopwise.facts.software import TrainingStack
-    from flopwise.search.answer import Candidate
-    from flopwise.search.workload import Resolved
-
 
 def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:
     """The precisions that are searched with a training stack, and what is assumed of them.
 
     `any` stands for all that the stack trains in; devices without a rate for one are ruled out for it alone.
 
-    Raises:
-        SpecError: an unknown precision.
+    Raises: SpecError: an unknown precision.
     """
     one, several = workload.one_precision, workload.limits.precision
     wanted = list(several) or [one or "bf16"]
@@ -54,9 +49,7 @@ def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], 
 def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Facts) -> tuple[list[Recipe], list[str]]:
     """The recipes that the workload allows with the training stack `software`, and what was assumed.
 
-    Raises:
-        SpecError: an unknown precision.
-        UnknownNameError: an unknown optimizer or format.
+    Raises: SpecError: an unknown precision. UnknownNameError: an unknown optimizer or format.
     """
     data, spec = workload.data, replace(workload.training, stack=software.name)
     wanted, chosen = precisions(workload, software)

@@ -115,8 +115,7 @@ def comparison(
 
     Strong scaling keeps the recipe's global batch; weak scaling keeps that batch for each GPU of `gpus`.
 
-    Raises:
-        MissingFactError: the device lacks a rate that the recipe needs.
+    Raises: MissingFactError: the device lacks a rate that the recipe needs.
     """
     points: list[ScalingPoint] = []
     reference: ScalingPoint | None = None

@@ -94,8 +94,7 @@ class Pipelines(NamedTuple):
     def of(software: TrainingStack, schedule: str | None) -> Pipelines:
         """The schedules that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
-        Raises:
-            SpecError: there is no such schedule.
+        Raises: SpecError: there is no such schedule.
         """
         if schedule is None:
             codes = sorted({schedule_code(name) for name in software.schedules})
@@ -152,31 +151,31 @@ class Family:
         step = max(1, rows // self.choices)
         return (slice(start, min(start + step, self.meshes)) for start in range(0, self.meshes, step))
 
+    @classmethod
+    def union(cls, families: Sequence[Family]) -> tuple[Family, list[Index]]:
+        """One family of all meshes with the choices of all `families`, and the places of the choices of each in it.
 
-def joined_family(families: Sequence[Family]) -> tuple[Family, list[Index]]:
-    """One family of all meshes with the choices of all `families`, and the places of the choices of each in it.
-
-    Their recompute modes are the same.
-    """
-    first = families[0]
-    if len(families) == 1:
-        return first, [np.arange(first.choices)]
-    zeros = sorted({zero for family in families for zero in family.zeros})
-    turns = sorted({turn for family in families for turn in family.turns}, key=lambda turn: turn[::-1])
-    modes, places = np.arange(len(first.recomputes)), []
-    for family in families:
-        zero, turn = [zeros.index(one) for one in family.zeros], [turns.index(one) for one in family.turns]
-        pairs = np.array(zero)[:, None] * len(turns) + np.array(turn)
-        places.append((pairs[..., None] * modes.size + modes).ravel())
-    whole = [np.zeros_like(family.dp) if family.shard is None else family.shard for family in families]
-    return Family(
-        inner_index=np.concatenate([family.inner_index for family in families]),
-        degree_index=np.concatenate([family.degree_index for family in families]),
-        dp=np.concatenate([family.dp for family in families]),
-        num_gpus=np.concatenate([family.num_gpus for family in families]),
-        shard=None if all(family.shard is None for family in families) else np.concatenate(whole),
-        zeros=tuple(zeros), turns=tuple(turns), recomputes=first.recomputes,
-    ), places  # fmt: skip
+        Their recompute modes are the same.
+        """
+        first = families[0]
+        if len(families) == 1:
+            return first, [np.arange(first.choices)]
+        zeros = sorted({zero for family in families for zero in family.zeros})
+        turns = sorted({turn for family in families for turn in family.turns}, key=lambda turn: turn[::-1])
+        modes, places = np.arange(len(first.recomputes)), []
+        for family in families:
+            zero, turn = [zeros.index(one) for one in family.zeros], [turns.index(one) for one in family.turns]
+            pairs = np.array(zero)[:, None] * len(turns) + np.array(turn)
+            places.append((pairs[..., None] * modes.size + modes).ravel())
+        whole = [np.zeros_like(family.dp) if family.shard is None else family.shard for family in families]
+        return cls(
+            inner_index=np.concatenate([family.inner_index for family in families]),
+            degree_index=np.concatenate([family.degree_index for family in families]),
+            dp=np.concatenate([family.dp for family in families]),
+            num_gpus=np.concatenate([family.num_gpus for family in families]),
+            shard=None if all(family.shard is None for family in families) else np.concatenate(whole),
+            zeros=tuple(zeros), turns=tuple(turns), recomputes=first.recomputes,
+        ), places  # fmt: skip
 
 
 class FlatColumns(NamedTuple):

@@ -128,8 +128,7 @@ def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweptWork
 
     `source`: a file, or plain data with the same keys.
 
-    Raises:
-        SpecError: with file and line, what was given and what is allowed.
+    Raises: SpecError: with file and line, what was given and what is allowed.
     """
     if not isinstance(source, str | Path):
         return _points(source, "sweep", changes or {}, None)
@@ -214,8 +213,7 @@ def plan_sweep(
     `facts` are sent to the workers. `workers`: processes at once; all cores without it. `address`: of
     the Ray cluster; without it RAY_ADDRESS, or the one that runs on this machine.
 
-    Raises:
-        SpecError: no such engine, Ray is not installed, or no cluster answers.
+    Raises: SpecError: no such engine, Ray is not installed, or no cluster answers.
     """
     started, plans = time.perf_counter(), dict[int, Planned]()
     task = partial(plan_workload, facts=facts, assume_family=assume_family)

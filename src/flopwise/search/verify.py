@@ -62,8 +62,7 @@ def drawn_requests(
 ) -> Requests:
     """Requests at `rate` a second, or of so many `users`; each is answered within about `lifetime_s`.
 
-    Raises:
-        SpecError: a trace file that cannot be read any more.
+    Raises: SpecError: a trace file that cannot be read any more.
     """
     if users is not None:
         count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST)), 4 * users)

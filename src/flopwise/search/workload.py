@@ -185,8 +185,7 @@ def merged_onto(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 def resolve(data: Mapping[str, Any], at: str = "") -> Resolved:
     """The workload of plain data, which stand `at` this place of a file ("workloads.3.").
 
-    Raises:
-        SpecError: a key or a value that cannot be; starts with the key's place.
+    Raises: SpecError: a key or a value that cannot be; starts with the key's place.
     """
     values: dict[type, Any] = {type(spec): spec for spec in WORKLOAD_FILE.parse(data, at)}
     document = WORKLOAD_FILE.without_defaults(data)
@@ -253,11 +252,7 @@ def _sample_tokens(data: DataSpec) -> float | None:
 
 
 def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
-    """The traffic of a workload.
-
-    Raises:
-        SpecError: what cannot be; of a trace file, with its line and column.
-    """
+    """The traffic of a workload. Raises SpecError: what cannot be; of a trace file, with its line and column."""
     process = traffic.arrivals or ("poisson" if traffic.burstiness is None else "gamma")
     _check_traffic(traffic, process)
     if traffic.trace is not None:
@@ -296,11 +291,7 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
 
 
 def _check_pools(traffic: TrafficSpec) -> None:
-    """Refuse prefill pools before requests that do not arrive by themselves.
-
-    Raises:
-        SpecError: users, or sessions.
-    """
+    """Refuse prefill pools before requests that do not arrive by themselves. Raises SpecError: users, or sessions."""
     if traffic.turns is not None or (traffic.rate is None and traffic.trace is None):
         raise OptionError("prefill_gpus", "of a plan need requests at a rate or of a trace (--rate, --trace)")
 
@@ -308,8 +299,7 @@ def _check_pools(traffic: TrafficSpec) -> None:
 def _with_queue(flow: WorkloadTraffic, queueing: specs.QueueingSpec, *, simulates: bool) -> WorkloadTraffic:
     """The traffic that reaches the replicas: its classes, without what a cache of answers has.
 
-    Raises:
-        SpecError: an order that nothing comes of, or a cache before requests that do not arrive at a rate.
+    Raises: SpecError: an order that nothing comes of, or a cache before requests that do not arrive at a rate.
     """
     queue, cache = queueing.queue, queueing.cache
     queue.check(traced=flow.trace is not None)

@@ -22,8 +22,7 @@ MAX_DEPTH = 50
 def read_text(path: Path | str, kind: str = "YAML") -> str:
     """The text of a workload file, or of another of such a kind.
 
-    Raises:
-        SpecError: it cannot be read, is too large or is no text.
+    Raises: SpecError: it cannot be read, is too large or is no text.
     """
     file, remedy = Path(path), f"; give the path of a {kind} file"
     try:
@@ -38,8 +37,7 @@ def parse_workload(text: str, where: str = "workload", changes: Mapping[str, Any
 
     `where` names it in messages.
 
-    Raises:
-        SpecError: with place and line, what was given and what is allowed.
+    Raises: SpecError: with place and line, what was given and what is allowed.
     """
     node, data = document(text, where)
     if not isinstance(data, dict):
@@ -50,8 +48,7 @@ def parse_workload(text: str, where: str = "workload", changes: Mapping[str, Any
 def workload_from(data: Mapping[str, Any], where: str = "workload", node: yaml.Node | None = None) -> Resolved:
     """Validate and resolve plain data; `node`, the composed document, gives messages their lines.
 
-    Raises:
-        SpecError: as `parse_workload`.
+    Raises: SpecError: as `parse_workload`.
     """
     try:
         return resolve(data)

@@ -62,8 +62,7 @@ class ShapeAnswer(Result):
     def of(cls, clock: Clock) -> Self:
         """The kernels of a pass, and what to change: each finding is a single change beside the model as it is.
 
-        Raises:
-            MissingFactError: the device lacks a rate that the pass needs.
+        Raises: MissingFactError: the device lacks a rate that the pass needs.
         """
         now_s = scalar(clock.pass_s())
         case = Case(clock, now_s, clock.kernels(now_s))

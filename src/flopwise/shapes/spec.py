@@ -32,8 +32,7 @@ FOREIGN = {"train": SERVING_OPTIONS, "serve": TRAINING_OPTIONS}
 class ShapeSpec(Spec):
     """Options of a pass of a model; None: as by default.
 
-    Raises:
-        SpecError: a value cannot be, or does not go with the task.
+    Raises: SpecError: a value cannot be, or does not go with the task.
     """
 
     task: Literal["train", "serve"] = "train"
@@ -62,8 +61,7 @@ class ShapeSpec(Spec):
     def clock(self, model: Model, cluster: Cluster, facts: Facts) -> Clock:
         """The pass of a model on a cluster.
 
-        Raises:
-            SpecError: a choice that does not exist, or experts that `ep` ranks cannot share.
+        Raises: SpecError: a choice that does not exist, or experts that `ep` ranks cannot share.
         """
         from flopwise.ops.degrees import check_expert_parallel
         from flopwise.shapes.clocks import TrainingClock

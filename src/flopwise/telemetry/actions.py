@@ -38,8 +38,7 @@ class Webhook:
     def __init__(self, url: str, say: Say, *, timeout_s: float = TIMEOUT_S, wait_s: float = WAIT_S) -> None:
         """`say` receives messages; they name only the host of the address, which may contain a secret.
 
-        Raises:
-            SpecError: not an http or https address.
+        Raises: SpecError: not an http or https address.
         """
         try:
             parts = urllib.parse.urlsplit(url)
@@ -129,11 +128,7 @@ class KeptState:
         return cls(user_data_path("flopwise", appauthor=False) / "watch" / f"{name}.json", anew=anew)
 
     def started_at_s(self) -> float | None:
-        """Start time of the job; None if there is no file.
-
-        Raises:
-            SpecError: the file is not a state file.
-        """
+        """Start time of the job; None if there is no file. Raises SpecError: the file is not a state file."""
         try:
             data: Any = json.loads(self.path.read_text(encoding="utf-8"))
             return float(data["started_at_s"])
@@ -183,8 +178,7 @@ class BudgetCommand:
     def __init__(self, text: str, state: KeptState | None, say: Say) -> None:
         """`state`: of the job; None: the command runs once per watch, since jobs cannot be told apart.
 
-        Raises:
-            SpecError: the text cannot be split into words, or there is no such program.
+        Raises: SpecError: the text cannot be split into words, or there is no such program.
         """
         try:
             self._words = shlex.split(text)

@@ -53,8 +53,7 @@ class Expected:
     def of(cls, spec: WatchSpec, run: Run | None, plan: Plan | None) -> Expected:
         """Expected figures from the options, else the plan, else the run's estimate; else the usual limits.
 
-        Raises:
-            SpecError: the plan has no such candidate.
+        Raises: SpecError: the plan has no such candidate.
         """
         expected = cls()
         if run is not None:

@@ -16,7 +16,6 @@ class History:
     """Readings of the last `span_s`, sorted by time."""
 
     def __init__(self, span_s: float) -> None:
-        """Without readings."""
         self.span_s = span_s
         self.readings: deque[WatchReading] = deque()
         self.xids: dict[str, float] = {}  # last Xid of each device

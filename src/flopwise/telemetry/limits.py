@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from flopwise.facts.device_limits import HARDWARE_XIDS, THROTTLE_BITS, THROTTLE_FOR_S
 from flopwise.telemetry.history import MOST_GAP_S, History, over
+from flopwise.telemetry.money import Spend
 from flopwise.telemetry.readings import WHOLE_JOB
 from flopwise.units import format_percent, format_seconds, format_usd
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.telemetry.money import Spend
 
 CLEAR_S = 60.0
 """Time within the limit after which an alert clears, so that noise around a limit is one episode."""
@@ -242,7 +239,6 @@ class Alarms:
     """The episodes of all limits: each is pending, then fires, then clears."""
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        """Start without episodes."""
         self.limits = tuple(limits)
         self._episodes: dict[tuple[str, str], _Episode] = {}
         self._named_s: dict[str, float] = {}  # when a reading last named a device

@@ -38,8 +38,7 @@ class NvmlSource:
     def __init__(self, nvml: Any = None, proc: Path = Path("/proc")) -> None:
         """Start NVML; `nvml` replaces the module, `proc` the folder of Linux's counters.
 
-        Raises:
-            SpecError: there is no driver, or no device; the message says what to install.
+        Raises: SpecError: there is no driver, or no device; the message says what to install.
         """
         if nvml is None:
             import pynvml  # noqa: PLC0415 - only where devices of this machine are read

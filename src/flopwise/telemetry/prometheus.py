@@ -95,8 +95,7 @@ class PrometheusSource:
     def __init__(self, url: str, matches: Sequence[str], interval_s: float, history_s: float) -> None:
         """`matches`: LABEL=VALUE pairs of every series. `history_s`: period of the first call.
 
-        Raises:
-            SpecError: an invalid address or matcher.
+        Raises: SpecError: an invalid address or matcher.
         """
         if "://" not in url:
             raise SpecError("--prometheus: give the server's address, such as http://localhost:9090")

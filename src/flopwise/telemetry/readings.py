@@ -116,7 +116,6 @@ class CounterRate:
     """
 
     def __init__(self, window_s: float) -> None:
-        """Without samples."""
         self.window_s = window_s
         self._points: deque[tuple[float, float]] = deque()  # time, growth since the first
         self._last = 0.0

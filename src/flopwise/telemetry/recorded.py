@@ -53,8 +53,7 @@ class RunSource:
     def of(cls, where: str | Path | None, key: str, interval_s: float, back_s: float) -> RunSource:
         """A run of a store by its id, the first digits of its id, or its name; live while it is running.
 
-        Raises:
-            SpecError: no such store or run.
+        Raises: SpecError: no such store or run.
         """
         from flopwise.records.store import open_store  # noqa: PLC0415 - SQLAlchemy is slow to import
 

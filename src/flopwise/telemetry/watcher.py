@@ -35,7 +35,6 @@ class Diagnoser:
     """Diagnoses without flicker: a new one is accepted after `settle_s`."""
 
     def __init__(self, settle_s: float = SETTLE_S) -> None:
-        """Start without a diagnosis."""
         self._settle_s = settle_s
         self._shown: Diagnosis | None = None
         self._other: tuple[Bound, bool | None, float] | None = None
@@ -146,8 +145,7 @@ class Watcher:
     ) -> None:  # fmt: skip
         """`started_at_s`: start time of the job; None: time of the first reading.
 
-        Raises:
-            SpecError: an invalid webhook or command.
+        Raises: SpecError: an invalid webhook or command.
         """
         self._source, self._expected, self._spec, self._now = source, expected, spec, now
         self._history = History(max(spec.window, BACKFILL_S))
@@ -170,8 +168,7 @@ class Watcher:
     def of(cls, spec: WatchSpec, plan: Plan | None) -> Watcher:
         """A watcher from options; `plan`: content of the plan file.
 
-        Raises:
-            SpecError: incompatible options; no source; no such plan, run, program or address.
+        Raises: SpecError: incompatible options; no source; no such plan, run, program or address.
         """
         from flopwise.telemetry.recorded import RunSource  # noqa: PLC0415 - light, and its libraries are not loaded
 
@@ -208,8 +205,7 @@ class Watcher:
     def look(self) -> WatchStatus:
         """The last status with all readings that are there; `changes`: what fired and cleared with any of them.
 
-        Raises:
-            SpecError: the source never answered, or has nothing that is known.
+        Raises: SpecError: the source never answered, or has nothing that is known.
         """
         readings, lost = self._next_readings()
         if not readings:
@@ -225,8 +221,7 @@ class Watcher:
     def looks(self) -> Iterator[WatchStatus]:
         """A status for each new reading, at least one.
 
-        Raises:
-            SpecError: the source never answered, or has no known measures.
+        Raises: SpecError: the source never answered, or has no known measures.
         """
         readings, lost = self._next_readings()
         if not readings:
@@ -378,8 +373,7 @@ NOTHING = (
 def open_source(spec: WatchSpec) -> ReadingSource:
     """The source that the options name; by default the devices of this machine.
 
-    Raises:
-        SpecError: there is no source, or it cannot be read; the message says what to install.
+    Raises: SpecError: there is no source, or it cannot be read; the message says what to install.
     """
     if spec.prometheus is not None:
         from flopwise.telemetry.prometheus import PrometheusSource  # noqa: PLC0415 - each source loads its own library

@@ -63,7 +63,6 @@ class Jobs:
     """The jobs of a server; of those that ended the latest are kept."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._jobs: dict[str, AnswerJob] = {}
 
     def start(self, noun: str, answer: Callable[[Listener], Awaitable[Response]]) -> AnswerJob:

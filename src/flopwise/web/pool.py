@@ -87,7 +87,6 @@ class Worker:
     """One process."""
 
     def __init__(self) -> None:
-        """Not started yet."""
         self.process: asyncio.subprocess.Process | None = None
         self.answered: dict[str, int] = {}
         """Nouns that it answered, with the number of the latest question: what that one computed may be kept."""

@@ -95,8 +95,7 @@ class Noun:
     def question(self, values: Mapping[str, Any], files: Mapping[str, str] | None = None) -> Question:
         """The question that `values` asks, values by key.
 
-        Raises:
-            SpecError: a key that there is not, a value that is no text or number, or a path.
+        Raises: SpecError: a key that there is not, a value that is no text or number, or a path.
         """
         words, places = list[str](), list[str]()
         for key, value in values.items():

@@ -70,7 +70,6 @@ class Answers:
     """Replies of questions without files, kept for a while: an answer depends on its question and the facts."""
 
     def __init__(self, limits: Limits) -> None:
-        """Empty."""
         self._kept: OrderedDict[tuple[str, ...], tuple[float, Reply]] = OrderedDict()
         self._limits, self._bytes = limits, 0
 
@@ -98,7 +97,6 @@ class Api:
     """The endpoints."""
 
     def __init__(self, group: click.Group, limits: Limits) -> None:
-        """For the commands of `group`."""
         self.limits, self.nouns, self.jobs = limits, nouns(group), Jobs()
         self.pool, self.answers, self.warm_up = (
             Pool(limits.processes, limits.waiting),
@@ -423,13 +421,9 @@ def _response(question: Question, reply: Reply, accept: str) -> Response:
         return Response(_zip(reply.files), 200, {"Content-Disposition": name}, accept)
     if accept:
         return JSONResponse(reply.files, media_type=accept)
-    headers = {"Flopwise-Note": _header(reply.notes)} if reply.notes else {}
+    notes = "; ".join(reply.notes).encode("ascii", "replace").decode()[:2_000]  # as a header can hold it
+    headers = {"Flopwise-Note": notes} if notes else {}
     return Response(document, 200, headers, "application/json")
-
-
-def _header(notes: tuple[str, ...]) -> str:
-    """The text of stderr, as a header can hold it."""
-    return "; ".join(notes).encode("ascii", "replace").decode()[:2_000]
 
 
 def _zip(files: Mapping[str, str]) -> bytes:

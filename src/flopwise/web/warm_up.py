@@ -21,7 +21,6 @@ class SimulatorWarmUp:
     """A process of low priority that has the simulator compiled; nothing where it is already."""
 
     def __init__(self) -> None:
-        """Not begun."""
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._started = asyncio.Event()

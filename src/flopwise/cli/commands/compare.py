@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flopwise import units
+from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, Decision, TippingPoint
 from flopwise.buy_or_build.spec import AlternativesSpec, ComparisonSpec
 from flopwise.cli import options
 from flopwise.cli.charts import Axis, Series, chart
@@ -20,9 +21,6 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.options import defaults_of, options_of
 from flopwise.search.spec import WorkloadSpec
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.buy_or_build.alternatives import Alternative, ApiBreakEven, CostComparison, Decision, TippingPoint
 
 SERVED = [name for name in options_of(AlternativesSpec) if "lora" not in name]
 """What is said of the machines that serve."""

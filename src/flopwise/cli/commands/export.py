@@ -18,8 +18,8 @@ from flopwise.units import format_items
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.api.export import TargetInfo
     from flopwise.exports.exported import Exported
+    from flopwise.exports.targets import Target
     from flopwise.search.answer import Plan
 
 
@@ -57,14 +57,14 @@ def command(
     options.answer(FolderExport(answer, output_folder), FolderExport.blocks, FolderExport.document)
 
 
-def _target_document(row: TargetInfo) -> dict[str, Any]:
+def _target_document(row: Target) -> dict[str, Any]:
     return {
         "name": row.name, "for": [*row.tasks], "summary": row.summary, "expresses": row.expresses,
         "files": [*row.files], "validator": row.validator, "version": row.version,
     }  # fmt: skip
 
 
-def _targets(rows: Sequence[TargetInfo], paper: Screen) -> Iterator[str]:
+def _targets(rows: Sequence[Target], paper: Screen) -> Iterator[str]:
     headers = ("target", "what", "for", "can express", "checked with")
     cells = [(r.name, r.summary, ", ".join(r.tasks), r.expresses, f"{r.validator} ({r.version})") for r in rows]
     yield verdict(f"{len(rows)} targets: tools whose files flopwise writes from a plan.", paper)

@@ -11,6 +11,7 @@ import click
 from flopwise import units
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, pairs, table
 from flopwise.cost.spec import MachineSpec
@@ -36,18 +37,13 @@ if TYPE_CHECKING:
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-@options.web_flag
-def command(*, explain: bool, web: bool, **given: Any) -> None:
+@on_page("estimate")
+def command(*, explain: bool, **given: Any) -> None:
     """Weight formats compared: fit, longest context, requests at once, speed, price.
 
     All given accelerators form one replica: `--gpu 2xa100-80gb`. Each request has --context tokens; tokens/s and price
     are for as many requests as memory holds. The exit code is 1 if no format fits.
     """
-    if web:
-        from flopwise.cli.commands.web import show_estimate
-
-        show_estimate("fit")
-        return
     from flopwise.api.fit import fit
 
     answer = fit(given.pop("model"), **options.values(given))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, pairs, table, verdict
 from flopwise.errors import UnknownNameError
@@ -36,9 +37,9 @@ _SPARE = ("confidence", ">GiB", "kind", "link", ">TDP")
 @add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
 @add("--largest", FLAG, "Show the largest model that one of each trains and serves, by format, instead.", default=False)
 @flags(SourceSpec, "facts calibration")
-@options.web_flag
+@on_page("catalog")
 def command(
-    *, name: str | None, largest: bool, web: bool, facts: Path | None, calibration: str | None, **filters: Any
+    *, name: str | None, largest: bool, facts: Path | None, calibration: str | None, **filters: Any
 ) -> None:  # fmt: skip
     """Facts about accelerators: rates, memory, links.
 
@@ -46,11 +47,6 @@ def command(
     contain it. Rates are dense; `-` means unknown, never zero. --largest considers memory only, not the formats that a
     device computes.
     """
-    if web:
-        from flopwise.cli.commands.web import show_catalog
-
-        show_catalog("gpus")
-        return
     from flopwise.api import facts as known
 
     places: dict[str, Any] = {"facts": facts, "calibration": calibration}

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import UnknownNameError
-from flopwise.facts.offers import PURCHASES
+from flopwise.facts.offers import PURCHASES, Offer
 from flopwise.facts.spec import DeviceSpec, SourceSpec
 from flopwise.options import USD
-
-if TYPE_CHECKING:
-    from flopwise.facts.offers import Offer
 
 _HEADERS = (
     "provider", "instance", "region", "accelerators", ">vCPU", ">RAM", ">network", ">on demand/h", ">spot/h",
@@ -36,18 +34,13 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 @flags(MachineSpec, "purchase", section="")
 @add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")
 @flags(SourceSpec, "facts")
-@options.web_flag
-def command(*, name: str | None, gpu: str | None, purchase: str, web: bool, **filters: Any) -> None:
+@on_page("catalog")
+def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any) -> None:
     """Cloud offers: hardware and prices.
 
     NAME is an instance type or a part of its name, or an accelerator (h100, 8xh100). Prices are per instance and hour,
     on the date shown; `-` means unknown. --purchase leaves out offers without such a price.
     """
-    if web:
-        from flopwise.cli.commands.web import show_catalog
-
-        show_catalog("instances")
-        return
     from flopwise.api import facts as known
 
     bought = purchase if "purchase" in options.spellings(click.get_current_context(), settings=True) else None

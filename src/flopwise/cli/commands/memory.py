@@ -10,6 +10,7 @@ import click
 
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs
 from flopwise.cost.spec import MachineSpec
@@ -51,18 +52,13 @@ TASKS = {
 @add("--context", CONTEXT, "Tokens of each sequence in the cache: 32k (32,768).", section="Formats and engine")
 @flags(SourceSpec)
 @options.explain_flag
-@options.web_flag
-def command(*, explain: bool, web: bool, **given: Any) -> None:
+@on_page("estimate")
+def command(*, explain: bool, **given: Any) -> None:
     """Memory per accelerator, item by item, and what would make it fit.
 
     Figures are for the fullest rank. In training --batch is the micro-batch; in serving there are --concurrency
     sequences of --context tokens. The exit code is 0 whether it fits or not; see `fits` in --json.
     """
-    if web:
-        from flopwise.cli.commands.web import show_estimate
-
-        show_estimate("memory")
-        return
     answer = question(**given)
     further = _further(**given, explains=hasattr(answer, "layout"))
     options.answer(answer, lines, figure=figure_of if explain else None, further=further)

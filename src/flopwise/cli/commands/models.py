@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli import options
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs, table, verdict
 from flopwise.errors import UnknownNameError
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 @add("--family", name("family"), "List only models of this model_type: llama, qwen3_moe ...")
 @add("--kind", name("kind"), "List only models of this kind: decoder, encoder, vision ...")
 @flags(SourceSpec, without="calibration")
-@options.web_flag
+@on_page("catalog", "batch", "seq", "assume_family")
 def command(
-    *, name: str | None, family: str | None, kind: str | None, web: bool, facts: Path | None, **given: Any
+    *, name: str | None, family: str | None, kind: str | None, facts: Path | None, **given: Any
 ) -> None:  # fmt: skip
     """Facts about models: parameters, FLOPs, operations.
 
@@ -39,11 +40,6 @@ def command(
     answer has the operations of a pass. Without NAME the catalog is listed; with part of a name, all models that
     contain it.
     """
-    if web:
-        from flopwise.cli.commands.web import show_catalog
-
-        show_catalog("models", "batch", "seq", "assume_family")
-        return
     from flopwise.api import facts as known
 
     if name is None:

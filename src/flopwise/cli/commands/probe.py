@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise import units
 from flopwise.cli import options
@@ -16,10 +16,8 @@ from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE
+from flopwise.probes.file import Measurement, Probe, ProbedDevice
 from flopwise.probes.spec import ProbeSpec
-
-if TYPE_CHECKING:
-    from flopwise.probes.file import Measurement, Probe, ProbedDevice
 
 MAIN_DTYPES = ("bf16", "fp16", "fp32")
 """The first of these that was measured is that of the roofline."""
@@ -27,9 +25,7 @@ ANSWER_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp64")
 
 
 @options.command(
-    "probe",
-    "flopwise probe --quick --only launch",
-    "flopwise probe --quick --only memory --device cpu --json",
+    "probe", "flopwise probe --quick --only launch", "flopwise probe --quick --only memory --device cpu --json"
 )
 @flags(ProbeSpec)
 @add("-o --output", FILE, "Write the measurements into this file, for `flopwise calibrate`.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, bars, heading, pairs
 from flopwise.cost.spec import MachineSpec
@@ -38,18 +39,13 @@ if TYPE_CHECKING:
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-@options.web_flag
-def command(*, explain: bool, web: bool, **given: Any) -> None:
+@on_page("estimate")
+def command(*, explain: bool, **given: Any) -> None:
     """Compute time and memory time of any operation, by the roofline.
 
     Give --flops and --bytes, or a MODEL for one pass over --batch samples (default: 1) of --seq tokens; models without
     layers use published figures.
     """
-    if web:
-        from flopwise.cli.commands.web import show_estimate
-
-        show_estimate("roofline")
-        return
     from flopwise.api.roofline import roofline
 
     if given["model"] is None:

@@ -12,6 +12,7 @@ from flopwise import units
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import memory_items
 from flopwise.cli.progress import announce_compilation
@@ -66,8 +67,8 @@ if TYPE_CHECKING:
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-@options.web_flag
-def command(*, sweep: str | None, explain: bool, web: bool, **given: Any) -> None:
+@on_page("estimate")
+def command(*, sweep: str | None, explain: bool, **given: Any) -> None:
     """Latency, throughput, maximum concurrency and cost per token.
 
     TTFT is the time to the first token, TPOT the time per token after it; models that do not generate have a latency.
@@ -75,11 +76,6 @@ def command(*, sweep: str | None, explain: bool, web: bool, **given: Any) -> Non
     answer has its memory but no speed; if --rate cannot be sustained, it has the highest throughput. The exit code is
     then 1.
     """
-    if web:
-        from flopwise.cli.commands.web import show_estimate
-
-        show_estimate("serve")
-        return
     if sweep is not None:
         from flopwise.api.serve import serve_sweep
 

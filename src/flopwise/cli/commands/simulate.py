@@ -12,6 +12,7 @@ import click
 from flopwise import units
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, announce_compilation
@@ -104,8 +105,8 @@ NOT_QUEUED = {
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-@options.web_flag
-def command(*, web: bool, explain: bool, **given: Any) -> None:
+@on_page("serve")
+def command(*, explain: bool, **given: Any) -> None:
     """Latency percentiles of simulated requests, engine step by engine step.
 
     Traffic is a trace file, a rate with lengths, or users who wait for their answers. Every engine step is simulated:
@@ -120,11 +121,6 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.request import ResponseCache
 
-    if web:
-        from flopwise.cli.commands.web import run_server
-
-        run_server("serve")
-        return
     check_option_groups(given["purchase"])
     model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
     if given["queue"] is not None:
@@ -275,8 +271,7 @@ def _judgement(one: _LatencyTarget) -> str:
 def _objective(given: dict[str, Any]) -> Slo:
     """Limits of a good request: every limit, whatever the percentile at which it is a target.
 
-    Raises:
-        SpecError: a limit of the mean, which says nothing of a request.
+    Raises: SpecError: a limit of the mean, which says nothing of a request.
     """
     from flopwise.serving.sim.result import Percentiles, Slo
 
@@ -290,11 +285,7 @@ def _objective(given: dict[str, Any]) -> Slo:
 
 
 def check_option_groups(purchase: str) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        SpecError: names them.
-    """
+    """Refuse options that do not go together. Raises SpecError: names them."""
     spelled = options.spellings(click.get_current_context())
     flag = {p.name: options.spelling(p) for p in click.get_current_context().command.params}
     for leaders, led in GROUPS:

@@ -14,6 +14,7 @@ from flopwise import units
 from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
+from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.parts import memory_items
 from flopwise.cli.render import Screen, heading, pairs, table
@@ -56,18 +57,13 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 @flags(MachineSpec, without="gpu")
 @flags(SourceSpec)
 @options.explain_flag
-@options.web_flag
-def command(*, model: str, compare: bool, weak: bool, explain: bool, web: bool, **given: Any) -> None:
+@on_page("estimate")
+def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
     Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is used. A layout that
     does not fit is still estimated; the exit code is then 1.
     """
-    if web:
-        from flopwise.cli.commands.web import show_estimate
-
-        show_estimate("train")
-        return
     if compare:
         from flopwise.api.compare import compare as compared
 

@@ -117,31 +117,13 @@ def _packed_config() -> str | None:
     return code
 
 
-def show_estimate(noun: str) -> None:
-    """Serve the page Estimate with the question of the running command. Raises: as `run_server`."""
-    from urllib.parse import urlencode
-
-    run_server("estimate", query=f"{urlencode({'question': noun})}&{_page_query()}")
-
-
-def show_catalog(kind: str, *left_out: str) -> None:
-    """Serve the page Catalog with the facts of a kind that the running command lists; `left_out`: options it lacks.
-
-    Raises: SpecError: one of those, and as `run_server`.
-    """
-    from urllib.parse import urlencode
-
-    options.refuse(left_out, "not with --web")
-    run_server("catalog", query="&".join(filter(None, (urlencode({"list": kind}), _page_query()))))
-
-
 def run_server(
     page: str = "", *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, opens: bool = True,
-    text: str | None = None, query: str | None = None,
+    text: str | None = None, head: str = "",
 ) -> None:  # fmt: skip
     """Serve until interrupted; the start page is printed and opened, or `page` with what the running command says.
 
-    `text`: the fleet file that stands on the page. `query`: of its address, instead of what the command says.
+    `text`: the fleet file that stands on the page. `head`: the start of its address's query.
 
     Raises: MissingFactError: the extra is not installed. SpecError: the token is too short. OSError: no such address.
     """
@@ -151,7 +133,7 @@ def run_server(
     from flopwise.web.guard import Access, is_loopback
     from flopwise.web.server import listen, serve
 
-    parameters = query if query is not None else _page_query(text is not None) if page else ""
+    parameters = "&".join(filter(None, (head, _page_query(text is not None)))) if page else ""
     config = _packed_config() if page in WITH_MODEL else None
     path = f"/{page}{f'?{parameters}' if parameters else ''}"
     token = token or os.environ.get(TOKEN) or None

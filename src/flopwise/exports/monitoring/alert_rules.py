@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
 
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.exports.monitoring.quantities import LATENCIES, latencies, quantities, record_of, spend_signal
-from flopwise.exports.monitoring.signals import (
-    PERCENTILES,
-    Series,
-    Signal,
-    constant_series,
-    number_text,
-    selector,
-)
+from flopwise.exports.monitoring.signals import PERCENTILES, Series, Signal, constant_series, number_text, selector
+from flopwise.exports.monitoring.watched import WatchedWorkload
 from flopwise.facts.device_limits import (
     BUSY,
     BUSY_FOR_S,
@@ -28,12 +21,9 @@ from flopwise.facts.device_limits import (
     THROTTLE_BITS,
     THROTTLE_FOR_S,
 )  # fmt: skip
+from flopwise.fleet.assessment import Alert
 from flopwise.units import HOURS_PER_MONTH, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.monitoring.watched import WatchedWorkload
-    from flopwise.fleet.assessment import Alert
 
 TENSOR_SLACK = 0.9
 """Factor on the tensor core threshold: datasheet rates assume less than the maximum clock (H100: 1,830 of 1,980 MHz).
@@ -115,7 +105,8 @@ def _utilisation(watched: WatchedWorkload) -> Iterator[WatchRule]:
     signals, name = quantities(watched), watched.name
     busy, load = signals.get("device_busy_ratio"), signals.get("load_ratio")
     planned = busy_frac(watched)
-    more = _more(watched)
+    row = watched.alerts.get("replica_load_frac") or watched.alerts.get("requests_per_s")
+    more = row.action if row is not None else "scale up: use a larger machine, or add one"
     usual = f"{format_percent(BUSY, 0)} for 10 minutes is the usual limit"
     if watched.ends:
         if busy is None or "tokens_per_second" not in signals:
@@ -176,11 +167,6 @@ def busy_frac(watched: WatchedWorkload) -> float | None:
 
 def _load(watched: WatchedWorkload) -> float | None:
     return None if watched.deployment is None else watched.deployment.candidate.figures.get("busy_frac")
-
-
-def _more(watched: WatchedWorkload) -> str:
-    row = watched.alerts.get("replica_load_frac") or watched.alerts.get("requests_per_s")
-    return row.action if row is not None else "scale up: use a larger machine, or add one"
 
 
 def _from_row(

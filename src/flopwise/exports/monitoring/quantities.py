@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flopwise.exports.monitoring.signals import (
     EVAL_MINUTES,
@@ -17,22 +16,10 @@ from flopwise.exports.monitoring.signals import (
     selector,
     times,
 )
-
-if TYPE_CHECKING:
-    from flopwise.exports.monitoring.watched import WatchedWorkload
+from flopwise.exports.monitoring.watched import WatchedWorkload
 
 LATENCIES = {"ttft": "time_to_first_token_seconds", "tpot": "time_per_token_seconds", "latency": "latency_seconds"}
 """Name of the recorded series of each latency."""
-UNITS = {
-    "device_busy_ratio": "percentunit", "memory_ratio": "percentunit", "cache_ratio": "percentunit",
-    "load_ratio": "percentunit", "mfu_ratio": "percentunit", "tensor_ratio": "percentunit",
-    "goodput_ratio": "percentunit", "temperature_celsius": "celsius", "power_watts": "watt", "devices": "none",
-    "cost_usd_per_hour": "currencyUSD", "cost_usd_per_day": "currencyUSD", "cost_usd_per_1k_tokens": "currencyUSD",
-    "energy_joules_per_token": "joule", "tokens_per_second": "none", "output_tokens_per_second": "none",
-    "requests_per_second": "reqps", "requests_waiting": "none", "requests_running": "none",
-    "checkpoint_age_seconds": "s", **dict.fromkeys(LATENCIES.values(), "s"),
-}  # fmt: skip
-"""Grafana's unit of each recorded quantity."""
 
 
 def record_of(name: str, workload: str, **labels: str) -> str:
@@ -254,8 +241,7 @@ def flops_text(watched: WatchedWorkload) -> tuple[str, float] | None:
     from flopwise.ops.flops import causal_forward_flops  # noqa: PLC0415 - serving alone
     from flopwise.serving.precision import product_path  # noqa: PLC0415 - same
 
-    job, workload, model = deployment.serving, deployment.workload, deployment.model
-    assert job is not None
+    job, workload, model = deployment.serve_job, deployment.workload, deployment.model
     rates = job.cluster.rates
     peak = rates.peak_flops_per_s(product_path(model, job.weights, rates).dtype)
     available = peak * deployment.replicas * deployment.gpus_per_replica

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.exports.monitoring.alert_rules import WatchRule, watch_rules
 from flopwise.exports.monitoring.quantities import latencies, quantities, record_of, spend_signal
 from flopwise.exports.monitoring.signals import PERCENTILES, Signal, number_text
+from flopwise.exports.monitoring.watched import WatchedWorkload
+from flopwise.fleet.assessment import Alert
 from flopwise.units import HOURS_PER_MONTH
-
-if TYPE_CHECKING:
-    from flopwise.exports.monitoring.watched import WatchedWorkload
-    from flopwise.fleet.assessment import Alert
 
 INTERVAL = "1m"
 FLEET = "the-fleet"

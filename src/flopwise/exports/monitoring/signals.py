@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+from flopwise.facts.metrics import ExporterRecord, MetricRecord
 from flopwise.facts.tables import ANY
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.catalog import Facts
-    from flopwise.facts.metrics import ExporterRecord, MetricRecord
 
 WINDOW = "5m"
 """Window of rates: 5 samples at an interval of a minute, so that a missing one does not matter."""

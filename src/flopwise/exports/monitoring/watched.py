@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError
-from flopwise.exports.deployment import resource_name
+from flopwise.exports.deployment import Deployment, resource_name
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.monitoring.signals import Meters
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Facts
+from flopwise.fleet.assessment import Alert, Allotment
 from flopwise.search.spec import TRAINING
+from flopwise.training.estimate import TrainEstimate
 from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.catalog import Facts
-    from flopwise.fleet.assessment import Alert, Allotment
-    from flopwise.training.estimate import TrainEstimate
 
 DAYS_PER_MONTH = HOURS_PER_MONTH * HOUR_S / DAY_S
 
@@ -132,8 +129,7 @@ def watched_plan(deployment: Deployment) -> WatchedWorkload:
 def watched_fleet(fleet: FleetDeployment) -> list[WatchedWorkload]:
     """The workloads of an assessment that have machines, with the thresholds of its monitoring.
 
-    Raises:
-        InfeasibleError: none of them is planned.
+    Raises: InfeasibleError: none of them is planned.
     """
     if not fleet.deployments:
         reason = "no workload runs on machines that a plan chose, so there are no figures to watch"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from flopwise.exports import hugging_face
@@ -17,14 +16,10 @@ CONFIG = "accelerate.yaml"
 MEETING = """: "${NODE_RANK:?the number of this machine, from 0}"
 : "${MASTER_ADDR:?the address of machine 0}\""""
 MACHINE = '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "${MASTER_PORT:-29500}"'
+refusals = hugging_face.refusals
 SEVERAL = {"intel": "MULTI_XPU"}
 """Accelerate's names of plain data parallelism where it is not MULTI_GPU: that of CPUs too, for under MULTI_CPU the
 launcher starts one process; TrainingArguments say that they are CPUs."""
-
-
-def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why Trainer under Accelerate cannot run the plan."""
-    yield from hugging_face.refusals(deployment)
 
 
 def accelerate_config(deployment: Deployment) -> dict[str, Any]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
-from flopwise.exports.spec import PLACEHOLDERS
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.spec import ExportSettings
+from flopwise.exports.fleet import FleetDeployment
+from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 
 FILE = "alertmanager.yml"
 FOLLOW = "ThroughputLow|MfuLow|TensorCoresIdle|BusyWithoutProgress|LatencyHigh|TimeToFirstTokenHigh|TimePerTokenHigh"

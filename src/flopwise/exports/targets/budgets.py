@@ -12,12 +12,17 @@ from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
     APPLY,
+    AWS,
+    AZURERM,
+    GOOGLE,
     TAG,
     Expression,
     HclBlock,
     Variable,
+    azure_account,
+    azure_provider,
     block,
-    name_variable,
+    gcp_project,
     region_files,
     terraform_block,
     terraform_files,
@@ -115,7 +120,7 @@ def _files(
 
 def _aws(budgets: Sequence[CloudBudget], settings: ExportSettings) -> tuple[list[HclBlock], list[Variable]]:
     del settings
-    blocks = [terraform_block(aws=("hashicorp/aws", "~> 6.0")), block("provider", "aws", region="us-east-1")]
+    blocks = [terraform_block(aws=AWS), block("provider", "aws", region="us-east-1")]
     for budget in budgets:
         tag = block("cost_filter", name="TagKeyValue", values=[f"user:{TAG}${budget.pool}"])
         blocks.append(block(
@@ -135,7 +140,7 @@ def _aws(budgets: Sequence[CloudBudget], settings: ExportSettings) -> tuple[list
 def _gcp(budgets: Sequence[CloudBudget], settings: ExportSettings) -> tuple[list[HclBlock], list[Variable]]:
     channels = "google_monitoring_notification_channel.mail"
     blocks = [
-        terraform_block(google=("hashicorp/google", ">= 6.20, < 8.0")),
+        terraform_block(google=GOOGLE),
         block(
             "provider", "google", project=Expression("var.project"), billing_project=Expression("var.project"),
             user_project_override=True,
@@ -164,18 +169,13 @@ def _gcp(budgets: Sequence[CloudBudget], settings: ExportSettings) -> tuple[list
                 ),
             ],
         ))  # fmt: skip
-    return blocks, [
-        name_variable(
-            "project", "Identifier of the GCP project.", settings.value("account"),
-            "^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "6 to 30 lower-case letters, digits and hyphens.",
-        ),
-    ]  # fmt: skip
+    return blocks, [gcp_project(settings)]
 
 
 def _azure(budgets: Sequence[CloudBudget], settings: ExportSettings) -> tuple[list[HclBlock], list[Variable]]:
     blocks = [
-        terraform_block(azurerm=("hashicorp/azurerm", "~> 4.0")),
-        block("provider", "azurerm", subscription_id=Expression("var.subscription_id"), blocks=[block("features")]),
+        terraform_block(azurerm=AZURERM),
+        azure_provider(),
         block("data", "azurerm_resource_group", "this", name=Expression("var.resource_group")),
     ]
     for budget in budgets:
@@ -197,13 +197,7 @@ def _azure(budgets: Sequence[CloudBudget], settings: ExportSettings) -> tuple[li
                 block("lifecycle", ignore_changes=[Expression("time_period")]),
             ],
         ))  # fmt: skip
-    return blocks, [
-        Variable(name="subscription_id", meaning="Azure subscription (default: that of ARM_SUBSCRIPTION_ID)."),
-        name_variable(
-            "resource_group", "Resource group that holds the machines.", settings.value("account"),
-            "^[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]$", "1 to 90 letters, digits, and _().-, with no period at the end.",
-        ),
-    ]  # fmt: skip
+    return blocks, [*azure_account(settings, "Resource group that holds the machines.")]
 
 
 MAKERS: Mapping[str, Maker] = {"aws": _aws, "gcp": _gcp, "azure": _azure}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -13,12 +13,11 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.exports.emit import markdown_text, script_text, yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.spec import PLACEHOLDERS
-from flopwise.exports.targets import BATCH, TRAINING, exported_assessment, exported_plan
+from flopwise.exports.targets import exported_assessment, exported_plan
+from flopwise.search.spec import TRAINING
 from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.exports.fleet import FleetDeployment
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "tei")
 TRAINERS = ("torchtitan", "megatron", "accelerate", "torchrun")
@@ -152,7 +151,7 @@ def _ways(deployment: Deployment) -> Mapping[str, Sequence[Sequence[str]]]:
     """The steps of a plan by their purpose."""
     if deployment.task in TRAINING:
         return TRAINED
-    return BATCHED if deployment.task in BATCH else SERVED
+    return BATCHED if deployment.task == "batch" else SERVED
 
 
 def _leave_hours(parts: _Gathering, folder: str) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_service as serving
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
+from flopwise.exports.exported import Files
+from flopwise.exports.kubernetes import Object
+from flopwise.exports.replica import caches_prefixes
 from flopwise.exports.targets.leaderworkerset import WORKER_INDEX
 from flopwise.search.serving_option import latency_targets
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.exported import Files
-    from flopwise.exports.kubernetes import Object
 
 PICKER = "epp"
 """Suffix of what picks endpoints, as the extension's own charts name it."""
@@ -27,11 +24,7 @@ SCORES = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-sco
 POOLED = ("vllm",)
 SLACK = 2.0
 """Of the longest planned request, or of its target, until a request is given up."""
-
-
-def refusals(deployment: Deployment) -> Iterator[str]:
-    """Reasons why no gateway can serve the plan."""
-    yield from serving.server_refusals(deployment)
+refusals = serving.server_refusals
 
 
 def export(deployment: Deployment) -> Files:
@@ -47,18 +40,12 @@ def export(deployment: Deployment) -> Files:
     ]
     if pooled:
         notes.append(f"the gateway speaks the inference extension 1.0; {PICKER_IMAGE} picks endpoints")
-    elif _prefixes(deployment):
+    elif caches_prefixes(deployment):
         notes.append(
             "the plan relies on prompts with a common prefix: a cookie keeps the requests of a conversation on one "
             "replica, if the gateway supports sessionPersistence"
         )
     return parts.manifests("gateway.yaml", *pool, _route(deployment, command, pooled=pooled), assumptions=notes)
-
-
-def _prefixes(deployment: Deployment) -> bool:
-    """True if the plan counts on what earlier prompts left in the cache of a replica."""
-    assert deployment.serving is not None
-    return bool(deployment.serving.techniques.hit_frac or deployment.serving.techniques.shared_tokens)
 
 
 def _timeout_s(deployment: Deployment) -> int:
@@ -78,7 +65,7 @@ def _route(deployment: Deployment, command: Command, *, pooled: bool) -> Object:
         "matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "backendRefs": [backend],
         "timeouts": {"request": f"{_timeout_s(deployment)}s", "backendRequest": f"{_timeout_s(deployment)}s"},
     }  # fmt: skip
-    if _prefixes(deployment) and not pooled and deployment.replicas > 1:
+    if caches_prefixes(deployment) and not pooled and deployment.replicas > 1:
         rule["sessionPersistence"] = {"type": "Cookie", "sessionName": deployment.name}
     return {
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": parts.metadata(deployment),
@@ -104,8 +91,10 @@ def _pool(deployment: Deployment, command: Command) -> list[Object]:
         {"apiGroups": [""], "resources": ["pods"]},
     ]
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": _meta(deployment)}
-    scores = {scorer: weight for scorer, weight in SCORES.items() if "prefix" not in scorer or _prefixes(deployment)}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": parts.own_metadata(deployment, PICKER)}
+    scores = {
+        scorer: weight for scorer, weight in SCORES.items() if "prefix" not in scorer or caches_prefixes(deployment)
+    }
     config = {
         "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
         "plugins": [{"type": scorer} for scorer in scores],
@@ -123,15 +112,15 @@ def _pool(deployment: Deployment, command: Command) -> list[Object]:
                 "endpointPickerRef": {"name": name, "kind": "Service", "port": {"number": 9002}},
             },
         },
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(deployment)},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": parts.own_metadata(deployment, PICKER)},
         {"kind": "Role", **rbac, "rules": [rule | {"verbs": ["get", "watch", "list"]} for rule in rules]},
         {"kind": "RoleBinding", **rbac, "subjects": [account], "roleRef": role},
         {
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(deployment),
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": parts.own_metadata(deployment, PICKER),
             "data": {"plugins.yaml": yaml_text(config)},
         },
         {
-            "apiVersion": "v1", "kind": "Service", "metadata": _meta(deployment),
+            "apiVersion": "v1", "kind": "Service", "metadata": parts.own_metadata(deployment, PICKER),
             "spec": {
                 "selector": {parts.NAME_LABEL: name},
                 "ports": [{"name": port, "port": number} for port, number in PICKER_PORTS.items()],
@@ -139,12 +128,6 @@ def _pool(deployment: Deployment, command: Command) -> list[Object]:
         },
         _picker(deployment, name),
     ]  # fmt: skip
-
-
-def _meta(deployment: Deployment) -> Object:
-    """Name and labels of what belongs to the picker: no label of the replicas, among which it would stand."""
-    meta = parts.metadata(deployment, PICKER)
-    return meta | {"labels": meta["labels"] | {parts.NAME_LABEL: meta["name"]}}
 
 
 def _picker(deployment: Deployment, name: str) -> Object:
@@ -158,7 +141,7 @@ def _picker(deployment: Deployment, name: str) -> Object:
         "volumeMounts": [{"name": "config", "mountPath": "/config"}],
     }  # fmt: skip
     return {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(deployment),
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": parts.own_metadata(deployment, PICKER),
         "spec": {
             "replicas": 1, "selector": {"matchLabels": {parts.NAME_LABEL: name}},
             "template": {

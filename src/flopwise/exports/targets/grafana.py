@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text, yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.monitoring.alert_rules import WatchRule, watch_rules
-from flopwise.exports.monitoring.quantities import LATENCIES, UNITS, latencies, quantities, record_of
+from flopwise.exports.monitoring.quantities import LATENCIES, latencies, quantities, record_of
 from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
-from flopwise.exports.spec import PLACEHOLDERS
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.spec import ExportSettings
+from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH, HEIGHT, ACROSS = 8, 8, 3
 """Of a panel in Grafana's grid of 24 columns, and how many stand side by side."""
-TITLES = {
-    "device_busy_ratio": "Utilisation", "memory_ratio": "Device memory", "temperature_celsius": "Temperature",
-    "power_watts": "Power", "devices": "Devices", "cost_usd_per_hour": "Cost per hour",
-    "cost_usd_per_day": "Cost of 24 hours, against its limit", "tokens_per_second": "Tokens per second",
-    "output_tokens_per_second": "Output tokens per second", "requests_per_second": "Requests per second",
-    "requests_waiting": "Requests waiting", "requests_running": "Requests running", "cache_ratio": "Cache in use",
-    "load_ratio": "Load of replicas", "mfu_ratio": "MFU, by tokens", "tensor_ratio": "MFU, by counters",
-    "cost_usd_per_1k_tokens": "Cost of 1,000 tokens", "energy_joules_per_token": "Energy per token",
-    "goodput_ratio": "Goodput", "checkpoint_age_seconds": "Age of the last checkpoint",
-    "time_to_first_token_seconds": "Time to first token", "time_per_token_seconds": "Time per output token",
-    "latency_seconds": "Latency",
+PANELS = {
+    "device_busy_ratio": ("Utilisation", "percentunit"), "memory_ratio": ("Device memory", "percentunit"),
+    "temperature_celsius": ("Temperature", "celsius"), "power_watts": ("Power", "watt"), "devices": ("Devices", "none"),
+    "cost_usd_per_hour": ("Cost per hour", "currencyUSD"),
+    "cost_usd_per_day": ("Cost of 24 hours, against its limit", "currencyUSD"),
+    "tokens_per_second": ("Tokens per second", "none"),
+    "output_tokens_per_second": ("Output tokens per second", "none"),
+    "requests_per_second": ("Requests per second", "reqps"), "requests_waiting": ("Requests waiting", "none"),
+    "requests_running": ("Requests running", "none"), "cache_ratio": ("Cache in use", "percentunit"),
+    "load_ratio": ("Load of replicas", "percentunit"), "mfu_ratio": ("MFU, by tokens", "percentunit"),
+    "tensor_ratio": ("MFU, by counters", "percentunit"), "goodput_ratio": ("Goodput", "percentunit"),
+    "cost_usd_per_1k_tokens": ("Cost of 1,000 tokens", "currencyUSD"),
+    "energy_joules_per_token": ("Energy per token", "joule"),
+    "checkpoint_age_seconds": ("Age of the last checkpoint", "s"), "latency_seconds": ("Latency", "s"),
+    "time_to_first_token_seconds": ("Time to first token", "s"),
+    "time_per_token_seconds": ("Time per output token", "s"),
 }  # fmt: skip
+"""Of each recorded quantity the title of its panel, and Grafana's unit."""
 BY_DEVICE = {"device_busy_ratio": "busy", "memory_ratio": "memory_used", "temperature_celsius": "temperature",
              "power_watts": "power"}  # fmt: skip
 """Quantities that have a line for each device as well."""
@@ -133,7 +136,7 @@ def _alert_list(names: str) -> Iterator[dict[str, Any]]:
 def _overview(names: str) -> Iterator[dict[str, Any]]:
     """A line of cost and throughput for each workload."""
     for record in ("cost_usd_per_hour", "cost_usd_per_day", "device_busy_ratio", "tokens_per_second", "devices"):
-        yield _panel(TITLES[record], UNITS[record], [(f'flopwise:{record}{{workload=~"{names}"}}', "{{workload}}")], ())
+        yield _panel(*PANELS[record], [(f'flopwise:{record}{{workload=~"{names}"}}', "{{workload}}")], ())
 
 
 def _panels(watched: WatchedWorkload) -> Iterator[dict[str, Any]]:
@@ -145,7 +148,7 @@ def _panels(watched: WatchedWorkload) -> Iterator[dict[str, Any]]:
         queries += _by_device(watched, record)
         queries.append((f'flopwise:plan{{workload="{watched.name}",quantity="{record}"}}', "{{line}} {{alert}}"))
         limits = [rule for rule in rules if rule.quantity == record and rule.signal.expr.startswith("flopwise:")]
-        yield _panel(TITLES[record], UNITS[record], queries, limits)
+        yield _panel(*PANELS[record], queries, limits)
 
 
 def _by_device(watched: WatchedWorkload, record: str) -> Iterator[tuple[str, str]]:

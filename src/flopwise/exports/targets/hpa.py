@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flopwise.exports import kubernetes as parts
 from flopwise.exports.autoscaling import (
     behaviour,
@@ -13,12 +11,10 @@ from flopwise.exports.autoscaling import (
     scaling_refusals,
     scaling_rule,
 )
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.kubernetes import Object
+from flopwise.exports.kubernetes import Object
 
 refusals = scaling_refusals
 CHART = "prometheus-adapter"

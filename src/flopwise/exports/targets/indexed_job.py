@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_service as serving
 from flopwise.exports import kubernetes_training as training
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.server import split_script
 from flopwise.training.goodput import daly_interval_s, interruptions_per_s
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
 
 TRIES = 4
 """Of a share, beside those that a node's end or a preemption takes."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_training as training
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.exported import Files
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:

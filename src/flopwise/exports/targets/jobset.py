@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_training as training
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.exported import Files
-    from flopwise.exports.kubernetes import Object
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
+from flopwise.exports.kubernetes import Object
 
 refusals = training.run_refusals
 GROUP = "node"

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flopwise.exports import kubernetes as parts
 from flopwise.exports.autoscaling import behaviour, rule_notes, scaled_object, scaling_refusals, scaling_rule, series
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.exported import Files
-    from flopwise.exports.kubernetes import Object
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
+from flopwise.exports.kubernetes import Object
 
 refusals = scaling_refusals
 POLL_S = 15

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_service as serving
-
-if TYPE_CHECKING:
-    from flopwise.exports.command import Command
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.exported import Files
-    from flopwise.exports.kubernetes import Object
+from flopwise.exports.command import Command
+from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
+from flopwise.exports.kubernetes import Object
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:

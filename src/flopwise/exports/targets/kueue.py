@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
-from flopwise.exports.deployment import resource_name
+from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.kubernetes import Object
+from flopwise.exports.fleet import FleetDeployment
+from flopwise.exports.kubernetes import Object
 
 API = "kueue.x-k8s.io/v1beta2"
 INSTALLED = "Kueue 0.15 or later is installed (its API v1beta2)"
@@ -117,17 +113,13 @@ def _cluster_queue(name: str, machines: Machines, annotations: Object, cohort: s
 def _group(machines: Machines) -> Object:
     """Quotas of flavors, all in one group: each has a quota of every resource, none of those its machines lack."""
     quotas = {name: dict(_amounts(deployment, count)) for name, (deployment, count) in sorted(machines.items())}
-    names = sorted({resource for amounts in quotas.values() for resource in amounts}, key=_by_kind)
+    every = {resource for amounts in quotas.values() for resource in amounts}
+    names = sorted(every, key=lambda name: ("/" in name, name))  # CPUs and memory first
     flavors = [
         {"name": flavor, "resources": [{"name": name, "nominalQuota": amounts.get(name, 0)} for name in names]}
         for flavor, amounts in quotas.items()
     ]
     return {"coveredResources": names, "flavors": flavors}
-
-
-def _by_kind(name: str) -> tuple[bool, str]:
-    """CPUs and memory first."""
-    return "/" in name, name
 
 
 def _amounts(deployment: Deployment, count: int) -> Iterator[tuple[str, str | int]]:

@@ -29,8 +29,7 @@ DRAFTS = {
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why llama.cpp cannot run the plan."""
     yield from engine_refusals(deployment, "llama.cpp")
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if deployment.nodes_per_replica > 1:
         yield (
             f"a replica takes {deployment.nodes_per_replica} machines, and llama-server runs on one: plan with "
@@ -49,8 +48,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica; for a batch with the client that sends its share."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     limit, notes = context_limit(deployment)
     whole = limit or deployment.model.max_position or job.context
     most = min(int(deployment.candidate.layout["max_batch"]), max(cache_room(deployment).tokens // whole, 1))
@@ -74,17 +72,15 @@ def command(deployment: Deployment) -> Command:
 
 def _weights(deployment: Deployment) -> list[str]:
     """A file, or a repository of the hub with the name of the format."""
-    assert deployment.serving is not None
     given = deployment.settings.model_path
     if given is not None and not given.endswith(".gguf") and "/" in given and not given.startswith(("/", ".")):
-        return ["--hf-repo", f"{given}:{deployment.serving.weights.name}"]
+        return ["--hf-repo", f"{given}:{deployment.serve_job.weights.name}"]
     return ["--model", given or PLACEHOLDERS["model_path"]]
 
 
 def _layers(deployment: Deployment) -> list[str]:
     """Layers on the device, and how several devices share them."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if deployment.accelerator.kind == "cpu":
         return []
     layers, away = job.model.stacks[0].num_layers, job.techniques.offload

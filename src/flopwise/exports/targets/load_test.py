@@ -66,12 +66,11 @@ def _load(deployment: Deployment) -> dict[str, Any]:
     targets = {"ttft": workload.ttft, "tpot": workload.tpot, "latency": workload.latency}
     if encodes:  # the first token of what answers in one pass is the whole answer
         targets = {"latency": workload.latency or workload.ttft}
-    assert deployment.serving is not None
     return {
         "api": "embeddings" if encodes else "completions",
         "requests_per_s": workload.requests_per_s, "concurrency": workload.concurrency, "seconds": SECONDS,
         "arrivals": workload.arrivals, "burstiness": workload.burstiness,
-        "shared_prefix_tokens": deployment.serving.techniques.shared_tokens,
+        "shared_prefix_tokens": deployment.serve_job.techniques.shared_tokens,
         "targets": {
             name: {"share": SHARES[target.percentile], "seconds": target.seconds}
             for name, target in targets.items() if target is not None

@@ -10,8 +10,7 @@ from flopwise.exports.command import Command
 from flopwise.exports.decoder_shape import DecoderShape
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
-from flopwise.exports.launch import launch_files, launcher
-from flopwise.exports.step_counts import step_counts, train_job
+from flopwise.exports.launch import launch_files, launcher, step_counts
 from flopwise.training.job import TrainJob
 from flopwise.training.stages import even_layers
 from flopwise.training.widths import resident_grad_dtype
@@ -37,7 +36,7 @@ PLAIN_STACKS = ("megatron-te", "megatron-2026", "megatron-2021", *RECIPES)
 
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why Megatron-LM cannot train the plan."""
-    job, layout = train_job(deployment), deployment.candidate.layout
+    job, layout = deployment.train_job, deployment.candidate.layout
     yield from DecoderShape.reasons(deployment.model, layout["seq_len"])
     if job.recipe.lora is not None or job.recipe.frozen is not None:
         yield "pretrain_gpt.py trains all weights; plan adapters and frozen parts with --stack fsdp-compile"
@@ -63,7 +62,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """pretrain_gpt.py with its arguments, without its launcher."""
-    job, model = train_job(deployment), deployment.model
+    job, model = deployment.train_job, deployment.model
     shape = DecoderShape.of(model)
     groups = (
         _network(shape, job), _attention(shape), _experts(shape, job), _parallel(deployment, shape), _precision(job),
@@ -188,7 +187,7 @@ def _recipe_flags(job: TrainJob) -> Iterator[str]:
 
 def _parallel(deployment: Deployment, shape: DecoderShape) -> Iterator[str]:
     """Degrees of parallelism, and where layers and states lie."""
-    layout, job = deployment.candidate.layout, train_job(deployment)
+    layout, job = deployment.candidate.layout, deployment.train_job
     yield from _flag("tensor-model-parallel-size", layout["tp"])
     yield from _flag("pipeline-model-parallel-size", layout["pp"])
     if layout["pp"] > 1 and shape.layers % (layout["pp"] * layout["interleave"]):
@@ -242,7 +241,7 @@ def _recompute(job: TrainJob, shape: DecoderShape) -> Iterator[str]:
 
 def _training(deployment: Deployment) -> Iterator[str]:
     """Batches, steps and checkpoints."""
-    job, layout, run = train_job(deployment), deployment.candidate.layout, step_counts(deployment)
+    job, layout, run = deployment.train_job, deployment.candidate.layout, step_counts(deployment)
     yield from _flag("micro-batch-size", layout["micro_batch"])
     yield from _flag("global-batch-size", layout["global_batch"])
     yield from _flag("train-iters", run.steps)

@@ -9,12 +9,11 @@ from flopwise.exports import hugging_face
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.launch import launch_files, launcher
-from flopwise.exports.step_counts import train_job
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why PEFT cannot train the plan."""
-    job = train_job(deployment)
+    job = deployment.train_job
     if job.recipe.lora is None:
         yield "the plan trains all weights; plan again with adapters (--lora RANK or --qlora)"
     yield from hugging_face.refusals(deployment)

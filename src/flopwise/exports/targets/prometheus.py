@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.monitoring.alert_rules import WatchRule, watch_rules
 from flopwise.exports.monitoring.rule_file import FLEET, INTERVAL, annotations_of, fleet_rules, labels_of, rule_groups
 from flopwise.exports.monitoring.signals import EVAL_MINUTES, Series
 from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.fleet.assessment import Alert
+from flopwise.fleet.assessment import Alert
 
 TEST_INTERVAL = "5m"
 """Between the evaluations of a test: a fifth of the work, and no alert needs more."""

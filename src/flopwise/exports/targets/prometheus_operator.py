@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.kubernetes import NAME_LABEL
 from flopwise.exports.monitoring.rule_file import rule_groups
 from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.spec import ExportSettings
-    from flopwise.fleet.assessment import Alert
+from flopwise.exports.spec import ExportSettings
+from flopwise.fleet.assessment import Alert
 
 FILE = "monitoring.yaml"
 DEVICES = {

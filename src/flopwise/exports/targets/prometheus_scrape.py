@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
 from flopwise.exports.spec import PLACEHOLDERS
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.facts.metrics import ExporterRecord
+from flopwise.facts.metrics import ExporterRecord
 
 PROGRAM = "progress.py"
 INTERVALS = {"gpu": "15s", "engine": "15s", "run": "15s"}

@@ -6,17 +6,15 @@ import json
 import math
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_service as serving
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.kubernetes import Object
+from flopwise.exports.replica import caches_prefixes
 from flopwise.serving.estimate import job_memory
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
-    from flopwise.exports.kubernetes import Object
 
 SUFFIX = "cache"
 IMAGE = "redis:8.2-alpine"
@@ -30,9 +28,8 @@ CHUNK_TOKENS = 256
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Reasons why no prompts can be cached."""
     yield from serving.server_refusals(deployment)
-    job = deployment.serving
-    assert job is not None
-    if not (job.techniques.shared_tokens or job.techniques.hit_frac):
+    job = deployment.serve_job
+    if not caches_prefixes(deployment):
         yield "the plan has no prefix cache: plan with --shared-prefix or --prefix-hit"
     if job.engine.name != "vllm":
         yield f"its connector (LMCache) needs vLLM, and the plan is for {job.engine.name}: plan with --engine vllm"
@@ -66,14 +63,8 @@ def _data_bytes(deployment: Deployment) -> int:
 
     Source: the engine's budget (`flopwise.serving.estimate.job_memory`). Assumes: a second level as large as the first.
     """
-    assert deployment.serving is not None
-    budget = float(job_memory(deployment.serving).kv_budget_bytes)
+    budget = float(job_memory(deployment.serve_job).kv_budget_bytes)
     return math.ceil(budget * deployment.gpus_per_replica * deployment.replicas)
-
-
-def _meta(deployment: Deployment) -> Object:
-    meta = parts.metadata(deployment, SUFFIX)
-    return meta | {"labels": meta["labels"] | {parts.NAME_LABEL: meta["name"]}}
 
 
 def _selector(deployment: Deployment) -> Object:
@@ -94,11 +85,11 @@ def _redis(deployment: Deployment) -> Object:
         "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 999},
     }  # fmt: skip
     return {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(deployment),
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": parts.own_metadata(deployment, SUFFIX),
         "spec": {
             "replicas": 1, "selector": _selector(deployment), "strategy": {"type": "Recreate"},
             "template": {
-                "metadata": {"labels": _meta(deployment)["labels"]},
+                "metadata": {"labels": parts.own_metadata(deployment, SUFFIX)["labels"]},
                 "spec": {
                     "automountServiceAccountToken": False, "enableServiceLinks": False, "containers": [container],
                 },
@@ -109,7 +100,7 @@ def _redis(deployment: Deployment) -> Object:
 
 def _service(deployment: Deployment) -> Object:
     return {
-        "apiVersion": "v1", "kind": "Service", "metadata": _meta(deployment),
+        "apiVersion": "v1", "kind": "Service", "metadata": parts.own_metadata(deployment, SUFFIX),
         "spec": {
             "selector": _selector(deployment)["matchLabels"],
             "ports": [{"name": "redis", "port": PORT, "targetPort": "redis"}],
@@ -120,7 +111,8 @@ def _service(deployment: Deployment) -> Object:
 def _policy(deployment: Deployment) -> Object:
     """The network policy of the cache: only the service's own pods may connect."""
     return {
-        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _meta(deployment),
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": parts.own_metadata(deployment, SUFFIX),
         "spec": {
             "podSelector": _selector(deployment), "policyTypes": ["Ingress"],
             "ingress": [{

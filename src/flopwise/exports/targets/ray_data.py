@@ -11,14 +11,10 @@ from flopwise.exports.emit import json_text
 from flopwise.exports.exported import Files
 from flopwise.exports.targets import vllm
 
+refusals = vllm.refusals
 PROGRAM = "ray_batch.py"
 BATCHES = 8
 """Batches that a replica works on at once; together they are twice what its engine runs, so that it never waits."""
-
-
-def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why Ray Data cannot run the plan."""
-    yield from vllm.refusals(deployment)
 
 
 def export(deployment: Deployment) -> Files:

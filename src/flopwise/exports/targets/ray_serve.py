@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.exports import kubernetes_service as serving
 from flopwise.exports.autoscaling import scaling_rule
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import config_map, metadata, placement_notes
 from flopwise.exports.ray_cluster import NOTES, ray_cluster
 from flopwise.exports.targets.vllm import engine_options
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_training as training
+from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.ray_cluster import ENTRYPOINT, PORTS, launch_command, launch_notes, launch_refusals, ray_cluster
-
-if TYPE_CHECKING:
-    from flopwise.exports.deployment import Deployment
 
 refusals = launch_refusals
 

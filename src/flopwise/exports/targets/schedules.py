@@ -14,11 +14,12 @@ from flopwise.exports.node_pools import NodePool, fleet_pools, plan_pool, worklo
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
     APPLY,
+    AWS,
     Expression,
     HclBlock,
     Variable,
+    aws_cluster,
     block,
-    name_variable,
     resource_label,
     terraform_block,
     terraform_files,
@@ -165,16 +166,13 @@ def _aws_files(
     title: str, groups: Mapping[str, Sequence[tuple[WeeklySchedule, int]]], region: str, settings: ExportSettings
 ) -> dict[str, str]:
     blocks = [
-        terraform_block(aws=("hashicorp/aws", "~> 6.0")),
+        terraform_block(aws=AWS),
         block("provider", "aws", region=Expression("var.region")),
         *(part for name, parts in groups.items() for part in _group_blocks(name, parts)),
     ]
     variables = [
         Variable(name="region", meaning="AWS region of the cluster.", default=region),
-        name_variable(
-            "cluster", "Name of the EKS cluster.", settings.value("cluster"),
-            "^[0-9A-Za-z][A-Za-z0-9_-]{0,99}$", "1 to 100 letters, digits, hyphens and underscores.",
-        ),
+        aws_cluster(settings),
         Variable(name="time_zone", meaning="Time zone of the hours, such as Europe/Berlin.", default=CLOCK),
     ]  # fmt: skip
     return terraform_files(title, blocks, variables)

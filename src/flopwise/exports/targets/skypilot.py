@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import InfeasibleError
 from flopwise.exports.command import Command, with_slots
@@ -15,9 +15,7 @@ from flopwise.exports.emit import command_text, comment_text, yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.node_pools import plan_pool
 from flopwise.facts.software import platform
-
-if TYPE_CHECKING:
-    from flopwise.search.answer import Candidate
+from flopwise.search.answer import Candidate
 
 CLOUDS = ("aws", "gcp", "azure", "lambda", "runpod", "oci", "nebius", "paperspace", "vast")
 """Providers that SkyPilot has a cloud of the same name for."""
@@ -119,7 +117,7 @@ def _command(deployment: Deployment) -> Command:
         from flopwise.exports.training_command import training_command  # noqa: PLC0415 - only for runs
 
         return training_command(deployment)
-    from flopwise.exports.serving_command import serving_command  # noqa: PLC0415 - only for services
+    from flopwise.exports.server import serving_command  # noqa: PLC0415 - only for services
 
     return serving_command(deployment)
 
@@ -239,8 +237,7 @@ def _delay_s(deployment: Deployment) -> int:
     """Seconds that a server may take to answer, its image apart."""
     from flopwise.serving.startup import DEFAULT_STORAGE, cold_start  # noqa: PLC0415 - only for services
 
-    assert deployment.serving is not None
-    start = cold_start(deployment.serving, deployment.facts.storage(DEFAULT_STORAGE)).seconds
+    start = cold_start(deployment.serve_job, deployment.facts.storage(DEFAULT_STORAGE)).seconds
     return max(LEAST_DELAY_S, math.ceil(START_SLACK * start / 60) * 60)
 
 

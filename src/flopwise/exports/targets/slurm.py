@@ -10,7 +10,6 @@ from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import command_text, comment_text, script_text
 from flopwise.exports.exported import Files
 from flopwise.exports.launch import run_title
-from flopwise.exports.step_counts import train_job
 from flopwise.exports.training_command import training_command, training_refusals
 from flopwise.facts.software import platform
 from flopwise.training.run import job_goodput
@@ -70,7 +69,7 @@ def warning_s(deployment: Deployment) -> int:
     """
     step_s = deployment.candidate.figures["step_s"]
     assert step_s is not None
-    return min(math.ceil(step_s + job_goodput(train_job(deployment))[1].write_s) + MARGIN_S, LONGEST_WARNING_S)
+    return min(math.ceil(step_s + job_goodput(deployment.train_job)[1].write_s) + MARGIN_S, LONGEST_WARNING_S)
 
 
 def directives(deployment: Deployment) -> Iterator[tuple[str, str]]:

@@ -23,8 +23,7 @@ Source: text-embeddings-inference documentation, supported hardware."""
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why text-embeddings-inference cannot run the plan."""
     yield from engine_refusals(deployment, "tei")
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if deployment.task != "encode":
         yield "text-embeddings-inference generates no text: plan with --engine vllm"
     if job.num_gpus > 1:
@@ -35,8 +34,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica."""
-    job, most = deployment.serving, deployment.candidate.layout["max_batch"]
-    assert job is not None
+    job, most = deployment.serve_job, deployment.candidate.layout["max_batch"]
     source = weights_source(deployment, {})
     tokens = max(most * job.input_tokens, deployment.model.max_position or job.input_tokens)  # the longest input, alone
     args = [

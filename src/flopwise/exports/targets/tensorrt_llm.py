@@ -31,8 +31,7 @@ DRAFTS = {"ngram": "NGram", "mtp": "MTP", "eagle": "Eagle", "eagle3": "Eagle", "
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why TensorRT-LLM cannot run the plan."""
     yield from engine_refusals(deployment, "tensorrt-llm")
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if deployment.task == "encode":
         yield "trtllm-serve generates text, not embeddings: plan with --engine vllm or sglang"
     if deployment.nodes_per_replica > 1:
@@ -54,8 +53,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica; for a batch with the client that sends its share."""
-    job, layout = deployment.serving, deployment.candidate.layout
-    assert job is not None
+    job, layout = deployment.serve_job, deployment.candidate.layout
     source = weights_source(deployment, {})
     limit, notes = context_limit(deployment)
     split = job.layout
@@ -76,14 +74,12 @@ def command(deployment: Deployment) -> Command:
 
 def _step_tokens(deployment: Deployment) -> int:
     """Tokens of a step: a chunk of prompts, or what all sequences decode."""
-    assert deployment.serving is not None
-    return max(deployment.serving.software.prefill_tokens, int(deployment.candidate.layout["max_batch"]))
+    return max(deployment.serve_job.software.prefill_tokens, int(deployment.candidate.layout["max_batch"]))
 
 
 def _config(deployment: Deployment) -> dict[str, Any]:
     """Settings for which `trtllm-serve` has no option."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     config: dict[str, Any] = {"return_perf_metrics": True}  # without it there are no Prometheus metrics
     if (plain := PLAIN.get(job.weights.name)) is not None:
         config["dtype"] = plain

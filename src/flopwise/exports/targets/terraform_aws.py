@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from flopwise.exports.node_pools import NodePool
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
+    AWS,
     TAG,
     Expression,
     HclBlock,
     PoolModule,
     Variable,
+    aws_cluster,
     block,
-    name_variable,
     pool_tags,
     resource_label,
     tags_variable,
@@ -21,8 +22,6 @@ from flopwise.exports.terraform import (
     terraform_files,
 )  # fmt: skip
 
-PROVIDER = "aws"
-SOURCE = ("hashicorp/aws", "~> 6.0")
 POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly")
 NVME = """\
 MIME-Version: 1.0
@@ -46,7 +45,7 @@ spec:
 def _files(title: str, pools: Sequence[NodePool], settings: ExportSettings) -> dict[str, str]:
     together, trains = any(p.together for p in pools), any(p.together and p.trains for p in pools)
     blocks = [
-        terraform_block(aws=SOURCE),
+        terraform_block(aws=AWS),
         block("provider", "aws", region=Expression("var.region"), blocks=[
             block("default_tags", tags=Expression("var.tags")),
         ]),
@@ -201,10 +200,7 @@ def _image(pool: NodePool) -> str:
 
 def _variables(pools: Sequence[NodePool], settings: ExportSettings, trains: bool) -> Iterator[Variable]:
     yield Variable(name="region", meaning="AWS region of the cluster.", default=pools[0].region)
-    yield name_variable(
-        "cluster", "Name of the EKS cluster.", settings.value("cluster"),
-        "^[0-9A-Za-z][A-Za-z0-9_-]{0,99}$", "1 to 100 letters, digits, hyphens and underscores.",
-    )  # fmt: skip
+    yield aws_cluster(settings)
     yield Variable(
         name="subnet_ids", kind="list(string)", default=[],
         check='alltrue([for id in var.subnet_ids : startswith(id, "subnet-")])',
@@ -269,6 +265,6 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
 
 
 MODULE = PoolModule(
-    provider=PROVIDER, cloud="AWS", nodes="Node group", cluster="an EKS cluster", files=_files, notes=_notes,
+    provider="aws", cloud="AWS", nodes="Node group", cluster="an EKS cluster", files=_files, notes=_notes,
 )  # fmt: skip
 refusals, export, export_fleet = MODULE.refusals, MODULE.export, MODULE.export_fleet

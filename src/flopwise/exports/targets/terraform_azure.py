@@ -8,10 +8,13 @@ from typing import Any
 from flopwise.exports.node_pools import NodePool, short_name
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
+    AZURERM,
     Expression,
     HclBlock,
     PoolModule,
     Variable,
+    azure_account,
+    azure_provider,
     block,
     name_variable,
     pool_tags,
@@ -21,8 +24,6 @@ from flopwise.exports.terraform import (
     terraform_files,
 )  # fmt: skip
 
-PROVIDER = "azure"
-SOURCE = ("hashicorp/azurerm", "~> 4.0")
 LONGEST = 12
 """Characters of a node pool's name, lower-case letters and digits alone."""
 SPOT = "kubernetes.azure.com/scalesetpriority"
@@ -30,8 +31,8 @@ SPOT = "kubernetes.azure.com/scalesetpriority"
 
 def _files(title: str, pools: Sequence[NodePool], settings: ExportSettings) -> dict[str, str]:
     blocks = [
-        terraform_block(azurerm=SOURCE),
-        block("provider", "azurerm", subscription_id=Expression("var.subscription_id"), blocks=[block("features")]),
+        terraform_block(azurerm=AZURERM),
+        azure_provider(),
         block(
             "data", "azurerm_kubernetes_cluster", "this", name=Expression("var.cluster"),
             resource_group_name=Expression("var.resource_group"),
@@ -85,11 +86,7 @@ def _pool(pool: NodePool) -> Iterator[HclBlock]:
 
 
 def _variables(pools: Sequence[NodePool], settings: ExportSettings) -> Iterator[Variable]:
-    yield Variable(name="subscription_id", meaning="Azure subscription (default: that of ARM_SUBSCRIPTION_ID).")
-    yield name_variable(
-        "resource_group", "Resource group of the cluster.", settings.value("account"),
-        "^[A-Za-z0-9_().-]{0,89}[A-Za-z0-9_()-]$", "1 to 90 letters, digits, and _().-, with no period at the end.",
-    )  # fmt: skip
+    yield from azure_account(settings, "Resource group of the cluster.")
     yield name_variable(
         "cluster", "Name of the AKS cluster.", settings.value("cluster"),
         "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$", "1 to 63 letters, digits, hyphens and underscores.",
@@ -128,6 +125,6 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
 
 
 MODULE = PoolModule(
-    provider=PROVIDER, cloud="Azure", nodes="Node pool", cluster="an AKS cluster", files=_files, notes=_notes,
+    provider="azure", cloud="Azure", nodes="Node pool", cluster="an AKS cluster", files=_files, notes=_notes,
 )  # fmt: skip
 refusals, export, export_fleet = MODULE.refusals, MODULE.export, MODULE.export_fleet

@@ -8,11 +8,13 @@ from typing import Any
 from flopwise.exports.node_pools import NodePool, short_name
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.terraform import (
+    GOOGLE,
     Expression,
     HclBlock,
     PoolModule,
     Variable,
     block,
+    gcp_project,
     name_variable,
     pool_tags,
     resource_label,
@@ -21,8 +23,6 @@ from flopwise.exports.terraform import (
     terraform_files,
 )  # fmt: skip
 
-PROVIDER = "gcp"
-SOURCE = ("hashicorp/google", ">= 6.20, < 8.0")
 LONGEST = 40
 """Characters of a node pool's name."""
 MEGA = "nvidia-h100-mega-80gb"
@@ -48,7 +48,7 @@ def _unknown(pool: NodePool) -> str | None:
 
 def _files(title: str, pools: Sequence[NodePool], settings: ExportSettings) -> dict[str, str]:
     blocks = [
-        terraform_block(google=SOURCE),
+        terraform_block(google=GOOGLE),
         block("provider", "google", project=Expression("var.project"), region=Expression("var.region")),
         *(_pool(pool) for pool in pools),
     ]
@@ -118,10 +118,7 @@ def _networks() -> HclBlock:
 
 
 def _variables(pools: Sequence[NodePool], settings: ExportSettings) -> Iterator[Variable]:
-    yield name_variable(
-        "project", "Identifier of the GCP project.", settings.value("account"),
-        "^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "6 to 30 lower-case letters, digits and hyphens.",
-    )  # fmt: skip
+    yield gcp_project(settings)
     yield name_variable(
         "cluster", "Name of the GKE cluster.", settings.value("cluster"),
         "^[a-z][a-z0-9-]{0,38}[a-z0-9]$", "Up to 40 lower-case letters, digits and hyphens.",
@@ -163,7 +160,7 @@ def _notes(pools: Sequence[NodePool]) -> Iterator[str]:
 
 
 MODULE = PoolModule(
-    provider=PROVIDER, cloud="GCP", nodes="Node pool", cluster="a GKE cluster", files=_files, notes=_notes,
+    provider="gcp", cloud="GCP", nodes="Node pool", cluster="a GKE cluster", files=_files, notes=_notes,
     unknown=_unknown,
 )  # fmt: skip
 refusals, export, export_fleet = MODULE.refusals, MODULE.export, MODULE.export_fleet

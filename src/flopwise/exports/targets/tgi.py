@@ -34,8 +34,7 @@ QUEUE = 4
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why TGI cannot run the plan."""
     yield from engine_refusals(deployment, "tgi")
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if deployment.task == "encode":
         yield "TGI generates text, not embeddings: plan with --engine vllm or sglang"
     if job.layout.pp > 1 or job.layout.dp > 1 or job.layout.ep > 1 or deployment.nodes_per_replica > 1:
@@ -51,8 +50,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica; for a batch with the client that sends its share."""
-    job, most = deployment.serving, deployment.candidate.layout["max_batch"]
-    assert job is not None
+    job, most = deployment.serve_job, deployment.candidate.layout["max_batch"]
     source = weights_source(deployment, ONLINE)
     limit, notes = context_limit(deployment)
     args = ["text-generation-launcher", "--model-id", source.id, "--num-shard", str(job.layout.tp), *source.options]
@@ -76,8 +74,7 @@ def command(deployment: Deployment) -> Command:
 
 def _tokens(deployment: Deployment, limit: int | None) -> list[str]:
     """Tokens of a prompt, of a sequence, of a step of prompts, and of all sequences that run."""
-    job, longest = deployment.serving, longest_request(deployment)
-    assert job is not None
+    job, longest = deployment.serve_job, longest_request(deployment)
     running = deployment.candidate.layout["max_batch"] * job.context
     if limit is None or longest is None:
         return ["--max-batch-total-tokens", str(max(running, deployment.model.max_position or 0))]

@@ -9,8 +9,7 @@ from dataclasses import replace
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
-from flopwise.exports.launch import launch_files, launcher
-from flopwise.exports.step_counts import step_counts, train_job
+from flopwise.exports.launch import launch_files, launcher, step_counts
 
 CONFIGS = {
     "meta-llama/Llama-3.1-8B": ("llama3", "llama3_8b"),
@@ -38,7 +37,7 @@ DATASET = "c4_test"
 
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why torchtitan cannot train the plan."""
-    job, layout, model = train_job(deployment), deployment.candidate.layout, deployment.model
+    job, layout, model = deployment.train_job, deployment.candidate.layout, deployment.model
     known = CONFIGS.get(model.hf_id or "")
     if known is None:
         yield f"torchtitan has no configuration of {model.name}; it has {', '.join(CONFIGS)}"
@@ -84,7 +83,7 @@ def export(deployment: Deployment) -> Files:
 
 def _options(deployment: Deployment) -> Iterator[tuple[str, str]]:
     """Options by their paths in torchtitan's configuration; "" for those that are on or off by name."""
-    job, layout, run = train_job(deployment), deployment.candidate.layout, step_counts(deployment)
+    job, layout, run = deployment.train_job, deployment.candidate.layout, step_counts(deployment)
     piped = layout["pp"] > 1
     yield "hf-assets-path", deployment.value("model_path")
     yield "dump-folder", deployment.value("output")

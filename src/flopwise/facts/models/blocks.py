@@ -103,15 +103,7 @@ def moe(m: Mixture, source: str) -> Items:
         items.append(Linear("latent/down_proj", m.width, m.latent, reads=source))
     items += [
         first,
-        Pointwise(
-            "experts/act",
-            m.hidden,
-            m.act,
-            gated=m.gated,
-            shard="column",
-            per_expert=m.top_k,
-            clamped=m.clamped,
-        ),
+        Pointwise("experts/act", m.hidden, m.act, gated=m.gated, shard="column", per_expert=m.top_k, clamped=m.clamped),
         replace(first, name="experts/down_proj", inputs=m.hidden, outputs=inner, shard="row", reads=""),
         Pointwise("experts/combine", inner, "scale", per_expert=m.top_k),
     ]

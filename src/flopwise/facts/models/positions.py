@@ -27,8 +27,7 @@ def longest(model: Model) -> int | None:
 def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tuple[str, ...]:
     """Assumptions for `tokens` tokens beyond the length of the model; empty within it.
 
-    Raises:
-        SpecError: learned positions end before, or it is more than `STRETCH` times as long.
+    Raises: SpecError: learned positions end before, or it is more than `STRETCH` times as long.
     """
     most, made = longest(model), model.max_position
     if most is not None and tokens > most:

@@ -27,13 +27,7 @@ READ_DTYPES = ("fp32", "bf16")
 READ_WIDTH = 1024
 READ_BYTES, CACHES = 1 << 26, 2
 """Size of the weights for products with few rows: a minimum in bytes, and a multiple of the last cache."""
-QUICK = (
-    (ROWS, 256, 256),
-    (ROWS, 1024, 1024),
-    (ROWS, 1023, 1023),
-    (1024, 1024, 1024),
-    (2048, 2048, 2048),
-)
+QUICK = ((ROWS, 256, 256), (ROWS, 1024, 1024), (ROWS, 1023, 1023), (1024, 1024, 1024), (2048, 2048, 2048))
 FULL_DTYPES = 2
 """Number of dtypes, first of the device's list, that are measured in all shapes; others only in medium squares."""
 MULTIPLE = {"fp8": 16, "int8": 16}

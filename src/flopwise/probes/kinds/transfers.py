@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
 from flopwise.probes.timing import Task
-
-if TYPE_CHECKING:
-    from flopwise.probes.torch_backend import TorchBackend
+from flopwise.probes.torch_backend import TorchBackend
 
 SIZES = (1 << 12, 1 << 20, 1 << 24, 1 << 28)
 QUICK_SIZES = (1 << 20, 1 << 26)

@@ -117,8 +117,7 @@ class ImportedRun:
 def _file_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> list[FileRun]:
     """The runs of files.
 
-    Raises:
-        SpecError: a file cannot be read, has no known metric, or has the same content as another one.
+    Raises: SpecError: a file cannot be read, has no known metric, or has the same content as another one.
     """
     by_key: dict[str, FileRun] = {}
     for path in paths:
@@ -143,8 +142,7 @@ def import_files(
 ) -> list[ImportedRun]:  # fmt: skip
     """Write the runs of files to the store at `store`; `planned_run` returns the settings and estimate of each.
 
-    Raises:
-        SpecError: as `_file_runs`, in which case nothing is written; or the store cannot be written.
+    Raises: SpecError: as `_file_runs`, in which case nothing is written; or the store cannot be written.
     """
     own = [path for path in files if spec.format in ("auto", FORMAT) and _is_export(path)]
     file_runs = _file_runs([path for path in files if path not in own], spec, gpus)
@@ -169,8 +167,7 @@ def import_export(store: Store, path: Path) -> Iterator[ImportedRun]:
 
     A run is written whole or not at all, and no run is written if the file is damaged.
 
-    Raises:
-        SpecError: an error in the file, with its line.
+    Raises: SpecError: an error in the file, with its line.
     """
     for run, samples, events in [*_lines_of_export(path)]:
         new = store.add_run(run, samples, events)
@@ -228,8 +225,7 @@ def _write_run(store: Store, file_run: FileRun, planned: PlannedRun, spec: Impor
 
     `several`: append the run's name in the file to the given name.
 
-    Raises:
-        SpecError: the store cannot be written.
+    Raises: SpecError: the store cannot be written.
     """
     one, run = file_run.cleaned, _run(file_run, planned, spec, several=several)
     new = store.add_run(run, one.samples, one.events)
@@ -282,8 +278,7 @@ def clean_run(
 
     `changed_at_s`: modification time of the file, used if the file has no times.
 
-    Raises:
-        SpecError: a mapped metric is missing; or a rate is per accelerator and their number is not known.
+    Raises: SpecError: a mapped metric is missing; or a rate is per accelerator and their number is not known.
     """
     known = meanings(raw.series, given)
     notes, events = list(raw.notes), list(raw.events)
@@ -459,9 +454,7 @@ def meanings(names: Iterable[str], given: Mapping[str, tuple[str, float | None]]
 
     Each of our metrics has one name in the file: the given one, else the first in the table that matches.
 
-    Raises:
-        UnknownNameError: a given metric is not one of ours.
-        SpecError: the file has no metric with a given name.
+    Raises: UnknownNameError: a given metric is not one of ours. SpecError: the file has no metric with a given name.
     """
     listed = list(names)
     for theirs, (ours, _) in given.items():

@@ -48,11 +48,7 @@ class ImportSpec(Spec):
 
     @property
     def mapping(self) -> dict[str, tuple[str, float | None]]:
-        """(our metric, factor if given) by names of the file.
-
-        Raises:
-            SpecError: a name is mapped twice.
-        """
+        """(our metric, factor if given) by names of the file. Raises SpecError: a name is mapped twice."""
         pairs: dict[str, tuple[str, float | None]] = {}
         for text in self.metric:
             ours, _, theirs = (part.strip() for part in text.partition("="))

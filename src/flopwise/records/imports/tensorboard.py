@@ -33,9 +33,7 @@ def _files(path: Path) -> list[Path]:
 def read_runs(source: Source) -> list[RawRun]:
     """One run from all event files of a folder.
 
-    Raises:
-        MissingFactError: tensorboard is not installed.
-        SpecError: no event can be read in any file.
+    Raises: MissingFactError: tensorboard is not installed. SpecError: no event can be read in any file.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - an extra

@@ -1,16 +1,10 @@
-"""The few fitted constants of the memory of training stacks, from published peaks: the best point of a small grid.
-
-They are the bytes a token and vocabulary entry at the loss, in eager code and under a compiler, and what the caching
-allocator reserves beyond what tensors take; all stacks of a kind share them. The rest follows from the software.
-"""
+"""The memory of training stacks, judged: the rows that a constant decides, and software that no row was measured on."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,21 +12,8 @@ from flopwise.backtests.memory import predict_row, reading_bytes, row_memory, ro
 from flopwise.backtests.prediction import Row
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import TrainingStack
-from flopwise.fitting.constants import Array, Constant, Values, moved_records
-from flopwise.values import dataclass
+from flopwise.fitting.robust import Array
 
-EAGER = (
-    "hf-trainer",
-    "hf-trainer-2026",
-    "litgpt",
-    "fsdp-eager",
-    "torchtune-eager",
-    "torchtune-2024",
-    "deepspeed-zero3",
-    "fsdp-fused",
-)
-COMPILED = ("fsdp-compile", "torchtune-compile", "fsdp-te")
-GRID = ((10.0, 12.0, 14.0, 16.0), (8.0, 10.0, 12.0, 14.0), (0.03, 0.05, 0.08, 0.12))
 DOCUMENTED = (
     ("weights_dtype", "master_weights", "grad_dtype", "states_dtype"),
     ("pipeline_gathered",),
@@ -41,54 +22,6 @@ DOCUMENTED = (
 )
 """Columns that anyone can read in a stack's documentation, those that decide most bytes first: how wide states are,
 whose FSDP and allocator it has, what its kernels keep, the rest."""
-LARGE = 0.4
-"""An absolute error counts up to here."""
-Point = tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class MemoryGrid:
-    """Relative errors of all rows that can be predicted, at every point."""
-
-    constants: tuple[Constant, ...]
-    ids: tuple[str, ...]
-    sources: tuple[str, ...]
-    errors: dict[Point, Array]
-
-    def best(self, members: Array | slice = slice(None)) -> Point:
-        """The point with the least mean error of `members`."""
-        return min(self.errors, key=lambda point: np.minimum(np.abs(self.errors[point][members]), LARGE).mean())
-
-    def values(self) -> Values:
-        """The constants at the best point."""
-        return dict(zip(self.constants, self.best(), strict=True))
-
-    def left_out(self) -> Array:
-        """Errors of every row at the best point of the other sources."""
-        names = np.array(self.sources)
-        unseen = np.empty(len(names))
-        for name in dict.fromkeys(self.sources):
-            unseen[names == name] = self.errors[self.best(names != name)][names == name]
-        return unseen
-
-
-def grid(rows: Iterable[Row], facts: Facts) -> MemoryGrid:
-    """Predict every row at every point of the grid."""
-    stack = partial(Constant, table="stacks")
-    constants = (
-        stack("loss_bytes", EAGER, 12.0, 10.0, 16.0),
-        stack("loss_bytes", COMPILED, 10.0, 8.0, 14.0),
-        stack("fragmentation_frac", tuple(facts.stacks), 0.05, 0.03, 0.12),
-    )
-    usable = [row for row in rows if predict_row(row, facts).error is not None]
-    errors: dict[Point, Array] = {}
-    for point in itertools.product(*GRID):
-        values = dict(zip(constants, point, strict=True))
-        moved = facts.with_tables(stacks=moved_records(facts.stacks, "stacks", values))
-        errors[point] = np.array([predict_row(row, moved).error for row in usable], dtype=float)
-    return MemoryGrid(constants, tuple(r["id"] for r in usable), tuple(r["study"] for r in usable), errors)
-
-
 TAKEN_BACK: dict[str, float | bool] = {
     "loss_bytes": 8.0, "fragmentation_frac": 0.0, "buffer_bytes": 0.0, "step_copies": 0.0, "gathered_units": 0.0,
     "sharded_loss_bytes": 0.0, "quantise_bytes": 0.0, "fp32_loss": False, "lasting_gradients": False,
