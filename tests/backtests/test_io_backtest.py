@@ -44,7 +44,7 @@ def test_benchmarks_are_predicted_from_layers_and_datasheets() -> None:
     errors = np.array([p.error for p in done.predictions], dtype=float)
     assert not np.isnan(errors).any(), [p.skipped for p in done.predictions]
     assert np.median(np.abs(errors)) < 0.18
-    assert np.abs(errors).max() < 0.6
+    assert np.abs(errors).max() < 0.35
     assert abs(np.median(errors)) < 0.1, "no bias to speak of"
     assert all(p.low is not None and p.high is not None and p.low < p.high for p in done.predictions)
 

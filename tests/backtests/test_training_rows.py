@@ -185,6 +185,18 @@ def test_a_stated_layout_is_never_faster_than_the_fastest() -> None:
     assert _hours(notes="TP7") == _hours()  # no such layout: the words meant something else
 
 
+def test_checkpoints_inside_units_and_types_of_adapters_are_read() -> None:
+    """Without reentrant checkpoints nothing is held; what is trained of a row with adapters is in its weights' type."""
+    row = {
+        "model": "Llama-2-7B", "task": "qlora", "software": "hf-trainer-2023", "gpu": "RTX 3090", "gpus": "2",
+        "zero": "3", "micro_batch": "1", "recompute": "full", "seq_len": "2048", "global_batch": "2",
+    }  # fmt: skip
+    held, plain = (row_job({**row, "recompute": how}, FACTS).recipe for how in ("full", "plain"))
+    assert (held.stack.holds_inputs, plain.stack.holds_inputs) == (True, False)
+    adapters = [row_job({**row, "weights_dtype": kind}, FACTS).recipe.lora for kind in ("", "bf16", "fp32")]
+    assert [lora.adapter_dtype for lora in adapters if lora is not None] == ["fp32", "bf16", "fp32"]
+
+
 def test_hybrid_sharding_and_lengths_of_packed_documents_are_read() -> None:
     row = {
         "model": "Llama-2-7B", "gpu": "A100-SXM-80GB", "gpus": "32", "zero": "3", "shard": "8", "task": "full_ft",

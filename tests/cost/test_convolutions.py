@@ -15,7 +15,10 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.facts.samples import ConvolutionLayer
 from named import FACTS
 
-NETWORKS = ("ResNet-18", "ResNet-50", "ResNet-101", "CosmoFlow (MLPerf HPC)", "U-Net 3D (MLPerf KiTS19)")
+DENOISERS = ("SD 1.5 UNet", "SDXL base UNet", "FLUX.1-dev transformer")
+NETWORKS = (
+    "ResNet-18", "ResNet-50", "ResNet-101", "CosmoFlow (MLPerf HPC)", "U-Net 3D (MLPerf KiTS19)", *DENOISERS,
+)  # fmt: skip
 
 
 def _rates(name: str) -> Rates:
@@ -35,12 +38,12 @@ def test_layers_count_the_operations_of_the_model(name: str) -> None:
     assert sum(layer.flops for layer in _layers(name)) == published.forward_flops_per_sample
 
 
-@pytest.mark.parametrize("name", NETWORKS[:4])
+@pytest.mark.parametrize("name", [*NETWORKS[:4], *DENOISERS])
 def test_layers_have_the_weights_of_the_model(name: str) -> None:
     published = load_model(name, offline=True).published
     assert published is not None
     assert published.parameters is not None
-    weights = sum(layer.inputs * layer.outputs * layer.taps * layer.repeats for layer in _layers(name))
+    weights = sum(layer.weights for layer in _layers(name))
     assert 0 <= 1 - weights / published.parameters < 0.005, "the rest are biases and norms"
 
 
@@ -57,6 +60,45 @@ def test_no_faster_than_the_roofline_and_larger_batches_no_slower_a_sample(name:
         assert (np.diff(seconds) > 0).all()
 
 
+def test_attention_is_counted_as_its_two_products() -> None:
+    """1,024 queries to 77 keys in 20 heads of 64: scores and what they weigh, 2 x 2 x 1,024 x 77 x 1,280."""
+    layer = ConvolutionLayer(
+        network="one", layer="cross", inputs=1280, outputs=1280, taps=1, positions=1024, repeats=3, keys=77, head_dim=64
+    )
+    assert layer.flops == 3 * 4 * 1024 * 77 * 1280
+    assert layer.weights == 0
+    device = _rates("A100-SXM-80")
+    wide = replace(layer, keys=4096, positions=4096, repeats=1)
+    seconds = float(convolution_step_s(device, [wide], 8, "bf16").convolutions_s)
+    least = (1 + 2.5) * 8 * wide.flops / device.peak_flops_per_s("bf16")  # the backward pass makes scores again
+    assert least < seconds < 4 * least
+
+
+def test_a_host_that_launches_slower_than_the_device_runs_sets_the_step() -> None:
+    """Three launches of each of four operations, 45 us apiece; a large batch hides them."""
+    device = _rates("H100-SXM-80")
+    layer = ConvolutionLayer(
+        network="one", layer="block", inputs=64, outputs=64, taps=1, positions=64, repeats=1, before=("group_norm",),
+        then=("silu", "add"),
+    )  # fmt: skip
+    small, large = (convolution_step_s(device, [layer], batch, "bf16", 45e-6) for batch in (1, 200_000))
+    busy = float(small.convolutions_s + small.pointwise_s)
+    assert float(small.launch_s) + busy == pytest.approx(3 * 4 * 45e-6)
+    assert float(large.launch_s) == 0.0
+
+
+def test_what_precedes_a_product_moves_its_input() -> None:
+    """GroupNorm 8 and SiLU 5 passes over the 320 channels that go in, GEGLU 8.5 over the 2,560 that come out."""
+    device, size = _rates("A100-SXM-80"), 16 * 4096
+    layer = ConvolutionLayer(
+        network="one", layer="wide", inputs=320, outputs=2560, taps=1, positions=4096, repeats=1,
+        before=("group_norm", "silu"), then=("gate",),
+    )  # fmt: skip
+    moved = float(convolution_step_s(device, [layer], 16, "bf16").pointwise_s)
+    stream = device.read_bytes_per_s * device.value["pointwise_frac"]
+    assert moved == pytest.approx((13 * 320 + 8.5 * 2560) * size * 2 / stream, rel=0.02)
+
+
 def test_columns_are_rows_and_parts_sum() -> None:
     device, layers = _rates("A100-SXM-80"), _layers("ResNet-50")
     column = np.asarray(convolution_step_s(device, layers, np.array([3, 50]), "tf32").seconds)
@@ -70,6 +112,7 @@ def test_tf32_runs_in_fp32_where_there_is_none() -> None:
     assert usable_precision(_rates("V100-SXM2-16"), "tf32") == "fp32"
     assert usable_precision(_rates("A100-SXM-80"), "tf32") == "tf32"
     assert usable_precision(_rates("TPU v4"), "tf32") == "bf16"
+    assert usable_precision(_rates("V100-SXM2-16"), "bf16") == "fp16"
     with pytest.raises(SpecError, match="allowed: fp32, tf32, fp16, bf16"):
         usable_precision(_rates("A100-SXM-80"), "fp8")
 

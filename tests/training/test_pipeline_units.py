@@ -18,7 +18,7 @@ from flopwise.training.estimate import estimate, single_parts, single_table
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout
-from flopwise.training.memory import memory_band
+from flopwise.training.memory import confident_capacity_bytes, memory_band
 from flopwise.training.stage_memory import pipeline_stages
 from flopwise.training.stages import cuts_alike, even_layers
 from named import FACTS, recipe_with
@@ -98,19 +98,37 @@ def test_the_search_has_the_published_layout_and_says_what_it_leaves_out() -> No
     assert min(left_out.values()) > 0
 
 
-RECOMPUTES = "what fsdp-compile keeps of a stage needs 101 GB without recompute, which costs it a tenth"
-
-
-@pytest.mark.parametrize(
-    "stack",
-    ["nemo", "in-house", pytest.param("fsdp-compile", marks=pytest.mark.xfail(reason=RECOMPUTES, strict=True))],
-)
+@pytest.mark.parametrize("stack", ["nemo", "in-house"])
 def test_the_fastest_layout_is_as_fast_as_what_was_measured(stack: str) -> None:
-    """Whatever stack stands in for that of the report, which has no name."""
+    """On stacks that stand in for that of the report, which has no name."""
     one = job(LLAMA, PUBLISHED, stack=stack)
     found = fastest_layout(LLAMA, one.recipe, one.cluster, 16_384, recompute=None, micro_batch=None)
     assert found is not None
     assert estimate(replace(one, layout=found[0])).mfu_full_attention_frac > 0.95 * MEASURED_MFU
+
+
+@pytest.mark.parametrize("stack", ["megatron-te", "fsdp-compile", "fsdp-te"])
+def test_the_published_layout_is_as_fast_as_measured_on_stacks_that_anyone_has(stack: str) -> None:
+    """The report's own stack is not theirs: 400 TFLOP/s are known of the layout, and none of these is off by 5 %."""
+    one = job(LLAMA, PUBLISHED, stack=stack)
+    assert estimate(one).mfu_full_attention_frac == pytest.approx(MEASURED_MFU, rel=0.05)
+
+
+@pytest.mark.parametrize("stack", ["megatron-te", "fsdp-compile"])
+def test_plans_on_such_stacks_have_the_published_mesh_and_compute_again_what_would_not_fit(stack: str) -> None:
+    """What they keep of a stage is not sure to fit: a plan computes some of it again, and loses no more than that."""
+    one = job(LLAMA, PUBLISHED, stack=stack)
+    found = fastest_layout(LLAMA, one.recipe, one.cluster, 16_384, recompute=None, micro_batch=None)
+    assert found is not None
+    layout = found[0]
+    mesh = [(at.dp, at.tp, at.pp, at.cp, at.interleave, at.micro_batch) for at in (layout, PUBLISHED)]
+    assert mesh[0] == mesh[1]
+    published = estimate(one)
+    assert float(published.memory.total_bytes) > confident_capacity_bytes(one.recipe, one.cluster.accelerator)
+    again = estimate(replace(one, layout=layout))
+    recompute_s = dict(again.breakdown)["recompute"]
+    assert recompute_s > 0
+    assert again.step_s - recompute_s == pytest.approx(published.step_s, rel=0.05)
 
 
 def test_the_published_layout_fits_and_is_as_fast_as_measured() -> None:

@@ -133,7 +133,7 @@ def test_a_run_takes_its_steps_and_costs_its_hours() -> None:
 
 
 @pytest.mark.parametrize(("model", "layers"), [
-    ("unet3d", True), ("cosmoflow", True), ("deepcam", False), ("tiramisu", False), ("sdxl", False), ("flux", False),
+    ("unet3d", True), ("cosmoflow", True), ("deepcam", False), ("tiramisu", False), ("sdxl", True), ("flux", True),
 ])  # fmt: skip
 def test_what_io_knows_trains(model: str, layers: bool) -> None:
     found, reads = trained(model, gpu="A100-SXM-80"), flopwise.io(model, gpu="A100-SXM-80", gpus=1)
@@ -186,7 +186,8 @@ def test_options_of_tokens_are_refused_by_name() -> None:
 @pytest.mark.parametrize(("words", "code", "said"), [
     (["train", "resnet50", "--gpu", "8xv100", "--samples", "1.28M", "--epochs", "90"], 0, "The run: 115 M samples"),
     (["train", "flux", "--gpu", "h100"], 1, "WARNING: this does not fit the memory"),
-    (["train", "sdxl", "--gpu", "8xh100"], 0, "activations are not counted"),
+    (["train", "sdxl", "--gpu", "8xh100"], 0, "bound by host"),
+    (["train", "sdxl", "--gpu", "h100", "--micro-batch", "2", "--explain"], 0, "samples per second"),
     (["memory", "resnet50", "--task", "train", "--gpu", "v100"], 0, "Fits 1 x V100-SXM2-16"),
     (["train", "resnet50", "--gpu", "h100", "--explain"], 0, "samples per second"),
 ])  # fmt: skip

@@ -27,7 +27,7 @@ def llama(vocab: int) -> Model:
     return model_from_config(config, name="llama-like")
 
 
-def held(stack: str, zero: int, lora: Lora | None = LORA, recompute: int = 2, **how: str) -> Memory:
+def held(stack: str, zero: int, lora: Lora | None = LORA, recompute: int = 2, **how: str | None) -> Memory:
     recipe = recipe_with(seq_len=SEQ, global_batch=2 * BATCH, stack=stack, lora=lora, **how)
     return step_memory(llama(1000), recipe, Layout(dp=2, zero=zero, micro_batch=BATCH, recompute=recompute))
 
@@ -53,8 +53,15 @@ def test_nothing_is_held_without_frozen_shards_or_recompute(zero: int, lora: Lor
 def test_norms_in_fp32_beside_4_bit_weights_make_what_layers_read_fp32(zero: int, copies: int) -> None:
     """A sharded model is not prepared so, nor is one whose other weights are said to be in 16 bits."""
     wide, narrow = (held("hf-trainer", zero, QLORA, weights_dtype=kind) for kind in ("fp32", "bf16"))
-    more = difference(wide, narrow, "start of the backward pass")
-    assert more == pytest.approx(LAYERS * INPUT * (copies - 1))
+    kept = [float(memory.items["activations"]) for memory in (wide, narrow)]
+    assert kept[0] - kept[1] == pytest.approx(LAYERS * INPUT * (copies - 1))
+
+
+def test_what_stands_beside_4_bit_weights_is_in_the_type_that_it_is_said_to_be_in() -> None:
+    """Embedding, head and the norms: 4 bytes an element as PEFT prepares them, 2 where all weights are in bf16."""
+    wide, narrow = (held("hf-trainer", 0, QLORA, weights_dtype=kind) for kind in (None, "bf16"))
+    ends = 2 * 1000 * WIDTH + WIDTH
+    assert float(wide.items["weights"]) - float(narrow.items["weights"]) == pytest.approx(2 * ends)
 
 
 @pytest.mark.parametrize(("stack", "entry"), [("torchtune-eager", 6 + 6 / 8), ("torchtune-compile", 2 + 10 / 8)])
@@ -99,3 +106,26 @@ def test_axolotl_casts_ends_and_norms_back_to_16_bits() -> None:
     assert plain.items["weights"] - axolotl.items["weights"] == pytest.approx(2 * ends)
     less = difference(plain, axolotl, "start of the backward pass")
     assert less == pytest.approx(LAYERS * INPUT + 2 * ends)
+
+
+def test_no_logits_stay_of_a_loss_that_trl_or_liger_compute_in_pieces() -> None:
+    """A piece's logits with their copies, 12 bytes an entry; TRL computes each under a checkpoint."""
+    vocab, pieces = 100_000, 16
+    recipe = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="hf-trainer", loss_chunks=pieces)
+    memory = step_memory(llama(vocab), recipe, Layout(micro_batch=BATCH, recompute=2))
+    whole = step_memory(llama(vocab), replace(recipe, loss_chunks=1), Layout(micro_batch=BATCH, recompute=2))
+    entry = BATCH * SEQ * vocab
+    assert float(whole.items["logits and loss"]) == pytest.approx(12 * entry)
+    assert difference(whole, memory, "loss") == pytest.approx(12 * entry * (1 - 1 / pieces))
+
+
+def test_llmq_holds_what_its_allocator_prints() -> None:
+    """Its README's run of Qwen2.5-0.5B: 942 MiB of each of Adam's states and of gradients; logits in 16 bits."""
+    model = FACTS.model("Qwen2.5-0.5B")
+    recipe = recipe_with(seq_len=1024, global_batch=64, stack="llmq", weights_dtype="bf16", precision="bf16")
+    memory = step_memory(model, recipe, Layout(micro_batch=8))
+    mib = {name: float(size) / 2**20 for name, size in memory.items.items()}
+    assert mib["optimizer states"] == pytest.approx(2 * 942, abs=2)
+    assert mib["gradients"] == pytest.approx(942, abs=1)
+    assert mib["master weights"] == mib["allocator"] == 0
+    assert mib["logits and loss"] == pytest.approx(8 * 1024 * 151_936 * 2 / 2**20)

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from flopwise.backtests.prediction import (
     Prediction,
@@ -84,6 +84,8 @@ DOCUMENT_SPREAD = 0.4
 LORA_RANK, LORA_TARGETS = 16, "attention"
 """Adapters of a row that does not state them."""
 DTYPES: dict[str, str | None] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+ADAPTER_DTYPES: dict[str, Literal["fp32", "bf16"]] = {"fp32": "fp32", "bf16": "bf16"}
+"""What is trained of a row with adapters, in the types that they may have."""
 SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "inter", "vocab", "seq_len", "head_dim")
 
 
@@ -254,11 +256,15 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
     lora = None
     if base:
         targets = lora_targets(row.get("lora_targets") or LORA_TARGETS)
-        lora = Lora(rank=whole(row, "lora_rank", LORA_RANK), targets=targets, base=facts.weight_format(base))
+        adapters = choice(row, "weights_dtype", ADAPTER_DTYPES, Lora().adapter_dtype)
+        rank, form = whole(row, "lora_rank", LORA_RANK), facts.weight_format(base)
+        lora = Lora(rank=rank, targets=targets, base=form, adapter_dtype=adapters)
     replicas = int(layout.dp) * int(layout.micro_batch)
     seq, stack = whole(row, "seq_len", 2048), facts.stack(row_stack(row))
     if row.get("dispatch"):
         stack = replace(stack, node_dispatch=choice(row, "dispatch", DISPATCH, stack.node_dispatch))
+    if row.get("recompute") == "plain":
+        stack = replace(stack, holds_inputs=False)
     return Recipe(
         seq_len=seq,
         documents=None if row.get("task") in {"pretrain", "", None} else packed_documents(row, seq),

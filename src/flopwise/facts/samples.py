@@ -1,7 +1,7 @@
 """What one training sample is: its FLOP, the bytes fed and the bytes stored, as rows of data/samples.csv.
 
 A row gives what the catalog of models does not: how the records of a benchmark are stored, what profilers counted, what
-runs achieved. Networks whose layers are convolutions stand in data/convolutions.csv, one line a layer.
+runs achieved. Networks of convolutions, and denoisers of images, stand in data/convolutions.csv, one line a layer.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from flopwise.facts import tables
 from flopwise.facts.tables import Bytes, Confidence, Count, Day, FactTable
 from flopwise.values import dataclass
 
-OPERATIONS = ("norm", "relu", "add", "pool", "copy", "dropout")
-"""What may follow a convolution."""
+OPERATIONS = (
+    "norm", "relu", "add", "pool", "copy", "dropout", "group_norm", "layer_norm", "rms_norm", "silu", "gelu", "gate",
+    "join", "modulate", "scale", "rope",
+)  # fmt: skip
+"""What may precede or follow a convolution or another product."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,10 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionLayer:
-    """One layer: `outputs` channels from `inputs` by `taps` weights each, at `positions` places of a sample."""
+    """One layer: `outputs` channels from `inputs` by `taps` weights each, at `positions` places of a sample.
+
+    Or an attention, with `keys`: of `positions` queries to so many, in heads of `head_dim`, `outputs` channels in all.
+    """
 
     network: str
     layer: str
@@ -51,15 +57,20 @@ class ConvolutionLayer:
     repeats: int
     then: tuple[str, ...] = ()  # of OPERATIONS
     input_positions: int | None = None  # places of its input, said of a network's first layer; None: as many
+    before: tuple[str, ...] = ()  # of OPERATIONS, on its input
+    keys: int | None = None  # of an attention
+    head_dim: int | None = None
 
     @property
     def weights(self) -> int:
         """Of all repeats, without biases and norms."""
-        return self.inputs * self.outputs * self.taps * self.repeats
+        return 0 if self.keys is not None else self.inputs * self.outputs * self.taps * self.repeats
 
     @property
     def flops(self) -> int:
         """Forward, of one sample and all repeats; two for a multiplication with its addition."""
+        if self.keys is not None:
+            return 4 * self.positions * self.keys * self.outputs * self.repeats
         return 2 * self.weights * self.positions
 
 
@@ -80,10 +91,10 @@ SAMPLES = FactTable(
     },
 )  # fmt: skip
 CONVOLUTIONS = FactTable(
-    file="convolutions.csv", meaning="a layer of a convolutional network", row=ConvolutionLayer,
-    key=("network", "layer"), dated=(), group=("network",),
+    file="convolutions.csv", meaning="a layer of a network of convolutions, or of a denoiser of images",
+    row=ConvolutionLayer, key=("network", "layer"), dated=(), group=("network",),
     readers={
         "inputs": _whole, "outputs": _whole, "taps": _whole, "positions": _whole, "repeats": _whole,
-        "input_positions": _whole, "then": _operations,
+        "input_positions": _whole, "then": _operations, "before": _operations, "keys": _whole, "head_dim": _whole,
     },
 )  # fmt: skip

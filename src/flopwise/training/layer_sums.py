@@ -188,7 +188,8 @@ class MemoryTable:
         self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
         self.keeps_inputs = self.quantised and self.software.quantised_keeps_input
         casts = recipe.lora is not None and recipe.lora.base.name in _BITSANDBYTES
-        self.fp32_stream = casts and self.software.fp32_stream and recipe.weights_dtype in (None, "fp32")
+        casts = casts and recipe.weights_dtype in (None, "fp32")
+        self.fp32_stream, self.fp32_ends = casts and self.software.fp32_stream, casts and self.software.fp32_ends
         self.habit = HABITS.get(model.model_type, Habit()) if self.software.hf_modules else Habit()
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
@@ -305,7 +306,7 @@ class MemoryTable:
         """Bytes of frozen weights before the layers, towers among them, and after: as the stack keeps them."""
         stack, row, form = self.model.stacks[0], self.software, lora.base
         before, after, towers = end_bytes(self.model, form, np.asarray(split.tp), np.asarray(split.ep))
-        if self.quantised and row.fp32_ends and form.name in _BITSANDBYTES:
+        if self.quantised and self.fp32_ends:
             before, after = (size * 4 / form.vector_bytes for size in (before, after))
         elif row.own_head:
             each = form.weight_bits / 8 if self.quantised else form.vector_bytes

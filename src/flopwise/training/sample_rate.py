@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.cost.convolutions import convolution_step_s, usable_precision
+from flopwise.cost.convolutions import MOMENTUM_BYTES, convolution_step_s, usable_precision
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
@@ -18,17 +18,23 @@ from flopwise.facts.catalog import Facts
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
+from flopwise.training.sampled_memory import state_bytes
 from flopwise.training.samples import SampledWorkload
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flopwise.cost.cluster import Cluster
+    from flopwise.facts.samples import ConvolutionLayer
 
 ASSUMED_FRAC = 0.25
 """Share of the 16-bit peak: the middle of what runs of convolutional networks report (Kurth et al. 2018: 17 to 31 % on
 V100; Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
 REFERENCE_STACK = "fsdp-eager"
 """How the reference implementations of benchmarks run: eagerly, nothing fused."""
+REFERENCE_STACKS = (REFERENCE_STACK, "xla", "in-house")
+"""And on devices that it does not run on: the first that does launches their kernels."""
 WIDER_BY_SHARE = 2.0
 """Spread of the interval where the achieved rate is a published share of the peak."""
 SHARE = "published share"
@@ -63,7 +69,10 @@ def device_rate(
         raise SpecError(f"batch {size}; give 1 or more")
     if work.layers is not None:
         dtype = usable_precision(cluster.rates, dtype)
-        parts = convolution_step_s(cluster.rates, work.layers, size, dtype)
+        stack = next(stack for stack in map(facts.stack, REFERENCE_STACKS) if stack.runs_on(cluster.accelerator))
+        parts = convolution_step_s(
+            cluster.rates, work.layers, size, dtype, stack.launch_s, _update_bytes(work.layers, facts)
+        )
         return DeviceRate(
             samples_per_s=size / float(parts.seconds), peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
             precision=dtype, origin="layers", batch=size,
@@ -72,6 +81,12 @@ def device_rate(
     if work.model is not None and work.model.stacks:
         return _training_rate(work, work.model, cluster, facts, size, dtype)
     return share_rate(work, cluster, dtype)
+
+
+def _update_bytes(layers: Sequence[ConvolutionLayer], facts: Facts) -> float:
+    """Bytes of optimizer states a parameter: AdamW's where a network has attention, else momentum."""
+    attends = any(layer.keys is not None for layer in layers)
+    return state_bytes(facts.optimizer(defaults.OPTIMIZER)) if attends else MOMENTUM_BYTES
 
 
 def rate_band(rate: DeviceRate, calibration: Calibration) -> ErrorBand:

@@ -120,27 +120,29 @@ class SampledEstimate:
         """Estimate one job.
 
         Source: `device_rate`; gradients of `BUCKET_BYTES` summed by `all_reduce_s` behind the backward pass.
-        Assumes: the backward pass takes twice the forward; the host and the data keep up.
+        Assumes: the backward pass takes twice the forward; the data keep up.
         Raises: MissingFactError: a fact that the rate needs is not known; SpecError: the precision cannot be.
         """
         recipe, cluster, gpus = job.recipe, job.cluster, job.num_gpus
         work = recipe.work
         rate = device_rate(work, cluster, facts, batch=recipe.batch, precision=recipe.precision)
         seconds, count = dict(rate.parts), num_parameters(work)
-        passes_s = job.micro_steps * (recipe.batch / rate.samples_per_s - seconds.get("update", 0.0))
+        launch_s = job.micro_steps * seconds.get("launch", 0.0)
+        passes_s = job.micro_steps * (recipe.batch / rate.samples_per_s - seconds.get("update", 0.0)) - launch_s
         forward_s = passes_s / TRAINING_PASSES
         parts = {"forward": forward_s, "backward": passes_s - forward_s, "recompute": 0.0, "optimizer": 0.0}
+        parts["launch"] = launch_s
         if rate.parts and count is not None:
             parts["optimizer"] = float(update_s(cluster.rates, count, state_bytes(recipe.optimizer)))
         message_s, notes = _message_s(job, count)
-        hidden_behind_s = parts["backward"] / job.micro_steps
+        hidden_behind_s = (parts["backward"] + launch_s * (1.0 - 1.0 / TRAINING_PASSES)) / job.micro_steps
         parts["data_parallel"] = float(
             exposed_message_s(
                 message_s, hidden_behind_s, hide=recipe.stack.dp_overlap, first=1.0 / _buckets(count or 0.0),
                 contention=cluster.rates.value["train_contention"],
             )
         )  # fmt: skip
-        alone_s = passes_s + parts["optimizer"]
+        alone_s = passes_s + launch_s + parts["optimizer"]
         parts[STRAGGLERS] = float(waiting_frac(gpus, job.conditions.jitter_frac)) * sum(parts.values())
         step_s, band = sum(parts.values()), rate_band(rate, facts.calibration)
         per_gpu = job.samples_per_gpu / step_s
@@ -193,7 +195,7 @@ def _bound(parts: dict[str, float], seconds: dict[str, float]) -> str | None:
     busy = parts["forward"] + parts["backward"]
     shares = {
         "compute": (1.0 - moving) * busy, "memory bandwidth": moving * busy + parts["optimizer"],
-        "communication": parts["data_parallel"],
+        "communication": parts["data_parallel"], "host": parts["launch"],
     }  # fmt: skip
     return max(shares, key=lambda name: shares[name])
 

@@ -19,6 +19,11 @@ INDEX_BYTES = 8.0
 """Bytes of the index of a maximum, which pooling keeps: torch.int64."""
 MASK_BYTES = 1.0
 """Bytes per element of dropout's mask: torch.bool."""
+KEPT = {"norm": 1.0, "relu": 1.0, "dropout": 1.0, "silu": 2.0, "gelu": 2.0, "gate": 2.0, "scale": 1.0, "rms_norm": 1.0}
+"""Times that an operation after a product keeps that product's result, with its own where a product reads it: silu and
+gelu both; gate what it halves, the GELU of one half and what both make; scale its input."""
+KEPT_BEFORE = {"group_norm": 1.0, "layer_norm": 1.0, "silu": 1.0, "modulate": 1.0}
+"""Times that an operation before a product keeps its own input; what the product reads is kept besides."""
 EVERY_REPLICA = "every device has all weights, gradients and states: only token layers are sharded (ZeRO, FSDP)"
 GRADIENTS, WEIGHTS, STATES = "gradients", "weights", "optimizer states"
 
@@ -65,10 +70,12 @@ def kept_sample(layers: Sequence[ConvolutionLayer]) -> KeptSample:
     """The activations that PyTorch's autograd keeps of one sample in a training step.
 
     A convolution keeps its input, which is the result of what comes before it; a norm its input; a ReLU its result; max
-    pooling the places of its results; dropout a mask. A sum keeps nothing, and so does what only feeds one.
+    pooling the places of its results; dropout a mask. A sum keeps nothing, and so does what only feeds one. What stands
+    before a product keeps its own input, as the product does its; attention its queries, keys and values.
 
     Source: derivatives.yaml of PyTorch (convolution, native_batch_norm, threshold_backward,
-    max_pool2d_with_indices, native_dropout), held against its saved tensors in tests/training/test_kept_samples.py.
+    max_pool2d_with_indices, native_dropout, native_group_norm, native_layer_norm, silu, gelu, mul,
+    _scaled_dot_product_flash_attention), held against its saved tensors in tests/training/test_kept_samples.py.
     Assumes: nothing is recomputed, what two operations keep is kept once; statistics of norms, one number a channel,
     are not counted; what follows pooling has as many positions as it (or is a matrix on all of its values).
     """
@@ -76,7 +83,12 @@ def kept_sample(layers: Sequence[ConvolutionLayer]) -> KeptSample:
     for layer, following in pairwise((*layers, None)):
         assert layer is not None
         out = float(layer.positions * layer.outputs)
-        here = out * ("norm" in layer.then) + out * ("relu" in layer.then) + out * ("dropout" in layer.then)
+        here = out * sum(KEPT.get(operation, 0.0) for operation in layer.then)
+        if layer.before:
+            kept = 1.0 + sum(KEPT_BEFORE.get(operation, 0.0) for operation in layer.before)
+            here += kept * layer.positions * layer.inputs
+        if layer.keys is not None:
+            here += float((layer.positions + 2 * layer.keys) * layer.outputs)
         beside = MASK_BYTES * out * ("dropout" in layer.then)
         if following is not None and {"pool", "copy"} & set(layer.then):
             fed = float(following.inputs * following.positions)
