@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flopwise.exports.kubernetes_service import server_refusals, start_ends_s
+from flopwise.exports.kubernetes_service import server_refusals
+from flopwise.exports.replica import start_ends_s
 from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.serving_option import latency_targets
 from flopwise.values import dataclass

@@ -60,7 +60,7 @@ def server_files(deployment: Deployment, command: Command) -> Files:
     batch = deployment.task == "batch"
     name = "run-batch.sh" if batch else "serve.sh"
     about = comment_text(f"One of the {deployment.replicas:,} replicas of {deployment.title}.")
-    script = script_text(about, *_own_devices(deployment, command))
+    script = script_text(about, *script_lines(deployment, command))
     files, apply = {name: script, **command.files}, [f"bash {name}"]
     if batch:
         files["requests.example.jsonl"] = _request_lines(deployment)
@@ -85,9 +85,12 @@ def split_script(count: int) -> str:
     )
 
 
-def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
-    """The lines that start a replica; with several on a machine, each on its own devices and port."""
+def script_lines(deployment: Deployment, command: Command) -> Iterator[str]:
+    """The lines that start a replica; with several on a machine, each on its own devices and ports."""
     variables = [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+    if command.address_env:
+        variables.append(f'{command.address_env}="${{ADDRESS:?address of this machine for the other servers}}"')
+        variables.append(f"export {command.address_env}")
     if variables:
         yield "\n".join(variables)
     text = f"exec {command_text(command.args)}"
@@ -95,10 +98,14 @@ def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
         text = f"# shellcheck disable=SC2016  # the variables are those of the inner shell\n{text}"
     packed, each = deployment.gpus_per_node // deployment.gpus_per_replica, deployment.gpus_per_replica
     variable = DEVICES.get(platform(deployment.accelerator) or "")
-    if packed > 1 and variable is not None:
+    slots = packed > 1 and variable is not None
+    if slots:
         yield f'slot="${{SLOT:-0}}"  # of this machine: 0 to {packed - 1}, each with {each} devices'
         yield f'{variable}="$(seq -s, "$((slot * {each}))" "$((slot * {each} + {each - 1}))")"\nexport {variable}'
         text = with_slots(text, command)
+    for name, (first, ports) in command.port_env.items():
+        times = "" if ports == 1 else f" * {ports}"
+        yield f'export {name}="$(({first} + slot{times}))"' if slots else f"export {name}={first}"
     yield text
 
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from flopwise.errors import InfeasibleError
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
+from flopwise.exports.replica import one_kind_refusals
 
 SERVERS = {
     "vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp", "tgi": "tgi",
@@ -30,7 +31,7 @@ def serving_command(deployment: Deployment) -> Command:
         reason = f"no server is exported for {engine}: plan again with --engine {', '.join(SERVERS)}"
         raise InfeasibleError(f"no server for {title}", [reason])
     server = import_module(f"flopwise.exports.targets.{SERVERS[engine]}")
-    if reasons := list(server.refusals(deployment)):
+    if reasons := list(one_kind_refusals(deployment)) or list(server.refusals(deployment)):
         raise InfeasibleError(f"{engine} cannot run {title}", reasons)
     made: Command = server.command(deployment)
     return made

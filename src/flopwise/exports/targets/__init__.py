@@ -167,18 +167,18 @@ GROUPS: dict[str, dict[str, Target]] = {
             summary="vLLM's server and its batch runner",
             tasks=(*SERVING, *BATCH),
             expresses="tp, pp, ep, dp; formats of weights and cache; batch and prefill limits; prefix cache; drafts; "
-            "weights on the host; several machines",
-            files=("serve.sh", "run-batch.sh"),
-            validator="vLLM's own argument parser; a real server on CPU; shellcheck",
-            version="vLLM 0.32.0",
+            "weights on the host; several machines; separate servers for prompts, with their router",
+            files=("serve.sh", "serve-prefill.sh", "serve-decode.sh", "route.sh", "run-batch.sh"),
+            validator="vLLM's own argument parser; a real server on CPU; the real router; shellcheck",
+            version="vLLM 0.32.0, vllm-router 0.1.17",
         ),
         "sglang": Target(
             summary="SGLang's server",
             tasks=(*SERVING, *BATCH),
             expresses="the same as vllm, and expert parallelism over a part of the devices",
-            files=("serve.sh", "run-batch.sh"),
-            validator="its options, read from the release; shellcheck",
-            version="SGLang 0.5.23",
+            files=("serve.sh", "serve-prefill.sh", "serve-decode.sh", "route.sh", "run-batch.sh"),
+            validator="its options, read from the release; the real router; shellcheck",
+            version="SGLang 0.5.23, sglang-router 0.3.2",
         ),
         "tensorrt-llm": Target(
             summary="TensorRT-LLM's trtllm-serve",
@@ -225,7 +225,8 @@ GROUPS: dict[str, dict[str, Target]] = {
         "kubernetes": Target(
             summary="Deployment, Service and disruption budget",
             tasks=SERVING,
-            expresses="replicas on one machine or a part of it; probes, nodes, resources, spread",
+            expresses="replicas on one machine or a part of it; probes, nodes, resources, spread; both pools of a plan "
+            "with separate servers for prompts, and their router",
             files=("kubernetes.yaml",),
             validator="schemas of the API, strict",
             version="Kubernetes 1.28 to 1.37",
@@ -233,7 +234,7 @@ GROUPS: dict[str, dict[str, Target]] = {
         "leaderworkerset": Target(
             summary="replicas over several machines",
             tasks=SERVING,
-            expresses="replicas on several machines; leader, workers, probes",
+            expresses="replicas on several machines; leader, workers, probes; both pools and their router",
             files=("leaderworkerset.yaml",),
             validator="own schema of the CRD; schemas of the API, strict",
             version="LeaderWorkerSet 0.8",

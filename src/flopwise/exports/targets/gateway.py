@@ -31,13 +31,13 @@ SLACK = 2.0
 
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Reasons why no gateway can serve the plan."""
-    yield from serving.server_refusals(deployment)
+    yield from serving.pods_refusals(deployment)
 
 
 def export(deployment: Deployment) -> Files:
     """`gateway.yaml`: the HTTPRoute, and of vLLM the InferencePool with what picks its endpoints."""
-    command = serving.server(deployment)
-    pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve"
+    command, one_kind = serving.server(deployment.pools[-1]), len(deployment.pools) == 1
+    pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve" and one_kind
     pool = _pool(deployment, command) if pooled else []
     notes = [
         f"a request times out after {_timeout_s(deployment)} s: {SLACK:g} times the longest planned, or its target",
@@ -47,6 +47,8 @@ def export(deployment: Deployment) -> Files:
     ]
     if pooled:
         notes.append(f"the gateway speaks the inference extension 1.0; {PICKER_IMAGE} picks endpoints")
+    elif not one_kind:
+        notes.append("the route ends at the router of both pools, which chooses the servers of each request")
     elif _prefixes(deployment):
         notes.append(
             "the plan relies on prompts with a common prefix: a cookie keeps the requests of a conversation on one "
@@ -78,7 +80,7 @@ def _route(deployment: Deployment, command: Command, *, pooled: bool) -> Object:
         "matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "backendRefs": [backend],
         "timeouts": {"request": f"{_timeout_s(deployment)}s", "backendRequest": f"{_timeout_s(deployment)}s"},
     }  # fmt: skip
-    if _prefixes(deployment) and not pooled and deployment.replicas > 1:
+    if _prefixes(deployment) and not pooled and deployment.replicas > 1 and len(deployment.pools) == 1:
         rule["sessionPersistence"] = {"type": "Cookie", "sessionName": deployment.name}
     return {
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": parts.metadata(deployment),
