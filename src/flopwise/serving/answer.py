@@ -23,11 +23,13 @@ from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import (
+    CROWDED_FRAC,
     SHORT_ANSWER,
     answers_are_short,
     estimate,
     job_memory,
     outgrows_cache,
+    prompts_crowd,
     request_tokens,
 )
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
@@ -198,12 +200,9 @@ class ServeAnswer(Result):
         elif request.requests is not None:
             finite = _finite_run(job, replicas, request, facts, on_compile)
             result, by_priority = estimate(job, finite.means), finite.simulated.by_priority()
-        elif simulation_note := _closed_loop_note(job, question):
-            loop = _closed_loop_run(job, request, facts, on_compile)
-            result, by_priority = loop.estimate, loop.simulated.by_priority()
-            request_notes += (simulation_note,)
         else:
-            result = estimate(job)
+            result, by_priority, simulation_notes = _closed_loop(job, question, facts, on_compile)
+            request_notes += simulation_notes
         at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
         memory = memory_answer(
             job.model, replace(question.deployment, weights=job.weights.name),
@@ -672,7 +671,25 @@ OUTGROWN = (
 )
 
 
+CROWDED = (
+    f"latencies are those of simulated requests: prompts take {CROWDED_FRAC:.0%} of the time or more, so that users "
+    "wait for one another's"
+)
 SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a closed form"
+
+
+def _closed_loop(
+    job: ServeJob, question: ServeQuestion, facts: Facts, on_compile: Callable[[], None] | None
+) -> tuple[ServeEstimate, dict[int, ClassFigures], tuple[str, ...]]:
+    """Users in a closed loop, or arrivals: the closed form, or simulated means with a note where it does not stand."""
+    closed, note = None, _closed_loop_note(job, question)
+    if not note:
+        closed = estimate(job)
+        note = CROWDED if prompts_crowd(job, closed) else ""
+    if closed is not None and not note:
+        return closed, {}, ()
+    loop = _closed_loop_run(job, question.request, facts, on_compile)
+    return loop.estimate, loop.simulated.by_priority(), (note,)
 
 
 def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
