@@ -24,11 +24,13 @@ from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import (
     CROWDED_FRAC,
+    LONG_PROMPT,
     SHORT_ANSWER,
     answers_are_short,
     estimate,
     job_memory,
     outgrows_cache,
+    prompts_are_long,
     prompts_crowd,
     request_tokens,
 )
@@ -708,7 +710,11 @@ def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
         return "some answers come from the response cache"
     if not question.queue.is_plain:
         return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
-    return SHORT if answers_are_short(job) else "" if question.simulate else None
+    if answers_are_short(job):
+        return SHORT
+    if job.arrivals_per_s is not None and prompts_are_long(job):
+        return f"prompts of {LONG_PROMPT:,} tokens or more fill steps of their own"
+    return "" if question.simulate else None
 
 
 def _closed_loop_run(
