@@ -43,12 +43,6 @@ FREE_BYTES = 2**30
 SHORT_ANSWER = 100
 """Tokens below which an answer takes so few steps that no mean says how many prompts of others it meets: with 8 users
 the closed form is up to 15 % off the simulator at 64 tokens, 50 % at 16 (benchmarks/serve_and_simulate.py)."""
-LONG_PROMPT, CROWDED_FRAC = 4_000, 0.2
-"""Tokens of a prompt, and the share of the time for which a replica reads prompts, from which a user's wait for the
-prompts of others depends on who comes when. Over six deployments, prompts of 1,000 to 120,000 tokens, answers of 128 to
-1,024 and 2 to 64 users (the loops of benchmarks/serve_and_simulate.py) the closed form is within 11 % of the simulator
-in TTFT, TPOT and throughput at lower shares. At higher ones it is off by more than 10 % in 44 of 133 loops with prompts
-of 1,000 and 2,000 tokens, by 27 % at most; with longer ones in 417 of 626, by 15 to 60 %, and six times at worst."""
 CAPACITIES = 5
 """Sizes of a cache between its ends, over which the time of a run in waves is averaged."""
 
@@ -236,29 +230,6 @@ def answers_are_short(job: ServeJob) -> bool:
     """True if several requests share a replica and their answers take few steps (`SHORT_ANSWER`)."""
     several = job.arrivals_per_s is not None or (job.concurrency or 0) > 1
     return several and 1 < job.growing < SHORT_ANSWER and job.requests is None and not job.techniques.prefill_gpus
-
-
-def prompts_are_long(job: ServeJob) -> bool:
-    """True if prompts of `LONG_PROMPT` tokens or more and answers share the steps of one kind of replica.
-
-    Of arrivals at random the closed form has TPOT of 16,000 tokens 20 to 90 % too long at low load, and p99 10 to 30 %
-    too short at 30 to 45 % (prompts of 4,000 to 64,000 tokens, answers of 256 to 1,000, four deployments).
-    """
-    apart = job.static or job.techniques.prefill_gpus or job.requests is not None or job.model.kind != "decoder"
-    return not apart and job.growing > 1 and job.input_tokens >= LONG_PROMPT
-
-
-def prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
-    """True if users in a closed loop send so many long prompts that they wait for one another's (`CROWDED_FRAC`).
-
-    `loaded`: their closed form. Prompts that a replica answers a second, each as long as one that nobody disturbs.
-    """
-    crowd = (_replica_concurrency(job) or 1) > 1 and job.arrivals_per_s is None
-    if not crowd or not prompts_are_long(job) or loaded.ttft_s is None:
-        return False
-    alone = estimate(replace(job, concurrency=1)).ttft_s
-    each_per_s = loaded.requests_per_s / int(job.layout.dp)
-    return alone is not None and each_per_s * alone.value >= CROWDED_FRAC
 
 
 def least_offload(job: ServeJob, facts: Facts) -> Offload | None:
