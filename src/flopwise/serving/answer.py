@@ -215,7 +215,7 @@ class ServeAnswer(Result):
         )  # fmt: skip
         alone = request.requests is None and session_run is None
         waits = _under_load(job, result, rate, cached) if rate is not None and alone else None
-        if waits is not None and job.output_tokens > 1 and waits.utilisation_frac < 1:
+        if waits is not None and (job.output_tokens > 1 or not job.decodes) and waits.utilisation_frac < 1:
             share, because = format_percent(waits.utilisation_frac), _why_simulated(job, question)
             if because is not None:
                 result, waits, by_priority = _simulated_load(job, waits, request, cached, facts, on_compile)
@@ -574,13 +574,18 @@ def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
     return float(machines * node / replicas)
 
 
+def _largest_batch(job: ServeJob) -> int:
+    """Inputs that one attention replica takes in one pass at most."""
+    most = max(1, int(job_memory(job, concurrency=None).max_concurrency))
+    return int(min(most, job.engine.most_inputs(float(np.max(prompt(job.model, job.input_tokens).tokens)))))
+
+
 def _batch_at_rate(job: ServeJob) -> int:
     """Inputs that go through at once, over all attention replicas: of the batches that memory holds the quickest.
 
     Of a `max_batch` that is given as many. Source: `one_pass_latency_s` at its mean.
     """
-    ranks, most = int(job.layout.dp), max(1, int(job_memory(job).max_concurrency))
-    most = int(min(most, job.engine.most_inputs(float(np.max(prompt(job.model, job.input_tokens).tokens)))))
+    ranks, most = int(job.layout.dp), _largest_batch(job)
     if job.max_batch is not None or job.arrivals_per_s is None:
         return most * ranks
     sizes, machine = np.floor(batch_sizes(most)), runner(job)
@@ -725,7 +730,12 @@ def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
     if outgrows_cache(job):
         return OUTGROWN
     because = _why_simulated(job, question)
-    if job.arrivals_per_s is not None or because is None or (job.concurrency is None and because != SHORT):
+    if (
+        not job.decodes
+        or job.arrivals_per_s is not None
+        or because is None
+        or (job.concurrency is None and because != SHORT)
+    ):
         return ""
     return f"latencies are those of simulated requests: {because or 'as asked for'}"
 
@@ -736,6 +746,8 @@ def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
         return "some answers come from the response cache"
     if not question.queue.is_plain:
         return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
+    if not job.decodes:
+        return "what waits when a batch ends goes into the next"
     if answers_are_short(job):
         return SHORT
     if job.arrivals_per_s is not None and _prompts_are_long(job):
@@ -815,7 +827,7 @@ def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float, cached: Cac
     if job.decodes:
         sustained, waits = percentiles(job, most, each, PERCENTILES)
     else:
-        batch, machine = estimate.concurrency / ranks, runner(job)
+        batch, machine = _largest_batch(job), runner(job)
         step_s = float(np.asarray(machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout).seconds))
         sustained = batch / step_s
         seen = (one_pass_latency_s(step_s, machine.engine.request_s, batch, each, p) for p in PERCENTILES)
