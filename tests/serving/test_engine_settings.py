@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.serving.deployment import on_its_engine
 from flopwise.serving.iteration import StepLoad, layer_kinds
 from flopwise.serving.job import PLAIN, Techniques
-from flopwise.serving.memory import ServingLayout, default_batch
+from flopwise.serving.memory import Changes, ServingLayout, default_batch
 from flopwise.serving.precision import product_path
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.trace import PS
@@ -256,10 +257,91 @@ def test_recurrent_states_have_a_pool_of_their_own_in_sglang() -> None:
 
 
 def _state_bytes(model: Any, tp: int) -> float:
-    """16-bit states of the recurrent layers on one of `tp` ranks, from the layers themselves."""
-    kinds = model.stacks[0].kinds
-    states = [sum(getattr(item, "state", 0) for item in kind.items) for kind in kinds]
-    return float(sum(states[kind] for kind in model.stacks[0].order)) / tp * 2.0
+    """States of Qwen3-Next's 36 gated delta nets on one of `tp` ranks: 32 heads of 128 x 128 in 32 bits, and three
+    tokens of 2 x 2,048 + 4,096 channels before the convolution in 16."""
+    assert len(model.stacks[0].order) == 48
+    return 36 * (32 * 128 * 128 * 4.0 + 3 * 8192 * 2.0) / tp
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "tp", "block"),
+    [
+        ("Nemotron-Nano-9B-v2", "bf16", 1, 1312),  # 672 when its scans had 16 bits (vLLM issue 24280)
+        ("Nemotron-3-Super-120B-A12B", "fp8", 1, 8320),  # kaito pull request 2049
+        ("Qwen3.5-27B (text)", "fp8", 2, 1568),  # Qwen3.8-27B: mitchross/talos-argocd-proxmox pull request 1995
+        ("Qwen3-Next-80B-A3B", "bf16", 1, 544),
+        ("Jamba-v0.1", "bf16", 1, 80),
+        ("Falcon-H1-7B", "bf16", 1, 1568),
+    ],
+)
+def test_blocks_grow_to_a_page_of_states_in_vllm(name: str, cache: str, tp: int, block: int) -> None:
+    """As its logs say: "Setting attention block size to 8320 tokens"; one token more takes a block of every layer."""
+    engine, dtype = FACTS.engine("vllm"), FACTS.cache_format(cache)
+    room: dict[str, Any] = {"layout": ServingLayout(tp=tp), "engine": engine, "kv_dtype": dtype, "concurrency": 1}
+
+    def cached(tokens: int) -> float:
+        return float(serving_memory(load_model(name), hbm_bytes=10e12, context=tokens, **room).items["KV cache"])
+
+    assert cached(1) == cached(block) < cached(block + 1) == cached(2 * block)
+
+
+NEMOTRON = {
+    "layers": 24, "attention": 4, "scan": 128 * 64 * 128, "window": 3 * (128 * 64 + 2 * 8 * 128), "token": 2 * 8 * 128,
+}  # fmt: skip
+"""Nemotron-H-8B: 24 Mamba 2 and 4 attention layers; elements of a scan, of its window, of a token's keys and values."""
+
+
+@pytest.mark.parametrize(("cache", "elem"), [("bf16", 2), ("fp8", 1)])
+def test_states_take_pages_beside_the_blocks_of_a_sequence_in_vllm(cache: str, elem: int) -> None:
+    """By hand from vLLM's sources: pages of one size, groups of four layers, scans in 32 bits whatever the cache is."""
+    state = NEMOTRON["scan"] * 4 + NEMOTRON["window"] * 2
+    block = 16 * math.ceil(state / (16 * NEMOTRON["token"] * elem))
+    page, groups = block * NEMOTRON["token"] * elem, NEMOTRON["layers"] // NEMOTRON["attention"]
+    engine, model = FACTS.engine("vllm"), load_model("Nemotron-H-8B")
+    room: dict[str, Any] = {"engine": engine, "kv_dtype": FACTS.cache_format(cache), "hbm_bytes": 80e9}
+    tokens = 3 * block + 5
+    one = serving_memory(model, context=tokens, concurrency=1, **room)
+    assert one.items["KV cache"] == NEMOTRON["attention"] * (4 + groups) * page
+    full = serving_memory(model, context=tokens, concurrency=None, **room)
+    assert full.max_whole_contexts == pytest.approx(full.kv_budget_bytes / one.items["KV cache"], abs=1)
+    kept = serving_memory(model, context=tokens, concurrency=1, changes=Changes(keeps_prefixes=True), **room)
+    assert kept.items["KV cache"] == NEMOTRON["attention"] * (4 + 2 * groups) * page  # mamba_cache_mode "align"
+
+
+def test_groups_of_layers_are_full_in_vllm() -> None:
+    """Nemotron-3-Nano's 23 Mamba layers stand in four groups of as many as its six attention layers: one is empty."""
+    engine, model = FACTS.engine("vllm"), load_model("Nemotron-3-Nano-30B-A3B")
+    state = 64 * 64 * 128 * 4 + 3 * (64 * 64 + 2 * 8 * 128) * 2
+    block = 16 * math.ceil(state / (16 * 2 * 2 * 128 * 2))
+    one = serving_memory(model, engine=engine, context=block, concurrency=1, hbm_bytes=80e9)
+    assert one.items["KV cache"] == (24 + 6) * block * 2 * 2 * 128 * 2
+
+
+def test_an_8_bit_cache_leaves_states_as_they_are() -> None:
+    """It doubles what fits of keys and values, not of states: in SGLang as many places as before."""
+    engine, model = FACTS.engine("sglang"), load_model("Falcon-H1-7B")
+    room: dict[str, Any] = {"engine": engine, "hbm_bytes": 80e9, "context": 2048, "concurrency": None}
+    wide, narrow = (
+        serving_memory(model, kv_dtype=FACTS.cache_format(name), **room).max_states for name in ("bf16", "fp8")
+    )
+    assert wide == narrow
+    scan, window = 24 * 128 * 256, 3 * (24 * 128 + 2 * 256)
+    free = 0.88 * 80e9 - sum(
+        serving_memory(model, **room).items[name]
+        for name in ("weights", "captured graphs", "driver context and communicators")
+    )
+    places = (free - engine.workspace_bytes) * 0.4737 / (3 * 44 * (scan * 4 + window * 2))
+    assert wide == pytest.approx(places, abs=1)
+
+
+def test_running_sequences_are_the_least_of_cache_states_and_scheduler() -> None:
+    sglang, model = FACTS.engine("sglang"), load_model("Qwen3-Next-80B-A3B")
+    room: dict[str, Any] = {"layout": ServingLayout(tp=8), "engine": sglang, "hbm_bytes": 141e9, "concurrency": None}
+    short, long = (serving_memory(model, context=tokens, **room) for tokens in (1_000, 250_000))
+    capped = serving_memory(model, context=1_000, max_batch=32, **room)
+    assert short.max_concurrency == np.floor(short.max_states)
+    assert long.max_concurrency < long.max_states == short.max_states
+    assert capped.max_concurrency == 32
 
 
 @pytest.mark.parametrize(

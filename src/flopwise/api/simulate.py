@@ -72,7 +72,7 @@ def simulate(
     from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.request import simulation_request
 
-    request = simulation_request(model, **keywords).with_cache(cache)
+    request = simulation_request(model, one_pass=True, **keywords).with_cache(cache)
     return SimulateAnswer.of(request, replicas, _objective(slo, ttft, tpot, latency), attain, on_compile)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from flopwise.exports.deployment import Deployment
-from flopwise.exports.kubernetes_service import server_refusals, start_ends_s
+from flopwise.exports.kubernetes_service import server_refusals
+from flopwise.exports.replica import start_ends_s
 from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.serving_option import latency_targets
 from flopwise.values import dataclass

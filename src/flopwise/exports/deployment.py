@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import gcd
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob
     from flopwise.training.job import TrainJob
 
+PREFILL, DECODE = "prefill", "decode"
+"""The pools of a plan with separate servers for prompts: those that read them, and those that write answers."""
 LABEL = 50
 """Maximum length of a name: Kubernetes allows 63 characters, and parts of a deployment append suffixes."""
 
@@ -31,6 +36,7 @@ class Deployment:
     """A candidate of a plan, ready for export.
 
     One of `training` and `serving` is its job, the other is None; the serving job is that of one replica.
+    `pool`: of a plan with separate servers for prompts, the pool whose servers the replicas are; else empty.
     """
 
     plan: Plan
@@ -44,6 +50,7 @@ class Deployment:
     label: str = ""  # its name in a fleet
     training: TrainJob | None = None
     serving: ServeJob | None = None
+    pool: str = ""
 
     @classmethod
     def of_rank(cls, plan: Plan, rank: int, facts: Facts, settings: ExportSettings) -> Deployment:
@@ -103,6 +110,35 @@ class Deployment:
         """The job of one replica of a deployment that serves."""
         assert self.serving is not None
         return self.serving
+
+    @property
+    def object_name(self) -> str:
+        """The name of the objects of its servers: that of the deployment, and of its pool if it is one."""
+        return f"{self.name}-{self.pool}" if self.pool else self.name
+
+    @property
+    def pools(self) -> tuple[Deployment, ...]:
+        """The kinds of servers of a service: itself, or of a plan with separate servers for prompts each pool."""
+        if self.serving is None or not self.serving.techniques.prefill_gpus:
+            return (self,)
+        return (self._of_pool(PREFILL), self._of_pool(DECODE))
+
+    def _of_pool(self, pool: str) -> Deployment:
+        """The servers of one pool as a service of their own; those for prompts have no attention replicas.
+
+        Source: `flopwise.serving.disaggregated.prefill_layout`.
+        """
+        job, layout = self.serving, dict(self.candidate.layout)
+        assert job is not None
+        if pool == PREFILL:
+            layout |= {"dp": 1, "ep": gcd(layout["tp"], layout["ep"])}
+            layout["replicas"] *= job.techniques.prefill_gpus // (layout["tp"] * layout["pp"])
+        del layout["prefill_gpus"]
+        degrees = {name: layout[name] for name in ("tp", "pp", "dp", "ep")}
+        alone = replace(
+            job, layout=replace(job.layout, **degrees), techniques=replace(job.techniques, prefill_gpus=0)
+        )  # fmt: skip
+        return replace(self, pool=pool, serving=alone, candidate=msgspec.structs.replace(self.candidate, layout=layout))
 
     @property
     def num_nodes(self) -> int:

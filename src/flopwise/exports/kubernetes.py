@@ -14,6 +14,11 @@ from flopwise.facts.kubernetes import OTHER, NodeRecord
 from flopwise.facts.tables import ANY
 
 NAME_LABEL = "app.kubernetes.io/name"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+"""Label that tells the pools of a deployment and its router apart.
+
+Source: Kubernetes documentation, recommended labels.
+"""
 FOLDER = "/flopwise"
 """Working folder of a container, with the files of its command."""
 SHM_BYTES_PER_DEVICE = 2 * 1024**3
@@ -29,7 +34,8 @@ Object = dict[str, Any]
 
 def labels(deployment: Deployment) -> dict[str, str]:
     """Labels that identify the objects of a deployment."""
-    return {NAME_LABEL: deployment.name, "app.kubernetes.io/managed-by": "flopwise"}
+    component = {COMPONENT_LABEL: deployment.pool} if deployment.pool else {}
+    return {NAME_LABEL: deployment.name, **component, "app.kubernetes.io/managed-by": "flopwise"}
 
 
 def metadata(deployment: Deployment, suffix: str = "", more: Mapping[str, str] | None = None) -> Object:
@@ -37,7 +43,7 @@ def metadata(deployment: Deployment, suffix: str = "", more: Mapping[str, str] |
     settings = deployment.settings
     place = {} if settings.namespace is None else {"namespace": settings.namespace}
     return {
-        "name": deployment.name + (f"-{suffix}" if suffix else ""), **place,
+        "name": deployment.object_name + (f"-{suffix}" if suffix else ""), **place,
         "labels": labels(deployment) | dict(more or {}), "annotations": {"flopwise.dev/title": deployment.title},
     }  # fmt: skip
 
@@ -183,8 +189,12 @@ def environment(deployment: Deployment, command: Command, more: Mapping[str, Any
     `more` comes first, as other values may refer to it. Secrets are optional: without one its variable is missing,
     which is sufficient for public weights.
     """
-    more = more or {}
-    plain = [{"name": key, "value": _literal(value)} for key, value in command.env.items() if key not in more]
+    more = dict(more or {})
+    if command.address_env:
+        more[command.address_env] = {"fieldRef": {"fieldPath": "status.podIP"}}
+    ports = {key: str(first) for key, (first, _) in command.port_env.items()}
+    values = {**command.env, **ports}
+    plain = [{"name": key, "value": _literal(value)} for key, value in values.items() if key not in more]
     given = [
         {"name": key, **({"valueFrom": value} if isinstance(value, Mapping) else {"value": value})}
         for key, value in more.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from flopwise.errors import InfeasibleError
@@ -12,12 +12,13 @@ from flopwise.exports import kubernetes
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.kubernetes import Object
+from flopwise.exports.pools import ROUTER, pool_refusals
+from flopwise.exports.replica import SLOWEST, start_ends_s
 from flopwise.fleet.workload_alerts import BUSY_LIMIT
 from flopwise.ops.weights import weight_bytes
-from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 
-SLOWEST = "hdd"
-"""The slowest storage that weights are expected to come from: the upper end of the start time."""
+ROUTERS = 2
+"""Routers of a service with pools, so that it answers while one is replaced; each keeps no state that another needs."""
 PERIOD_S = 10
 FAILURES = 3
 DRAIN_S = 10
@@ -32,26 +33,34 @@ def server(deployment: Deployment) -> Command:
     return serving_command(deployment)
 
 
+def routing(deployment: Deployment) -> Command:
+    """The router of a plan with pools, whose engine has one; without the servers."""
+    from flopwise.exports.server import SERVERS  # noqa: PLC0415 - as in `server`
+
+    assert deployment.serving is not None
+    module = import_module(f"flopwise.exports.targets.{SERVERS[deployment.serving.engine.name]}")
+    made: Command = module.router(deployment)
+    return made
+
+
 def server_refusals(deployment: Deployment) -> Iterator[str]:
-    """Reasons why pods cannot serve the plan."""
+    """Reasons why pods cannot serve the plan as one kind of server."""
     yield from kubernetes.node_refusals(deployment)
+    yield from _command_refusals(deployment)
+
+
+def _command_refusals(deployment: Deployment) -> Iterator[str]:
+    """Reasons why no server of a deployment can be started."""
     try:
         server(deployment)
     except InfeasibleError as error:
         yield from error.reasons
 
 
-def start_ends_s(deployment: Deployment) -> tuple[float, float]:
-    """Time from a container's start to its first answer, in seconds: weights from a local drive or the slowest storage.
-
-    Source: `flopwise.serving.startup.cold_start`, data/storage.csv. Assumes: the image is on the machine.
-    """
-    job, facts, network = deployment.serving, deployment.facts, deployment.offer.network_bytes_per_s
-    assert job is not None
-    slow = facts.storage(SLOWEST)
-    slow = replace(slow, read_bytes_per_s=min(slow.read_bytes_per_s, network or math.inf))
-    fast, late = cold_start(job, facts.storage(DEFAULT_STORAGE)).seconds, cold_start(job, slow).seconds
-    return min(fast, late), max(fast, late)
+def pods_refusals(deployment: Deployment) -> Iterator[str]:
+    """Reasons why pods cannot serve the plan, be it as one kind of server or as two pools."""
+    yield from kubernetes.node_refusals(deployment)
+    yield from pool_refusals(deployment, _command_refusals)
 
 
 def start_note(deployment: Deployment) -> str:
@@ -107,13 +116,15 @@ def serving_pod(deployment: Deployment, command: Command, devices: int, more: di
 
 
 def selector(deployment: Deployment) -> dict[str, str]:
-    """The label that selects the pods of a service."""
-    return {kubernetes.NAME_LABEL: deployment.name}
+    """The labels that select the pods of a service, or of one of its pools."""
+    component = {kubernetes.COMPONENT_LABEL: deployment.pool} if deployment.pool else {}
+    return {kubernetes.NAME_LABEL: deployment.name, **component}
 
 
 def template(deployment: Deployment, command: Command, spec: Object, more: dict[str, str] | None = None) -> Object:
     """A pod template with annotations for Prometheus; `more`: additional labels."""
     meta = kubernetes.metadata(deployment, more=more)
+    meta["annotations"] |= command.annotations
     if command.metrics_path:
         meta["annotations"] |= {
             "prometheus.io/scrape": "true", "prometheus.io/port": str(command.port),
@@ -129,6 +140,67 @@ def service(deployment: Deployment, command: Command, more: dict[str, str] | Non
         "apiVersion": "v1", "kind": "Service", "metadata": kubernetes.metadata(deployment),
         "spec": {"type": "ClusterIP", "selector": selector(deployment) | (more or {}), "ports": [port]},
     }  # fmt: skip
+
+
+def entrance(deployment: Deployment, more: dict[str, str] | None = None) -> list[Object]:
+    """The Service that clients ask, and of a plan with pools the router behind it with the rights that it needs.
+
+    `more`: additional labels of the pods that answer. The router finds the servers of both pools by their labels.
+
+    Source: vllm-project/router, docs/environment/kubernetes.md; sgl-model-gateway/README.md.
+    """
+    if len(deployment.pools) == 1:
+        return [service(deployment, server(deployment), more)]
+    router, account = routing(deployment), kubernetes.metadata(deployment, ROUTER)
+    labels = account["labels"] = account["labels"] | {kubernetes.COMPONENT_LABEL: ROUTER}
+    name, place = account["name"], {key: value for key, value in account.items() if key == "namespace"}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": account}
+    rights = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    chosen = {kubernetes.NAME_LABEL: deployment.name, kubernetes.COMPONENT_LABEL: ROUTER}
+    check = {"httpGet": {"path": router.health_path, "port": "http"}, "periodSeconds": PERIOD_S}
+    ready = {"httpGet": {"path": "/readiness", "port": "http"}, "periodSeconds": PERIOD_S}
+    container = {
+        "name": ROUTER, "image": router.image, "command": _discovering(deployment, router, more),
+        "env": [{"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
+        "ports": [{"name": "http", "containerPort": router.port},
+                  {"name": "metrics", "containerPort": router.metrics_port}],
+        "readinessProbe": ready | {"timeoutSeconds": 5}, "livenessProbe": check | {"timeoutSeconds": 30},
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
+    }  # fmt: skip
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {"kind": "Role", **rbac, "rules": rights},
+        {
+            "kind": "RoleBinding", **rbac, "subjects": [{"kind": "ServiceAccount", "name": name, **place}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        },
+        {
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": account,
+            "spec": {
+                "replicas": ROUTERS, "selector": {"matchLabels": chosen},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "serviceAccountName": name, "enableServiceLinks": False, "containers": [container],
+                        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+                        "terminationGracePeriodSeconds": stop_s(deployment),
+                    },
+                },
+            },
+        },
+        service(deployment, router, {kubernetes.COMPONENT_LABEL: ROUTER}),
+    ]  # fmt: skip
+
+
+def _discovering(deployment: Deployment, router: Command, more: dict[str, str] | None) -> list[str]:
+    """The words of a router that finds the servers of its namespace by their labels."""
+    words = [*router.args, "--service-discovery", "--service-discovery-port", str(router.port)]
+    words += ["--service-discovery-namespace", "$(NAMESPACE)"]
+    for servers in deployment.pools:
+        labels = selector(servers) | (more or {})
+        words += [f"--{servers.pool}-selector", *(f"{key}={value}" for key, value in labels.items())]
+    return words
 
 
 def replicas_away(deployment: Deployment) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,8 @@ PLAIN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """PyTorch's names of formats without scales, which can be loaded from one another."""
 DRAWS = 10_000
 """Number of lengths drawn from an unbounded distribution: the longest is the server's limit."""
+SLOWEST = "hdd"
+"""The slowest storage that weights are expected to come from: the upper end of the start time."""
 TEMPLATE_TOKENS = 64
 """Tokens that chat templates and special tokens add to the longest request."""
 
@@ -194,6 +198,10 @@ QUEUES = {"vllm": ("fcfs", "priority"), "sglang": ("fcfs", "priority")}
 
 Source: vLLM, --scheduling-policy; SGLang, --enable-priority-scheduling.
 """
+POOLED = ("vllm", "sglang")
+"""Engines that are exported with separate servers for prompts."""
+POOLED_TARGETS = ("vllm", "sglang", "kubernetes", "leaderworkerset")
+"""Targets that write both pools and their router."""
 SERVE_ADAPTERS = ("vllm", "sglang")
 """Engines whose exported commands serve low-rank adapters on one base model."""
 
@@ -214,6 +222,15 @@ def queue_notes(job: ServeJob) -> tuple[str, ...]:
     return ("each request states its class in the field `priority` of its body; those without one are of class 0",)
 
 
+def one_kind_refusals(deployment: Deployment) -> Iterator[str]:
+    """The reason why one kind of server cannot run a plan with separate servers for prompts."""
+    if len(deployment.pools) > 1:
+        yield (
+            "separate prefill GPUs (--prefill-gpus) take two pools of servers and a router, and this target has one "
+            f"kind of server: export {', '.join(POOLED_TARGETS)}, or plan without them"
+        )
+
+
 def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
     """Reasons why an engine's server cannot run a plan, whatever its layout."""
     job = deployment.serving
@@ -229,10 +246,28 @@ def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
         yield "servers do not evict parts of a KV cache: plan without --kv-keep"
     if job.techniques.adapters and engine not in SERVE_ADAPTERS:
         yield f"adapters are not exported for {engine}: plan again with --engine {' or '.join(SERVE_ADAPTERS)}"
-    if job.techniques.prefill_gpus:
-        yield "separate prefill GPUs (--prefill-gpus) need two servers and a router: plan without them"
+    yield from one_kind_refusals(deployment)
+    if deployment.pool and engine not in POOLED:
+        yield f"{engine} with separate prefill GPUs is not exported: plan again with --engine {' or '.join(POOLED)}"
+    if deployment.pool and deployment.accelerator.kind != "gpu":
+        yield f"pools of GPUs alone send caches, not of {deployment.accelerator.name}: plan without --prefill-gpus"
     if deployment.task == "batch" and deployment.nodes_per_replica > 1:
         yield (
             f"a replica takes {deployment.nodes_per_replica} machines, and the batch runner works on one machine: "
             "plan with larger machines, smaller formats (--weights), or as a service"
         )
+
+
+def start_ends_s(deployment: Deployment) -> tuple[float, float]:
+    """Time from a container's start to its first answer, in seconds: weights from a local drive or the slowest storage.
+
+    Source: `flopwise.serving.startup.cold_start`, data/storage.csv. Assumes: the image is on the machine.
+    """
+    from flopwise.serving.startup import DEFAULT_STORAGE, cold_start  # noqa: PLC0415 - scripts need it not
+
+    job, facts, network = deployment.serving, deployment.facts, deployment.offer.network_bytes_per_s
+    assert job is not None
+    slow = facts.storage(SLOWEST)
+    slow = replace(slow, read_bytes_per_s=min(slow.read_bytes_per_s, network or math.inf))
+    fast, late = cold_start(job, facts.storage(DEFAULT_STORAGE)).seconds, cold_start(job, slow).seconds
+    return min(fast, late), max(fast, late)

@@ -13,6 +13,7 @@ from flopwise.exports.command import Command, with_slots
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import command_text, comment_text, script_text
 from flopwise.exports.exported import Files
+from flopwise.exports.replica import one_kind_refusals
 from flopwise.facts.software import platform
 
 _SHARE = '--input-file "$DATA/requests-${REPLICA:-0}.jsonl" --output-file "$OUTPUT/results-${REPLICA:-0}.jsonl"'
@@ -61,7 +62,7 @@ def server_files(deployment: Deployment, command: Command) -> Files:
     batch = deployment.task == "batch"
     name = "run-batch.sh" if batch else "serve.sh"
     about = comment_text(f"One of the {deployment.replicas:,} replicas of {deployment.title}.")
-    script = script_text(about, *_own_devices(deployment, command))
+    script = script_text(about, *script_lines(deployment, command))
     files, apply = {name: script, **command.files}, [f"bash {name}"]
     if batch:
         files["requests.example.jsonl"] = _request_lines(deployment)
@@ -86,9 +87,12 @@ def split_script(count: int) -> str:
     )
 
 
-def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
-    """The lines that start a replica; with several on a machine, each on its own devices and port."""
+def script_lines(deployment: Deployment, command: Command) -> Iterator[str]:
+    """The lines that start a replica; with several on a machine, each on its own devices and ports."""
     variables = [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
+    if command.address_env:
+        variables.append(f'{command.address_env}="${{ADDRESS:?address of this machine for the other servers}}"')
+        variables.append(f"export {command.address_env}")
     if variables:
         yield "\n".join(variables)
     text = f"exec {command_text(command.args)}"
@@ -96,10 +100,14 @@ def _own_devices(deployment: Deployment, command: Command) -> Iterator[str]:
         text = f"# shellcheck disable=SC2016  # the variables are those of the inner shell\n{text}"
     packed, each = deployment.gpus_per_node // deployment.gpus_per_replica, deployment.gpus_per_replica
     variable = DEVICES.get(platform(deployment.accelerator) or "")
-    if packed > 1 and variable is not None:
+    slots = packed > 1 and variable is not None
+    if slots:
         yield f'slot="${{SLOT:-0}}"  # of this machine: 0 to {packed - 1}, each with {each} devices'
         yield f'{variable}="$(seq -s, "$((slot * {each}))" "$((slot * {each} + {each - 1}))")"\nexport {variable}'
         text = with_slots(text, command)
+    for name, (first, ports) in command.port_env.items():
+        times = "" if ports == 1 else f" * {ports}"
+        yield f'export {name}="$(({first} + slot{times}))"' if slots else f"export {name}={first}"
     yield text
 
 
@@ -136,7 +144,7 @@ def serving_command(deployment: Deployment) -> Command:
         reason = f"no server is exported for {engine}: plan again with --engine {', '.join(SERVERS)}"
         raise InfeasibleError(f"no server for {title}", [reason])
     server = import_module(f"flopwise.exports.targets.{SERVERS[engine]}")
-    if reasons := list(server.refusals(deployment)):
+    if reasons := list(one_kind_refusals(deployment)) or list(server.refusals(deployment)):
         raise InfeasibleError(f"{engine} cannot run {title}", reasons)
     made: Command = server.command(deployment)
     return made

@@ -338,6 +338,11 @@ class Engine(Software):
     capped_batch: int = 0  # so many, over all attention replicas
     state_frac: float = 0.0  # share of the room for a cache that a pool of recurrent states takes; 0: one room for both
     state_slots: int = 1  # states that one running sequence has in that pool
+    scan_bytes: float = 2.0  # of an element of a scan's state; windows of convolutions are as the weights
+    wide_scans: frozenset[str] = frozenset()  # models (by their type) whose scans have 4 bytes whatever others have
+    paged_states: bool = False  # states are pages as large as a block of keys and values, whose blocks grow to that
+    states_source: str = ""
+    states_date: str = ""
     prefill_tokens: int  # tokens of one chunk of prefill; 0: whole prompts
     pass_tokens: int = 0  # most tokens of one batch of inputs that are only read, padding included; 0: no limit
     static_scales: bool = False  # its 8-bit products have scales found beforehand: 8 bits between kernels, too

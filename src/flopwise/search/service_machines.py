@@ -27,7 +27,7 @@ def filled_frac(candidate: Candidate) -> float:
     if busy is None or "replicas" not in layout:
         return 1.0
     each, inside = _replica_gpus(candidate), _machine_gpus(candidate)
-    return float(loaded_frac(layout["replicas"], busy, each, inside, candidate.num_instances))
+    return min(1.0, float(loaded_frac(layout["replicas"], busy, each, inside, candidate.num_instances)))
 
 
 def loaded_frac(replicas: Floats, busy_frac: Floats, gpus: Ints, inside: Ints, machines: Floats) -> Floats:
@@ -42,7 +42,9 @@ def loaded_frac(replicas: Floats, busy_frac: Floats, gpus: Ints, inside: Ints, m
 
 
 def _replica_gpus(candidate: Candidate) -> int:
-    return int(candidate.layout["tp"] * candidate.layout["pp"] * candidate.layout["dp"])
+    """Devices of one replica, with those that read its prompts."""
+    layout = candidate.layout
+    return int(layout["tp"] * layout["pp"] * layout["dp"] + layout.get("prefill_gpus", 0))
 
 
 def _machine_gpus(candidate: Candidate) -> int:

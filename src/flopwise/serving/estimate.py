@@ -164,7 +164,7 @@ def estimate(job: ServeJob, run: RunMeans | None = None, burst: int | None = Non
     memory = job_memory(job)
     machine = runner(job)
     if not job.decodes:
-        return _encoder_estimate(job, machine, memory)
+        return _encoder_estimate(job, machine, memory, run)
     steady, waiting_s = steady_state(job, machine, memory)
     if burst is not None:
         per_s = burst_rate(job, machine, memory, burst)
@@ -370,8 +370,12 @@ def _decoder_estimate(
     )
 
 
-def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory) -> ServeEstimate:
+def _encoder_estimate(
+    job: ServeJob, machine: Runner, memory: ServingMemory, run: RunMeans | None = None
+) -> ServeEstimate:
     """A model that does not generate: one pass over a batch of inputs; what a batch does not take waits for the next.
+
+    `run`: as of `estimate`.
 
     Source: Little's law for inputs that wait.
     """
@@ -388,6 +392,8 @@ def _encoder_estimate(job: ServeJob, machine: Runner, memory: ServingMemory) -> 
     if arrivals is not None and arrivals < rate:
         latency_s = _number(one_pass_latency_s(step.seconds, machine.engine.request_s, batch, arrivals / ranks, "mean"))
         rate = arrivals
+    if run is not None:
+        latency_s = run.ttft_s
     return _serve_estimate(
         job, memory, step, ttft_s=latency_s, least_ttft_s=floor_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
         requests_per_s=rate, most_per_s=inputs / floor_s, concurrency=inputs, prefill_frac=1.0,

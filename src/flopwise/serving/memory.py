@@ -6,7 +6,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine
-from flopwise.ops.cache import kv_cache_bytes
+from flopwise.ops.cache import kv_cache_bytes, state_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
+from flopwise.ops.work import cached_elems_per_token
 from flopwise.values import dataclass
 
 
@@ -135,6 +136,7 @@ class Changes:
     """The changes of techniques in memory; the defaults change nothing."""
 
     shared_tokens: int = 0  # of every context, cached once for all sequences
+    keeps_prefixes: bool = False  # prompts begin as others did, so that engines keep caches for them
     kept_frac: float = 1.0  # of the tokens of a sequence, those that stay cached
     away_bytes: Floats = 0.0  # weights that stand in the host's memory
     away_cache_frac: float = 0.0  # of the cache, what does
@@ -209,18 +211,57 @@ def _cache_bytes(
     """Bytes of a sequence's cache on the fullest rank, its draft's included; blocks are whole."""
     if not generates(model):
         return 0.0 * np.asarray(context)
-    layers, block = model.stacks[0].num_layers, row.block_tokens
+    layers = model.stacks[0].num_layers
     own = np.asarray(context) - changes.shared_tokens
     if changes.kept_frac < 1.0:
         own = own * changes.kept_frac
+    how: dict[str, Any] = {"tp": layout.tp, "scan_bytes": 4.0 if model.model_type in row.wide_scans else row.scan_bytes}
+    pages = _state_pages(model, row, dtype.elem_bytes, how) if row.paged_states else None
+    block: Floats = row.block_tokens if pages is None else pages[0]
     padded = -(-own // block) * block
-    size = kv_cache_bytes(model, padded, 1, dtype.elem_bytes, tp=layout.tp, full_windows=not row.exploits_windows)
+    size = kv_cache_bytes(model, padded, 1, dtype.elem_bytes, full_windows=not row.exploits_windows, **how)
+    if pages is not None:
+        kept = 2 if changes.keeps_prefixes else 1  # the state so far, and that at the last whole block for others
+        size = size + kept * pages[1] - sum(state_bytes(model, dtype.elem_bytes, **how))
     share = -(-layers // np.asarray(layout.pp)) / layers
     total: Floats = size * share * (1.0 - changes.away_cache_frac)
     if changes.draft is None:
         return total
     draft = changes.draft
     return total + _cache_bytes(draft.model, draft.layout, row, dtype, replace(changes, draft=None), context)
+
+
+NEARLY = 1.5
+"""Times as many layers of one kind as of the other up to which vLLM groups by the more."""
+
+
+def _state_pages(model: Model, row: Engine, elem_bytes: float, how: dict[str, Any]) -> tuple[Floats, Floats] | None:
+    """(tokens of a block, bytes of a sequence's states on one rank) where both are pages of one size; broadcasts.
+
+    A page holds the state of a layer, or keys and values of as many tokens as are at least as large, in whole blocks.
+    Layers are grouped by as many as the fewer of both kinds are, and groups are full; where they are nearly as many, by
+    as many as the more. None: the model has not both, or its keys and values are not all alike. `how`: tp, scan_bytes.
+
+    Source: vLLM 0.32, Platform._align_hybrid_block_size and _get_kv_cache_groups_uniform_page_size; its logs: blocks of
+    672 tokens for Nemotron-Nano-9B-v2 (issue 24280), 8,320 for Nemotron-3-Super with an fp8 cache (kaito pull request
+    2049), 1,568 for Qwen3.8-27B at tp 2 with one (mitchross/talos-argocd-proxmox pull request 1995).
+    Assumes: kernels take blocks of `block_tokens`.
+    """
+    states, stack = state_bytes(model, elem_bytes, **how), model.stacks[0]
+    if not states:
+        return None
+    attention = [
+        item for kind in stack.order for item in stack.kinds[kind].items
+        if isinstance(item, Attend) and item.cached and not item.kv_shared
+    ]  # fmt: skip
+    sizes = {cached_elems_per_token(item, 1) for item in attention}
+    if len(sizes) != 1 or any(item.window is not None or item.cross for item in attention):
+        return None
+    each = cached_elems_per_token(attention[0], how["tp"]) * elem_bytes
+    block = row.block_tokens * np.ceil(reduce(np.maximum, states) / (row.block_tokens * each))
+    few, many = sorted((len(states), len(attention)))
+    group = many if many < NEARLY * few else few
+    return block, -(-len(states) // group) * group * block * each
 
 
 def serving_memory(

@@ -514,6 +514,7 @@ def memory_changes(job: ServeJob) -> Changes:
         draft = Draft(model=model, weights=drafts.weights, layout=ServingLayout(tp=drafts.tp))
     return Changes(
         shared_tokens=min(how.shared_tokens, job.input_tokens - 1) // block * block if how.shared_tokens else 0,
+        keeps_prefixes=bool(how.shared_tokens or np.any(how.hit_frac)),
         kept_frac=how.kept_frac,
         away_bytes=offloaded_bytes(job),
         away_cache_frac=0.0 if away is None or away.host is None else away.frac,

@@ -25,7 +25,6 @@ def answering_line(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("model", "load", "words", "shown"),
     [
-        ("bge-m3", {"rate": 50}, SINGLE, "latency"), ("bge-m3", {"users": 8}, SINGLE, "inputs/s"),
         ("Whisper-large-v3", {"rate": 2}, WITH_ENCODER, "p95"), ("t5-base", {"users": 4}, WITH_ENCODER, "TPOT"),
     ],
 )  # fmt: skip
@@ -50,6 +49,12 @@ def test_serve_says_what_the_simulator_does_not_run(how: dict[str, Any]) -> None
     line = answering_line(str(refused.value))
     assert line[line.index("--tp") + 1] == "2"
     assert "one pass" not in str(refused.value)
+
+
+def test_an_autoscaler_is_of_models_that_generate() -> None:
+    with pytest.raises(SpecError) as refused:
+        flopwise.autoscale("bge-m3", gpu="h100", rate=50.0)
+    assert SINGLE in str(refused.value)
 
 
 def test_a_queue_is_of_models_that_generate(capsys: pytest.CaptureFixture[str]) -> None:

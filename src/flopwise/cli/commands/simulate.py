@@ -310,6 +310,8 @@ TITLES = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "between tokens", "e2e_s": "whole request",
     "wait_s": "wait for admission",
 }  # fmt: skip
+ONE_PASS_TITLES = {"e2e_s": "latency", "wait_s": "wait for a batch"}
+"""Of models that answer in one pass."""
 HEADERS = [">replicas", ">at most", ">in time", ">TTFT p50", ">p99", ">TPOT p99", ">replica-hours", ">cost"]
 SPARE = (">at most", ">replica-hours")
 ENDS = ("low", "high")
@@ -340,14 +342,16 @@ def _summary_lines(answer: SimulateAnswer, paper: Screen, *, most: bool = False)
     for warning in _warnings(summary):
         yield paper.paint(f"WARNING: {warning}", "red")
     yield pairs(answer.settings, paper)
+    titles = TITLES if answer.job.decodes else ONE_PASS_TITLES
     rows = [
         [title, *(units.format_seconds(v) if isfinite(v) else "-" for v in getattr(summary, name))]
-        for name, title in TITLES.items()
+        for name, title in titles.items()
     ]
     yield table(["", ">p50", ">p90", ">p95", ">p99"], rows, paper)
     intervals = [
-        f"{TITLES[name]} {percentile} {units.format_seconds(low)} to {units.format_seconds(high)}"
+        f"{titles[name]} {percentile} {units.format_seconds(low)} to {units.format_seconds(high)}"
         for name, by_percentile in answer.intervals.items()
+        if name in titles
         for percentile, (low, high) in by_percentile.items()
     ]
     if intervals:
@@ -368,7 +372,7 @@ def _warnings(summary: RunSummary) -> Iterator[str]:
 
 
 def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
-    summary, share = answer.summary, units.format_percent
+    summary, share, generates = answer.summary, units.format_percent, answer.job.decodes
     targets = zip(("TTFT", "TPOT", "request"), answer.slo, strict=True)
     slo = ", ".join(f"{name} {units.format_seconds(limit)}" for name, limit in targets if limit is not None)
     goodput = f"{summary.goodput_per_s:,.3g}/s: {share(summary.goodput_frac)} of requests within {slo}"
@@ -381,11 +385,18 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
         ("goodput", goodput if slo else None),
         (
             "throughput",
-            f"{summary.output_tokens_per_s:,.0f} output tokens/s, {summary.total_tokens_per_s:,.0f} with input",
+            f"{summary.output_tokens_per_s:,.0f} output tokens/s, {summary.total_tokens_per_s:,.0f} with input"
+            if generates
+            else f"{summary.total_tokens_per_s - summary.output_tokens_per_s:,.0f} input tokens/s",
         ),
         ("busy", f"{share(summary.utilisation_frac)} of the time in engine steps"),
         ("in flight", f"{summary.mean_running:,.3g} running and {summary.mean_queue:,.3g} waiting on average"),
-        ("cache", f"{share(summary.kv_mean_frac)} filled on average, {share(summary.kv_peak_frac)} at most"),
+        (
+            "cache",
+            f"{share(summary.kv_mean_frac)} filled on average, {share(summary.kv_peak_frac)} at most"
+            if generates
+            else None,
+        ),
         ("preempted", f"{summary.preemptions:,} times" if summary.preemptions else None),
         ("prefix cache", f"{share(summary.reused_frac)} of prompt tokens reused" if summary.reused_frac else None),
         ("cost", None if answer.cost_usd is None else paid),

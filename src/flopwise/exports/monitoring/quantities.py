@@ -244,7 +244,7 @@ def flops_text(watched: WatchedWorkload) -> tuple[str, float] | None:
     job, workload, model = deployment.serve_job, deployment.workload, deployment.model
     rates = job.cluster.rates
     peak = rates.peak_flops_per_s(product_path(model, job.weights, rates).dtype)
-    available = peak * deployment.replicas * deployment.gpus_per_replica
+    available = peak * sum(servers.replicas * servers.gpus_per_replica for servers in deployment.pools)
     inputs, outputs = workload.input_tokens, workload.output_tokens
     prompt = float(causal_forward_flops(model, 1, inputs))
     of_input = prompt / inputs / available
@@ -268,12 +268,12 @@ def _goodput(watched: WatchedWorkload) -> str:
         return ""
     meaning, target = ("latency", workload.latency) if workload.latency else ("ttft", workload.ttft)
     record = meters.record(meaning)
-    if target is None or record is None or not record.bounds:
-        return ""
+    if target is None or record is None or not record.bounds or meters.asks_in_turn:
+        return ""  # no server sees the whole of what two take in turn
     end = next((end for end in record.bounds if end >= target.seconds * (1 - 1e-9)), None)
     if end is None:
         return ""
-    within = selector(f"{record.metric}_bucket", {"workload": name}, f'le=~"{_bound_pattern(end)}"')
+    within = meters.select(record, "_bucket")[:-1] + f',le=~"{_bound_pattern(end)}"}}'
     done = meters.select(record, "_count")
     return f"sum by (workload) (rate({within}[5m])) / sum by (workload) (rate({done}[5m]))"
 

@@ -73,7 +73,9 @@ class WatchedWorkload:
     def meters(self) -> Meters:
         """Its metrics."""
         base = self.facts.engine(self.engine).name if self.engine else ""
-        return Meters.of(self.name, self.facts, self.accelerator, "run" if self.trains else base)
+        servers = () if self.deployment is None else self.deployment.pools
+        pools = tuple(one.pool for one in servers if one.pool)
+        return Meters.of(self.name, self.facts, self.accelerator, "run" if self.trains else base, pools)
 
     @property
     def capacity_bytes(self) -> float:

@@ -24,13 +24,13 @@ SCORES = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-sco
 POOLED = ("vllm",)
 SLACK = 2.0
 """Of the longest planned request, or of its target, until a request is given up."""
-refusals = serving.server_refusals
+refusals = serving.pods_refusals
 
 
 def export(deployment: Deployment) -> Files:
     """`gateway.yaml`: the HTTPRoute, and of vLLM the InferencePool with what picks its endpoints."""
-    command = serving.server(deployment)
-    pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve"
+    command, one_kind = serving.server(deployment.pools[-1]), len(deployment.pools) == 1
+    pooled = deployment.candidate.layout["engine"] in POOLED and deployment.task == "serve" and one_kind
     pool = _pool(deployment, command) if pooled else []
     notes = [
         f"a request times out after {_timeout_s(deployment)} s: {SLACK:g} times the longest planned, or its target",
@@ -40,6 +40,8 @@ def export(deployment: Deployment) -> Files:
     ]
     if pooled:
         notes.append(f"the gateway speaks the inference extension 1.0; {PICKER_IMAGE} picks endpoints")
+    elif not one_kind:
+        notes.append("the route ends at the router of both pools, which chooses the servers of each request")
     elif caches_prefixes(deployment):
         notes.append(
             "the plan relies on prompts with a common prefix: a cookie keeps the requests of a conversation on one "
@@ -65,7 +67,7 @@ def _route(deployment: Deployment, command: Command, *, pooled: bool) -> Object:
         "matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "backendRefs": [backend],
         "timeouts": {"request": f"{_timeout_s(deployment)}s", "backendRequest": f"{_timeout_s(deployment)}s"},
     }  # fmt: skip
-    if caches_prefixes(deployment) and not pooled and deployment.replicas > 1:
+    if caches_prefixes(deployment) and not pooled and deployment.replicas > 1 and len(deployment.pools) == 1:
         rule["sessionPersistence"] = {"type": "Cookie", "sessionName": deployment.name}
     return {
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": parts.metadata(deployment),

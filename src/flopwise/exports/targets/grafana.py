@@ -38,6 +38,8 @@ PANELS = {
 BY_DEVICE = {"device_busy_ratio": "busy", "memory_ratio": "memory_used", "temperature_celsius": "temperature",
              "power_watts": "power"}  # fmt: skip
 """Quantities that have a line for each device as well."""
+BY_POOL = {"requests_waiting": "waiting", "requests_running": "running"}
+"""Quantities that have a line for each pool as well, where prompts have servers of their own."""
 
 
 def export(deployment: Deployment) -> Files:
@@ -145,10 +147,19 @@ def _panels(watched: WatchedWorkload) -> Iterator[dict[str, Any]]:
     latency_records = {record for record, _, _ in latencies(watched)}
     for record in [*quantities(watched), *(record for record in LATENCIES.values() if record in latency_records)]:
         queries = [(record_of(record, watched.name), "{{quantile}}" if record in latency_records else "measured")]
-        queries += _by_device(watched, record)
+        queries += [*_by_device(watched, record), *_by_pool(watched, record)]
         queries.append((f'flopwise:plan{{workload="{watched.name}",quantity="{record}"}}', "{{line}} {{alert}}"))
         limits = [rule for rule in rules if rule.quantity == record and rule.signal.expr.startswith("flopwise:")]
         yield _panel(*PANELS[record], queries, limits)
+
+
+def _by_pool(watched: WatchedWorkload, record: str) -> Iterator[tuple[str, str]]:
+    """A line for each pool of a workload with separate servers for prompts."""
+    meaning, meters = BY_POOL.get(record), watched.meters
+    meter = None if meaning is None or not meters.pools else meters.record(meaning)
+    if meter is not None:
+        for pool in meters.pools:
+            yield f"sum by (pool) ({meters.select(meter, pool=pool)})", "{{pool}}"
 
 
 def _by_device(watched: WatchedWorkload, record: str) -> Iterator[tuple[str, str]]:

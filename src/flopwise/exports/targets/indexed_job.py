@@ -12,6 +12,7 @@ from flopwise.exports import kubernetes_training as training
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
+from flopwise.exports.replica import start_ends_s
 from flopwise.exports.server import split_script
 from flopwise.training.goodput import daly_interval_s, interruptions_per_s
 
@@ -39,7 +40,7 @@ def shares(deployment: Deployment) -> int:
     rate = float(interruptions_per_s(deployment.gpus_per_replica))
     if chosen.purchase == "spot":
         rate += deployment.facts.spot(chosen.provider, chosen.gpu).interruptions_per_s
-    interval_s = float(daly_interval_s(serving.start_ends_s(deployment)[1], 1.0 / rate))
+    interval_s = float(daly_interval_s(start_ends_s(deployment)[1], 1.0 / rate))
     requests = deployment.workload.requests
     each = max(1, math.ceil(chosen.seconds / interval_s - 1e-9))
     return deployment.replicas * each if requests is None else min(deployment.replicas * each, math.ceil(requests))

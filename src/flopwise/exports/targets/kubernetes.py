@@ -1,4 +1,7 @@
-"""A service on Kubernetes: a Deployment with a pod a replica, its Service, and what keeps enough replicas there."""
+"""A service on Kubernetes: a Deployment with a pod a replica, its Service, and what keeps enough replicas there.
+
+A plan with separate servers for prompts has a Deployment for each pool, and a router behind the Service.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,46 @@ from collections.abc import Iterator
 from flopwise.exports import kubernetes as parts
 from flopwise.exports import kubernetes_service as serving
 from flopwise.exports.command import Command
-from flopwise.exports.deployment import Deployment
+from flopwise.exports.deployment import DECODE, PREFILL, Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import Object
+from flopwise.exports.pools import pool_notes
+from flopwise.exports.replica import start_ends_s
+
+ALONE = {
+    "": "its only replica takes a whole machine", PREFILL: "one server alone reads prompts",
+    DECODE: "one server alone writes answers",
+}  # fmt: skip
+"""Of a pool with a single server."""
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why no Deployment can serve the plan."""
-    if deployment.nodes_per_replica > 1:
-        yield f"a replica takes {deployment.nodes_per_replica} machines: export leaderworkerset instead"
-    yield from serving.server_refusals(deployment)
+    if (nodes := max(servers.nodes_per_replica for servers in deployment.pools)) > 1:
+        yield f"a replica takes {nodes} machines: export leaderworkerset instead"
+    yield from serving.pods_refusals(deployment)
 
 
 def export(deployment: Deployment) -> Files:
-    """`kubernetes.yaml`: Deployment, Service and PodDisruptionBudget."""
-    command = serving.server(deployment)
+    """`kubernetes.yaml`: Deployment, Service and PodDisruptionBudget; of pools each its own, and a router."""
+    commands = [serving.server(servers) for servers in deployment.pools]
+    files = parts.config_map(deployment, commands[0])
+    groups = [
+        (_deployment(servers, command), serving.disruption_budget(servers))
+        for servers, command in zip(deployment.pools, commands, strict=True)
+    ]
+    notes = [note for command in commands for note in command.assumptions]
+    notes += pool_notes(deployment, serving.routing(deployment)) if len(groups) > 1 else []
     return parts.manifests(
-        "kubernetes.yaml", *parts.config_map(deployment, command), *serving.weight_claims(deployment),
-        _deployment(deployment, command), serving.service(deployment, command), serving.disruption_budget(deployment),
-        assumptions=(*command.assumptions, *_notes(deployment)),
+        "kubernetes.yaml", *files, *serving.weight_claims(deployment), *(objects for objects, _ in groups),
+        *serving.entrance(deployment), *(budget for _, budget in groups), assumptions=(*notes, *_notes(deployment)),
     )  # fmt: skip
 
 
 def _spare(deployment: Deployment) -> int:
-    """Replicas that the plan's machines hold beyond the plan's own."""
+    """Replicas that the plan's machines hold beyond the plan's own; none is counted on beside another pool."""
     inside = deployment.gpus_per_node // deployment.gpus_per_replica
-    return deployment.num_nodes * inside - deployment.replicas
+    return 0 if deployment.pool else deployment.num_nodes * inside - deployment.replicas
 
 
 def _deployment(deployment: Deployment, command: Command) -> Object:
@@ -53,11 +70,12 @@ def _deployment(deployment: Deployment, command: Command) -> Object:
 
 def _deadline_s(deployment: Deployment) -> int:
     """Seconds after which a rollout that makes no progress has failed: a machine, its image and a slow start."""
-    return round(deployment.facts.start_s("machine", "image") + serving.start_ends_s(deployment)[1]) + 600
+    return round(deployment.facts.start_s("machine", "image") + start_ends_s(deployment)[1]) + 600
 
 
 def _notes(deployment: Deployment) -> Iterator[str]:
     yield from parts.placement_notes(deployment)
-    yield serving.start_note(deployment)
-    if _spare(deployment) <= 0 and deployment.replicas == 1:
-        yield "its only replica takes a whole machine: the service is down during updates"
+    for servers in deployment.pools:
+        yield serving.start_note(servers)
+        if _spare(servers) <= 0 and servers.replicas == 1:
+            yield f"{ALONE[servers.pool]}: the service is down during updates"

@@ -1,4 +1,4 @@
-"""A service whose replicas take several machines each: a LeaderWorkerSet, whose leaders answer."""
+"""A service whose replicas take several machines each: a LeaderWorkerSet, whose leaders answer; one of each pool."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import Object
+from flopwise.exports.pools import pool_notes
 
 WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 """Label of a pod: its number in its replica; that of the leader is 0."""
@@ -17,20 +18,25 @@ WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why no LeaderWorkerSet can serve the plan."""
-    if deployment.nodes_per_replica == 1:
+    if max(servers.nodes_per_replica for servers in deployment.pools) == 1:
         yield "a replica fits on one machine: export kubernetes instead"
-    yield from serving.server_refusals(deployment)
+    yield from serving.pods_refusals(deployment)
 
 
 def export(deployment: Deployment) -> Files:
     """`leaderworkerset.yaml`: LeaderWorkerSet, Service and PodDisruptionBudget of the leaders."""
-    command, leader = serving.server(deployment), {WORKER_INDEX: "0"}
+    commands, leader = [serving.server(servers) for servers in deployment.pools], {WORKER_INDEX: "0"}
+    groups = [
+        (_set(servers, command), serving.disruption_budget(servers, leader))
+        for servers, command in zip(deployment.pools, commands, strict=True)
+    ]
+    notes = [note for command in commands for note in command.assumptions]
+    notes += pool_notes(deployment, serving.routing(deployment)) if len(groups) > 1 else []
     return parts.manifests(
-        "leaderworkerset.yaml", *parts.config_map(deployment, command), *serving.weight_claims(deployment),
-        _set(deployment, command), serving.service(deployment, command, leader),
-        serving.disruption_budget(deployment, leader),
+        "leaderworkerset.yaml", *parts.config_map(deployment, commands[0]), *serving.weight_claims(deployment),
+        *(objects for objects, _ in groups), *serving.entrance(deployment, leader), *(budget for _, budget in groups),
         assumptions=(
-            *command.assumptions, *parts.placement_notes(deployment), serving.start_note(deployment),
+            *notes, *parts.placement_notes(deployment), *map(serving.start_note, deployment.pools),
             "LeaderWorkerSet 0.8 or later is installed; a replica starts again as a whole when one of its pods does",
             "machines of a replica are close together if their node pool has a placement group",
         ),
@@ -43,8 +49,9 @@ def _set(deployment: Deployment, command: Command) -> Object:
         "NODE_RANK": {"fieldRef": {"fieldPath": f"metadata.labels['{WORKER_INDEX}']"}},
         "MASTER_ADDR": "$(LWS_LEADER_ADDRESS)",
     }
-    leader = serving.serving_pod(deployment, command, deployment.gpus_per_node, more)
-    worker = parts.pod(deployment, command, deployment.gpus_per_node, more=more)
+    devices = min(deployment.gpus_per_replica, deployment.gpus_per_node)
+    leader = serving.serving_pod(deployment, command, devices, more)
+    worker = parts.pod(deployment, command, devices, more=more)
     worker["terminationGracePeriodSeconds"] = leader["terminationGracePeriodSeconds"]
     worker["containers"][0].pop("ports", None)
     return {

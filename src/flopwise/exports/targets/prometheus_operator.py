@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.fleet import FleetDeployment
-from flopwise.exports.kubernetes import NAME_LABEL
+from flopwise.exports.kubernetes import COMPONENT_LABEL, NAME_LABEL
 from flopwise.exports.monitoring.rule_file import rule_groups
 from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
 from flopwise.exports.spec import ExportSettings
@@ -26,6 +27,8 @@ DEVICES = {
 Source: NVIDIA/gpu-operator, ROCm/gpu-operator and prometheus-community/helm-charts, read 2026-11-22.
 """
 INTERVAL = "15s"
+_META = re.compile("[^A-Za-z0-9_]")
+"""Characters that Prometheus writes as _ in the names of its labels."""
 
 
 def export(deployment: Deployment) -> Files:
@@ -71,18 +74,25 @@ def _pod_monitors(workloads: Sequence[WatchedWorkload], settings: ExportSettings
         exporter = watched.meters.software
         if exporter is None:
             continue
+        pools = watched.meters.pools
+        component = f"__meta_kubernetes_pod_label_{_META.sub('_', COMPONENT_LABEL)}"
+        of_pool = {"sourceLabels": [component], "targetLabel": "pool"}
+        chosen: dict[str, Any] = {"matchLabels": {NAME_LABEL: watched.name}}
+        if pools:  # not the router
+            chosen["matchExpressions"] = [{"key": COMPONENT_LABEL, "operator": "In", "values": [*pools]}]
         endpoint = {
             **({"targetPort": exporter.port} if watched.trains or exporter.apart else {"port": "http"}),
             "path": exporter.path, "interval": INTERVAL,
             "relabelings": [
                 {"targetLabel": "workload", "replacement": watched.name},
                 {"targetLabel": "job", "replacement": "run" if watched.trains else "engine"},
+                *([of_pool] if pools else []),
             ],
         }  # fmt: skip
         yield {
             "apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor",
             "metadata": _metadata(watched.name, watched.title, settings),
-            "spec": {"selector": {"matchLabels": {NAME_LABEL: watched.name}}, "podMetricsEndpoints": [endpoint]},
+            "spec": {"selector": chosen, "podMetricsEndpoints": [endpoint]},
         }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from flopwise.exports.emit import yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.monitoring.watched import WatchedWorkload, watched_fleet, watched_plan
+from flopwise.exports.pools import addresses
 from flopwise.exports.spec import PLACEHOLDERS
 from flopwise.facts.metrics import ExporterRecord
 
@@ -37,12 +38,15 @@ def _files(workloads: Sequence[WatchedWorkload], machines: Sequence[str] | None)
     for watched in workloads:
         for job, exporter in _exporters(watched):
             jobs[job, exporter.path] = None
-            targets.setdefault(f"targets/{_job_name(job, exporter.path)}.yaml", []).append(
-                {
-                    "targets": list(_addresses(watched, job, exporter, machines)),
-                    "labels": {"workload": watched.name, "__meta_title": watched.title},
-                }
-            )
+            rows = targets.setdefault(f"targets/{_job_name(job, exporter.path)}.yaml", [])
+            for pool in (job == "engine" and watched.meters.pools) or ("",):
+                of_pool = {"pool": pool} if pool else {}
+                rows.append(
+                    {
+                        "targets": list(_addresses(watched, job, exporter, machines, pool)),
+                        "labels": {"workload": watched.name, **of_pool, "__meta_title": watched.title},
+                    }
+                )
     made = {
         "prometheus.yml": yaml_text(_configuration(jobs)),
         **{path: yaml_text(rows) for path, rows in targets.items()},
@@ -93,15 +97,20 @@ def _exporters(watched: WatchedWorkload) -> Iterator[tuple[str, ExporterRecord]]
 
 
 def _addresses(
-    watched: WatchedWorkload, job: str, exporter: ExporterRecord, machines: Sequence[str] | None
+    watched: WatchedWorkload, job: str, exporter: ExporterRecord, machines: Sequence[str] | None, pool: str
 ) -> Iterator[str]:
-    """Every machine for its devices; for engines a port for each replica on it; for a run the first machine."""
+    """Every machine for its devices; for engines a port for each replica on it; for a run the first machine.
+
+    `pool`: of engines with separate servers for prompts, the pool.
+    """
     hosts = machines or [f"{PLACEHOLDERS['machines']}-{n}" for n in range(1, watched.num_machines + 1)]
     deployment = watched.deployment
     if job == "gpu" or deployment is None:
         yield from (f"{host}:{exporter.port}" for host in hosts)
     elif job == "run":
         yield f"{hosts[0]}:{exporter.port}"
+    elif pool:
+        yield from addresses(deployment, pool, exporter.port)
     else:
         each = max(1, deployment.gpus_per_node // deployment.gpus_per_replica)
         for number in range(min(deployment.replicas, each * len(hosts) // deployment.nodes_per_replica)):

@@ -36,7 +36,7 @@ Object = dict[str, Any]
 def export(deployment: Deployment) -> Files:
     """The usual working hours for a service: a plan has no hours of its own."""
     hours, pool = USUAL["development"], plan_pool(deployment)
-    objects = [_scaled_object(deployment, hours)]
+    objects = [_scaled_object(servers, hours) for servers in deployment.pools]
     files, apply = {"keda.yaml": yaml_text(*objects)}, ["kubectl apply -f keda.yaml"]
     if deployment.candidate.provider == "aws":
         title = f"Hours of the node group of {deployment.title}."
@@ -63,8 +63,8 @@ def export_fleet(fleet: FleetDeployment) -> Files:
     for workload in fleet.workloads:
         for row, deployment in workload.parts:
             if row.workload in hours:
-                clusters.setdefault(f"{row.provider}/{row.region}", []).append(
-                    _scaled_object(deployment, hours[row.workload])
+                clusters.setdefault(f"{row.provider}/{row.region}", []).extend(
+                    _scaled_object(servers, hours[row.workload]) for servers in deployment.pools
                 )
     files = {f"{place}/keda.yaml": yaml_text(*objects) for place, objects in clusters.items()}
     apply = [f"kubectl apply -f {path}" for path in files]
@@ -106,7 +106,7 @@ def _group_hours(
 
 
 def _scaled_object(deployment: Deployment, hours: WeeklySchedule) -> Object:
-    """A service's replicas within its hours, and none outside."""
+    """The replicas of a service or of one of its pools within its hours, and none outside."""
     many = deployment.nodes_per_replica > 1
     target = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"} if many else {}
     place = {} if deployment.settings.namespace is None else {"namespace": deployment.settings.namespace}
@@ -119,10 +119,10 @@ def _scaled_object(deployment: Deployment, hours: WeeklySchedule) -> Object:
     return {
         "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
         "metadata": {
-            "name": f"{deployment.name}-hours", **place, "annotations": {"flopwise.dev/title": deployment.title},
+            "name": f"{deployment.object_name}-hours", **place, "annotations": {"flopwise.dev/title": deployment.title},
         },
         "spec": {
-            "scaleTargetRef": {**target, "name": deployment.name}, "minReplicaCount": 0,
+            "scaleTargetRef": {**target, "name": deployment.object_name}, "minReplicaCount": 0,
             "maxReplicaCount": deployment.replicas, "triggers": triggers,
         },
     }  # fmt: skip

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from flopwise.exports.command import Command
-from flopwise.exports.deployment import Deployment
+from flopwise.exports.deployment import PREFILL, Deployment
 from flopwise.exports.exported import Files
+from flopwise.exports.pools import pool_files, pool_refusals, router_command
 from flopwise.exports.replica import (
     PLAIN,
     caches_prefixes,
@@ -36,8 +37,18 @@ ONLINE = {
 CACHE = {"bf16": "bfloat16", "fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 
 
+BOOTSTRAP_PORT = 8998
+"""Where servers that answer ask those for prompts for caches; SGLang's default."""
+BOOTSTRAP_NOTE = "sglang.ai/bootstrap-port"
+"""Annotation of pods in which the router finds that port."""
+ROUTER_IMAGE = "lmsysorg/sgl-model-gateway:v0.3.2"
+
+
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why SGLang cannot run the plan."""
+    if len(deployment.pools) > 1:
+        yield from pool_refusals(deployment, refusals)
+        return
     yield from engine_refusals(deployment, "sglang")
     job = deployment.serving
     assert job is not None
@@ -71,11 +82,15 @@ def command(deployment: Deployment) -> Command:
         ]
     args += ["--is-embedding"] if deployment.task == "encode" else []
     args += ["--device", "cpu"] if deployment.accelerator.kind == "cpu" else []
+    args += _pool(deployment)
     args += ["--enable-metrics", "--host", "0.0.0.0"]  # noqa: S104 - a container's own
+    boots = deployment.pool == PREFILL
     made = Command(
         args=(*args, "--port", str(PORT)), env={"SGLANG_TIMEOUT_KEEP_ALIVE": IDLE_S},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT, health_path="/health",
         metrics_path="/metrics", assumptions=(*source.notes, *notes, *queue_notes(job)),
+        bootstrap_port=BOOTSTRAP_PORT if boots else None,
+        annotations={BOOTSTRAP_NOTE: str(BOOTSTRAP_PORT)} if boots else {},
     )  # fmt: skip
     if deployment.task == "batch":
         return with_batch_client(deployment, made)
@@ -83,6 +98,27 @@ def command(deployment: Deployment) -> Command:
         made, deployment.nodes_per_replica,
         f'--nnodes {deployment.nodes_per_replica} --node-rank "$NODE_RANK" --dist-init-addr "$MASTER_ADDR:{INIT_PORT}"',
     )  # fmt: skip
+
+
+def _pool(deployment: Deployment) -> list[str]:
+    """Options of a server in one of two pools.
+
+    Source: SGLang, docs/advanced_features/pd_disaggregation.md.
+    """
+    if not deployment.pool:
+        return []
+    args = ["--disaggregation-mode", deployment.pool, "--disaggregation-transfer-backend", "nixl"]
+    boots = ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT)]
+    return args + (boots if deployment.pool == PREFILL else [])
+
+
+def router(deployment: Deployment) -> Command:
+    """The router of a plan with separate servers for prompts, without their addresses.
+
+    Source: SGLang, sgl-model-gateway/README.md; sglang-router 0.3.2.
+    """
+    program = ("python3", "-m", "sglang_router.launch_router", "--pd-disaggregation")
+    return router_command(deployment, program, ROUTER_IMAGE, PORT, bootstrap_port=BOOTSTRAP_PORT)
 
 
 def _parallel(job: ServeJob) -> list[str]:
@@ -127,5 +163,7 @@ def _draft(deployment: Deployment) -> list[str]:
 
 
 def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests."""
+    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests; of pools a script for each."""
+    if len(deployment.pools) > 1:
+        return pool_files(deployment, command, router(deployment))
     return server_files(deployment, command(deployment))

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flopwise.exports.command import Command
-from flopwise.exports.deployment import Deployment
+from flopwise.exports.deployment import DECODE, PREFILL, Deployment
 from flopwise.exports.exported import Files
+from flopwise.exports.pools import pool_files, pool_refusals, router_command
 from flopwise.exports.replica import (
     PLAIN,
     WeightsSource,
@@ -48,8 +49,25 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 CACHE = {"fp8": "fp8", "int8": "int8_per_token_head", "int4": "int4_per_token_head", "nvfp4": "nvfp4"}
 
 
+CONNECTOR = "NixlConnector"
+"""What moves caches from servers for prompts to those that answer.
+
+Source: vLLM, docs/features/nixl_connector_usage.md and nixl_connector_compatibility.md; vllm/v1 and
+vllm/distributed/kv_transfer/kv_connector/v1/nixl of vLLM 0.32.0.
+"""
+ROLES = {PREFILL: "kv_producer", DECODE: "kv_consumer"}
+SIDE_PORT = 5600
+"""Of the connector's handshake; each attention replica takes one."""
+SENT_CACHES = (*PLAIN, "fp8")
+"""Caches that the connector moves: others have scales of each token, which stay behind."""
+ROUTER_IMAGE = "vllm/vllm-router:v0.1.17"
+
+
 def refusals(deployment: Deployment) -> Iterator[str]:
     """Why vLLM cannot run the plan."""
+    if len(deployment.pools) > 1:
+        yield from pool_refusals(deployment, refusals)
+        return
     yield from engine_refusals(deployment, "vllm")
     job = deployment.serving
     assert job is not None
@@ -63,6 +81,10 @@ def refusals(deployment: Deployment) -> Iterator[str]:
         yield f"vLLM serves adapters up to rank {LORA_RANKS[-1]}: plan with a lower --adapter-rank, or --engine sglang"
     if job.kv_dtype.name not in {*PLAIN, *CACHE}:
         yield f"vLLM has no cache in {job.kv_dtype.name}: plan with --kv-dtype {', '.join(('bf16', *CACHE))}"
+    if deployment.pool and job.kv_dtype.name not in SENT_CACHES:
+        yield f"{CONNECTOR} does not send caches in {job.kv_dtype.name}: plan with --kv-dtype bf16 or fp8"
+    if deployment.pool and int(job.layout.pp) > 1:
+        yield f"{CONNECTOR} sends no caches to pipelines (pp {int(job.layout.pp)}): take another candidate (--rank)"
 
 
 def command(deployment: Deployment) -> Command:
@@ -81,9 +103,28 @@ def command(deployment: Deployment) -> Command:
         env=batch_places(deployment) if batch else {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": IDLE_S},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         health_path="" if batch else "/health", metrics_path="/metrics",
-        assumptions=(*source.notes, *notes, *_plugin_notes(job), *queue_notes(job)),
+        assumptions=(*source.notes, *notes, *_plugin_notes(job), *queue_notes(job)), **_connection(deployment),
     )  # fmt: skip
     return on_each_machine(made, deployment.nodes_per_replica, _machines(deployment))
+
+
+def _connection(deployment: Deployment) -> dict[str, Any]:
+    """Fields of a command whose server exchanges caches with another pool."""
+    if not deployment.pool:
+        return {}
+    dp = int(deployment.candidate.layout["dp"])
+    return {
+        "address_env": "VLLM_NIXL_SIDE_CHANNEL_HOST",
+        "port_env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": (SIDE_PORT, dp)},
+    }
+
+
+def router(deployment: Deployment) -> Command:
+    """The router of a plan with separate servers for prompts, without their addresses.
+
+    Source: vllm-project/router, docs/cli_reference.md and docs/model-routing/pd-disaggregation.md (0.1.17).
+    """
+    return router_command(deployment, ("vllm-router", "--vllm-pd-disaggregation"), ROUTER_IMAGE, PORT)
 
 
 def _parallel(job: ServeJob) -> list[str]:
@@ -133,6 +174,9 @@ def _techniques(deployment: Deployment) -> list[str]:
     if how_served is not None and how_served.adapters:
         rank = next(rank for rank in LORA_RANKS if rank >= how_served.adapter_rank)
         args += ["--enable-lora", "--max-loras", str(how_served.adapters), "--max-lora-rank", str(rank)]
+    if deployment.pool:
+        config = {"kv_connector": CONNECTOR, "kv_role": ROLES[deployment.pool]}
+        args += ["--kv-transfer-config", json.dumps(config)]
     if deployment.task == "encode":
         args += ["--runner", "pooling"]
         args += ["--convert", "embed"] if deployment.model.kind == "decoder" else []
@@ -160,7 +204,9 @@ def _plugin_notes(job: ServeJob) -> tuple[str, ...]:
 
 
 def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests."""
+    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests; of pools a script for each."""
+    if len(deployment.pools) > 1:
+        return pool_files(deployment, command, router(deployment))
     return server_files(deployment, command(deployment))
 
 

@@ -84,7 +84,10 @@ class SimulateAnswer(Result):
         if not summary.completed:
             return self._why_none()
         seen = list[str]()
-        for title, name, p in (("TTFT", "ttft_s", summary.ttft_s), ("TPOT", "tpot_s", summary.tpot_s)):
+        times = [("TTFT", "ttft_s", summary.ttft_s), ("TPOT", "tpot_s", summary.tpot_s)]
+        if not self.job.decodes:
+            times = [("latency", "e2e_s", summary.e2e_s)]
+        for title, name, p in times:
             if isfinite(p.p95):
                 low, high = self.intervals[name]["p95"]
                 interval = "80 % interval: " * (not seen)
@@ -160,7 +163,7 @@ class SimulateAnswer(Result):
     def usd_per_million_output_tokens(self) -> float | None:
         """The cost of a million output tokens of this run, in USD; None without a price."""
         _, made = self.simulated.tokens
-        return None if self.cost_usd is None or not made else self.cost_usd / made * 1e6
+        return None if self.cost_usd is None or not made or not self.job.decodes else self.cost_usd / made * 1e6
 
 
 def simulation_answer(
@@ -173,11 +176,12 @@ def simulation_answer(
     summary = summary._replace(replica_hours=hours)
     rate_job = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
     intervals: dict[str, dict[str, tuple[float, float]]] = {"ttft_s": {}, "tpot_s": {}, "e2e_s": {}}
-    bands = {f"{name}_s": serving_band(rate_job, name) for name in ("ttft", "tpot")}
+    bands = {f"{name}_s": serving_band(rate_job, name) for name in (("ttft", "tpot") if job.decodes else ("ttft",))}
+    least_token_s = least_tpot_s(job) if job.decodes else 0.0
     for percentile in ("p50", "p95"):
         first_s, token_s, whole_s = (getattr(getattr(summary, name), percentile) for name in intervals)
-        for name, figure, least in (("ttft_s", first_s, 0.0), ("tpot_s", token_s, least_tpot_s(job))):
-            if isfinite(figure):
+        for name, figure, least in (("ttft_s", first_s, 0.0), ("tpot_s", token_s, least_token_s)):
+            if isfinite(figure) and name in bands:
                 low, high = bands[name].interval(figure, floor=min(least, figure))
                 intervals[name][percentile] = (float(low), float(high))
         if isfinite(first_s) and isfinite(whole_s):
@@ -240,7 +244,10 @@ def _run_notes(request: SimulationRequest) -> Iterator[str]:
     """Assumptions about the engine, the seed, the traffic and the policy."""
     limits, traffic = request.replica.limits, request.traffic
     steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
-    yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
+    if request.job.decodes:
+        yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
+    else:
+        yield f"{steps}: a batch takes what waits when the one before it ends"
     yield "the same seed gives exactly the same run; its intervals are those of the step times behind it"
     if traffic.arrivals == "diurnal":
         yield "the simulation starts at midnight; the given rate is the mean over whole days"
@@ -286,10 +293,14 @@ def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str
     return (
         ("replicas", f"{replicas:,}, {replica_size(request, replicas)}"),
         ("layout", job.layout.text),
-        ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}"),
+        ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
         ("engine", f"{job.engine.name}; {scheduling.policy}, {scheduling.balancer}"),
         *technique_settings(job),
         ("requests", f"{len(trace):,} {source}, {rate}"),
-        ("lengths", f"{trace.prompt.mean():,.0f} tokens in, {trace.output.mean():,.0f} out on average"),
+        (
+            "lengths",
+            f"{trace.prompt.mean():,.0f} tokens in"
+            + (f", {trace.output.mean():,.0f} out on average" if job.decodes else " on average"),
+        ),
         ("price", format_price(job.cluster.usd_per_gpu_hour, job.cluster.price_source)),
     )

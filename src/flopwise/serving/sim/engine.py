@@ -15,7 +15,7 @@ from flopwise.facts.architecture import Attend, Item
 from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
-from flopwise.serving.iteration import Runner, StepLoad, StepTime, TimedKernel, layer_kinds
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, TimedKernel, layer_kinds, whole_prompts
 from flopwise.serving.job import ServeJob, no_room_text
 from flopwise.serving.memory import default_batch, generates
 from flopwise.serving.sim.cost import StepCost, seen_pairs
@@ -132,9 +132,12 @@ def replica(
     no more requests than have room as a whole, of the mean length. Engines that work through whole
     prompts take the longest (`max_tokens`, or the job's context) in a step. Where drafts speculate, one token of the
     simulator's is a step that brings several, and a sequence holds as many more as it does on average.
-    Raises: InfeasibleError: weights leave no room for one sequence; SpecError: a model that does not generate.
+    Models that answer in one pass: `_one_pass_replica`.
+    Raises: InfeasibleError: weights leave no room for one sequence; SpecError: an encoder besides a decoder.
     """
     check(job)
+    if not generates(job.model):
+        return _one_pass_replica(job, max(max_tokens or 0, job.input_tokens))
     machine, row, how = runner(job), job.software, job.techniques
     memory = job_memory(
         job, concurrency=None, context=context or job.context, answer=0, prefill_tokens=None,
@@ -166,6 +169,40 @@ def replica(
     return Replica(cost=cost, limits=limits, block_bytes=block_bytes, schedulers=int(job.layout.dp) * parts)
 
 
+def _one_pass_replica(job: ServeJob, longest: int) -> Replica:
+    """A replica of a model that answers in one pass: prompts alone, in steps of as many inputs as a batch takes.
+
+    What waits when a batch ends goes into the next, up to the engine's tokens and inputs of a batch.
+
+    Source: text-embeddings-inference, router and core/src/queue.rs: a batch takes what waits, up to max_batch_tokens
+    and max_batch_requests; data/engines.json. Assumes: an input that a batch has no whole room for begins in it;
+    nothing is padded.
+    """
+    machine, row = runner(job), job.software
+    memory = job_memory(job, concurrency=None)
+    most = int(min(memory.max_concurrency, job.max_batch or row.max_batch, row.max_batch))
+    if most < 1:
+        raise InfeasibleError(no_room_text(job, job.context))
+    tokens = max(job.input_tokens, 1)
+    whole = min(most, int(row.most_inputs(tokens)))
+    budget = max(whole * tokens, longest) if row.pass_tokens else max(most * tokens, longest)
+    timed = _TimedPasses(machine, job.layout, tokens)
+    prefill = timed.prefill(whole, longest)
+    every = max(tokens, EVERY_TOKENS)
+    grid = ascending(np.r_[1 : min(budget, tokens) + 1, tokens : budget + 1 : every, budget])
+    tokens_s = np.interp(np.arange(1, budget + 1), grid, timed.beside_attention_s(grid, prefill))
+    nothing = np.zeros(most + 1, dtype=np.int64)
+    engine = machine.engine
+    cost = StepCost(
+        tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(budget + 1) > 0), decode_ps=nothing, cached_ps=nothing,
+        window_ps=nothing, window=timed.window, prefill=prefill,
+        request_ps=round(engine.request_s * PS), front_ps=round(engine.front_s * PS),
+        front_token_ps=round(engine.front_token_s * PS), stream_ps=round(engine.stream_s * PS),
+    )  # fmt: skip
+    limits = ReplicaLimits(max_batch=min(most, budget), step_tokens=budget, block_tokens=1)
+    return Replica(cost=cost, limits=limits, block_bytes=0.0, schedulers=int(job.layout.dp))
+
+
 def unseen_s(job: ServeJob) -> float:
     """The mean wait of a request for a scheduler that has not seen it yet, beyond the simulated wait, in s.
 
@@ -175,6 +212,8 @@ def unseen_s(job: ServeJob) -> float:
     Source: `flopwise.serving.steady.steps_unseen`.
     Assumes: steps are those of as many sequences as the job has users, or as its rate keeps under way; 0 without.
     """
+    if not generates(job.model):
+        return 0.0
     machine, shape = runner(job), request_work(job)
     row = machine.engine
     if (row.recv_interval == 1 and not row.batch_wait) or (job.concurrency is None and job.arrivals_per_s is None):
@@ -362,6 +401,42 @@ class _Timed:
             pairs = np.array([seen_pairs(b, c, reach) for b, c in rows], dtype=np.float64)
             if np.any(seconds):
                 coefficients[[0, 1, place]] += _positive(np.stack([np.ones(len(chunk)), chunk, pairs], axis=1), seconds)
+        a, b, c, d = (coefficients * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
+        return a, b, c, d
+
+
+class _TimedPasses(_Timed):
+    """Seconds of the parts of a pass over inputs of `tokens` each, and shorter ones."""
+
+    def __init__(self, runner: Runner, layout: ServingLayout, tokens: int) -> None:
+        super().__init__(runner, layout, None)
+        self.runner, self.tokens, self.model = runner, tokens, runner.model
+
+    def beside_attention_s(self, tokens: Array, prefill: tuple[int, int, int, int]) -> Array:
+        """Passes over so many tokens less what `prefill` counts: inputs of the usual length take what they do."""
+        inputs, length = np.maximum(tokens / self.tokens, 1.0), np.minimum(tokens, self.tokens)
+        whole = self.runner.step(whole_prompts(self.model, inputs, length), self.layout).seconds
+        step_s, token_s, pair_s, near_s = np.asarray(prefill) / [PS, PS, 1000 * PS, 1000 * PS]
+        pairs, near = (
+            inputs * np.array([float(seen_pairs(0, n, reach)) for n in length.tolist()]) for reach in (0, self.window)
+        )
+        counted = step_s + token_s * tokens + pair_s * pairs + (near_s * near if self.window else 0.0)
+        beside: Array = np.maximum(np.asarray(whole) - counted, 1.0 / PS)
+        return beside
+
+    def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
+        """Coefficients of attention in passes over up to `step_tokens` inputs of up to `context` tokens."""
+        lengths = ascending(np.r_[np.geomspace(min(16, context), context, 7), self.tokens].astype(np.int64))
+        counts = ascending(np.geomspace(1, step_tokens, 5).astype(np.int64))
+        length, inputs = (a.ravel() for a in np.meshgrid(lengths, counts))
+        load, coefficients = whole_prompts(self.model, inputs, length), np.zeros(4)
+        for place, windowed in ((2, False), (3, True)):
+            seconds = np.broadcast_to(self.attention_s(load, windowed=windowed), length.shape)
+            reach = self.window if windowed else 0
+            pairs = inputs * np.array([float(seen_pairs(0, n, reach)) for n in length.tolist()])
+            if np.any(seconds):
+                columns = np.stack([np.ones(len(length)), inputs * length, pairs], axis=1)
+                coefficients[[0, 1, place]] += _positive(columns, seconds)
         a, b, c, d = (coefficients * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
         return a, b, c, d
 

@@ -130,7 +130,7 @@ def _about(tokens: int) -> int | str:
 
 def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest:
     alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
-    return request_of(alone, traffic, _scheduling(job), facts, ())
+    return request_of(alone, traffic, _scheduling(job), facts, (), one_pass=True)
 
 
 def _scheduling(job: ServeJob, **stated: Any) -> Scheduling:
@@ -190,13 +190,15 @@ class ArrivalRun(NamedTuple):
         """
         inputs, outputs = lengths or (job.input_tokens, job.output_tokens)
         traffic = Traffic(
-            requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=inputs, output_tokens=outputs,
+            requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=inputs, output_tokens=outputs or 1,
             priorities=job.priorities or None,
         )  # fmt: skip
         run = _request(job, traffic, facts).run_fixed(1, on_compile)
         cut = ARRIVALS // 4
         ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
         shares = [float(name.removeprefix("p")) for name in percentiles]
+        if not job.decodes:
+            tpot_s = np.zeros_like(ttft_s)
         first, each = (
             dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s)
         )

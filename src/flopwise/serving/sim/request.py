@@ -236,11 +236,12 @@ class SimulationRequest:
         return merge_hits(run, self.requests, self.makers, self.cache.hit_s)
 
 
-def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
+def simulation_request(model: Model | str, *, one_pass: bool = False, **options: Any) -> SimulationRequest:
     """The requests, one replica and how replicas work; the replica's lengths become the means of the traffic.
 
     `options` are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
     `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs.
+    `one_pass`: models that answer in one pass are simulated, too.
 
     Raises:
         SpecError: a value that cannot be; InfeasibleError: weights and one request do not fit.
@@ -266,25 +267,32 @@ def simulation_request(model: Model | str, **options: Any) -> SimulationRequest:
             tokens_of_images(techniques, architecture),
         )
         traffic, notes = replace(traffic, input_tokens=inputs, output_tokens=outputs), (*notes, *lengths)
+    elif one_pass and not generates(architecture):
+        inputs, _, lengths = default_lengths(architecture, traffic.input_tokens, 1)
+        traffic, notes = replace(traffic, input_tokens=inputs, output_tokens=1), (*notes, *lengths)
     notes = (*notes, *job.model.assumptions, *job.cluster.assumptions)
-    return request_of(job, traffic, scheduling, source.catalog, notes)
+    return request_of(job, traffic, scheduling, source.catalog, notes, one_pass=one_pass)
 
 
 def request_of(
-    job: ServeJob, traffic: Traffic, scheduling: Scheduling, facts: Facts, assumptions: tuple[str, ...]
-) -> SimulationRequest:
-    """The request to replicas of `job`. Raises: as `simulation_request`."""
+    job: ServeJob, traffic: Traffic, scheduling: Scheduling, facts: Facts, assumptions: tuple[str, ...], *,
+    one_pass: bool = False,
+) -> SimulationRequest:  # fmt: skip
+    """The request to replicas of `job`; `one_pass` and what it raises as of `simulation_request`."""
     window = job.model.max_position
     loads = (("--rate", traffic.rate), ("--concurrency", traffic.users))
     load = [word for flag, value in loads if value is not None for word in (flag, f"{value:g}")]
-    if text := not_simulated_text(job, load):
+    passes = one_pass and not generates(job.model)
+    if not passes and (text := not_simulated_text(job, load)):
         raise SpecError(text)
     trace = draw_requests(traffic)
+    if passes:
+        trace = replace(trace, output=np.ones_like(trace.output))
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
     job = replace(
         job,
         input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
-        output_tokens=outputs if window is None else max(1, min(outputs, window - inputs)),
+        output_tokens=job.output_tokens if passes else _within(outputs, window, inputs),
     )
     longest = int((trace.prompt + trace.output).max())
     job = replace(job, concurrency=None, arrivals_per_s=None)  # of the run it is the traffic that loads it
@@ -307,6 +315,11 @@ def request_of(
         replica=replace(built, limits=limits), transfer=transfer(job) if split else None, assumptions=assumptions,
         stores=stores,
     )  # fmt: skip
+
+
+def _within(outputs: int, window: int | None, inputs: int) -> int:
+    """Tokens of an answer, as many as the window leaves."""
+    return outputs if window is None else max(1, min(outputs, window - inputs))
 
 
 def transfer(job: ServeJob) -> Transfer:
