@@ -74,7 +74,7 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
     assert len(some) > 3
     for one in some:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
-        alone = closed_loop(machine, layout, one.batch, *work)
+        alone = closed_loop(machine, layout, one.batch, *work, only_seconds=True)
         assert one.steady is not None
         same(one.steady, alone)
         full_s = full_step_s(machine, layout, alone.batch, *work)
@@ -86,9 +86,9 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     calls: list[int] = []
     together = deployments_file._closed_loops
 
-    def counted(some: Any) -> Any:
+    def counted(some: Any, **asked: Any) -> Any:
         calls.append(len(some))
-        return together(some)
+        return together(some, **asked)
 
     monkeypatch.setattr(deployments_file, "_closed_loops", counted)
     gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4", "Xeon Platinum 8488C")
@@ -102,7 +102,7 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     for one in sized:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))
+        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
         full_s = full_step_s(machine, layout, alone.batch, *work)
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
@@ -124,7 +124,7 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
     for one in sized[::11]:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))
+        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
         full_s = full_step_s(machine, layout, alone.batch, *work)
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 

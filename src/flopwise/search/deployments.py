@@ -394,9 +394,11 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
     groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
+    arrive = False
     for question in questions:
         if question.is_kept:
             groups[question.devices][question] = None
+            arrive = arrive or question.workload.requests_per_s is not None
     known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
     for group in groups.values():
         kept = {question: SIZED[question] for question in group if question in SIZED}
@@ -408,7 +410,7 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
             fresh.append({question: _sizing(question, rooms[question]) for question in group if question in rooms})
         except (MissingFactError, SpecError):
             continue
-    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
+    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh], full=arrive)
     for sizings in fresh:
         for question, sizing in sizings.items():
             if not _generates(sizing) or id(sizing) in loops:
@@ -458,29 +460,46 @@ def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
     return isinstance(sizing, _Sizing) and not sizing.one_pass
 
 
-def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None) -> Answer:
-    """The sizing with its closed loop; what has none is an answer by itself."""
+class _Loops(NamedTuple):
+    """The closed loops of a sizing, and `SizedReplicas.full_s`, or None where it is not known yet."""
+
+    steady: Steady
+    full_s: Floats | None = None
+
+
+def _answer(sizing: _Sizing | Deployments | None, loops: _Loops | None) -> Answer:
+    """The sizing with its closed loops; what has none is an answer by itself."""
     if not isinstance(sizing, _Sizing):
         return sizing
-    return SizedReplicas(
+    steady = None if loops is None else loops.steady
+    answer = SizedReplicas(
         sizing.timed, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
     )
+    if loops is not None and loops.full_s is not None:
+        vars(answer)["full_s"] = loops.full_s
+    return answer
 
 
-def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
-    """The closed loops of sizings that the same formulas hold for."""
+def _closed_loops(some: Sequence[_Sizing], *, full: bool = False) -> list[_Loops]:
+    """The closed loops of sizings that the same formulas hold for; `full`: with steps of a full prefill budget."""
     if len(some) == 1:
         (one,) = some
-        return [closed_loop(one.timed.machine, one.job.layout, one.batch, *request_work(one.job))]
-    return JoinedReplicas([one.timed for one in some]).closed_loops([one.batch for one in some])
+        work = request_work(one.job)
+        return [_Loops(closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True))]
+    joined = JoinedReplicas([one.timed for one in some])
+    loops = joined.closed_loops([one.batch for one in some])
+    if not full:
+        return [_Loops(steady) for steady in loops]
+    batches = [np.broadcast_to(steady.batch, one.batch.shape) for one, steady in zip(some, loops, strict=True)]
+    return [_Loops(*each) for each in zip(loops, joined.full_steps_s(batches), strict=True)]
 
 
-def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
+def _loops_by_id(groups: Sequence[Sequence[_Sizing]], *, full: bool) -> dict[int, _Loops]:
     """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
-    loops: dict[int, Steady] = {}
+    loops: dict[int, _Loops] = {}
     for some in _joined_groups(groups):
         try:
-            loops |= zip(map(id, some), _closed_loops(some), strict=True)
+            loops |= zip(map(id, some), _closed_loops(some, full=full), strict=True)
         except (MissingFactError, SpecError):
             continue
     return loops
@@ -1022,7 +1041,7 @@ class JoinedReplicas:
 
     def closed_loops(self, in_flight: Sequence[Floats]) -> list[Steady]:
         """Each job's replicas with so many in flight: `closed_loop`."""
-        steady = closed_loop(self.machine, self.layout, self._in_order(in_flight), *self.work)
+        steady = closed_loop(self.machine, self.layout, self._in_order(in_flight), *self.work, only_seconds=True)
         return [_rows_of(steady, rows) for rows in self.rows]
 
     def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:

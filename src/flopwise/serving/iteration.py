@@ -96,6 +96,7 @@ class StepLoad:
     encoder: Floats = 0  # tokens that the encoder makes of a prompt, which cross-attention sees
     prefill_ranks: Floats | None = None  # attention replicas that work on as many prompt tokens; None: all of them
     every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
+    only_seconds: bool = False  # of the step's times, only `seconds` is asked for
 
 
 class Prompt(NamedTuple):
@@ -176,7 +177,10 @@ class TimedKernel(NamedTuple):
 
 
 class StepTime(NamedTuple):
-    """Seconds of one step on one replica and where they go; `floor_s` is the bound at datasheet rates."""
+    """Seconds of one step on one replica and where they go; `floor_s` is the bound at datasheet rates.
+
+    Of a load with `only_seconds`, what `seconds` does not depend on is NaN.
+    """
 
     seconds: Floats
     compute_s: Floats
@@ -385,17 +389,26 @@ class Runner:
         """Kernels and collectives of one block."""
         seconds: Floats = 0.0
         compute, memory, launch, floor_c, floor_m, flops, converting, launches, read = (seconds for _ in range(9))
+        if load.only_seconds:
+            compute = memory = launch = floor_c = floor_m = flops = converting = np.nan
+            read = seconds if self.rates.is_host else np.nan  # `cold_host`
         for kernel in self.kernels_of(items, load, split, inside=inside):
             work, dtype, bits, timing, conversion_s = kernel
-            parts = kernel_parts(self.own_rates, work, dtype, timing)
-            seconds, launch = seconds + kernel.seconds, launch + parts.launch_s
-            converting = converting + conversion_s
-            compute, memory = compute + parts.compute_s, memory + parts.memory_s
-            floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
-            nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
-            floor_m, read = floor_m + nbytes / self.rates.hbm_bytes_per_s, read + nbytes
-            flops = flops + work.causal_flops
+            seconds = seconds + kernel.seconds
             launches = launches + (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0)
+            if load.only_seconds and not self.rates.is_host:
+                continue
+            nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
+            read = read + nbytes
+            if load.only_seconds:
+                continue
+            converting = converting + conversion_s
+            parts = kernel_parts(self.own_rates, work, dtype, timing)
+            compute, memory = compute + parts.compute_s, memory + parts.memory_s
+            launch = launch + parts.launch_s
+            floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
+            floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
+            flops = flops + work.causal_flops
         launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
         communication = self.messages_s(items, load, split, width) if inside else 0.0
         return StepTime(

@@ -311,12 +311,13 @@ class _Timed:
         if windowed:
             return inside
         tokens = load.decode_batch * self.each + load.prefill_tokens
-        rest: Floats = how.step(load, self.layout).seconds - self.tokens_s(np.asarray(tokens)) - inside
+        whole = how.step(replace(load, only_seconds=True), self.layout).seconds
+        rest: Floats = whole - self.tokens_s(np.asarray(tokens)) - inside
         return np.maximum(rest, 1.0 / PS)
 
     def rest_s(self, load: StepLoad) -> Array:
         """A step without its attention."""
-        step = self.runner.step(load, self.layout).seconds
+        step = self.runner.step(replace(load, only_seconds=True), self.layout).seconds
         return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
 
     def launch_ps(self) -> tuple[int, int]:
