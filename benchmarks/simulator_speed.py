@@ -31,7 +31,7 @@ REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
 WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
 WEEK_REQUESTS, DAY_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 465_000, 8, 6
 """Requests of a day: 24 hours of 19,366, as many as the conversations of Azure's trace of 2023 have in an hour."""
-COMPILE = "from flopwise.serving.sim.fleet import core; core()"
+COMPILE = "from flopwise.serving.sim.machine_code import core; core()"
 
 
 class Speed(NamedTuple):

@@ -18,7 +18,8 @@ from flopwise.errors import SpecError
 from flopwise.serving.sim import simulate as simulate_module
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import BlockStore, ReplicaLimits
-from flopwise.serving.sim.fleet import FastFleet, _first_compilation, cache_folder
+from flopwise.serving.sim.fleet import FastFleet
+from flopwise.serving.sim.machine_code import _first_compilation, cache_folder
 from flopwise.serving.sim.policies import BALANCERS, POLICIES
 from flopwise.serving.sim.setup import Setup, Transfer, setup
 from flopwise.serving.sim.simulate import simulate
@@ -294,7 +295,7 @@ def test_of_two_that_need_the_code_one_compiles_it(tmp_path: Path) -> None:
         thread.join(0.2)
         assert ended == ["told"]
         ended.append("first")
-        (tmp_path / "core.nbc").touch()
+        (tmp_path / "core.o").touch()
         with _first_compilation(tmp_path, lambda: ended.append("never")):
             pass
     thread.join()
