@@ -120,7 +120,7 @@ def _compiled(*, shared: bool) -> ObjectCode:
     spec = spec_from_file_location(name + "_shared" * shared, core_spec.origin)
     assert spec is not None
     assert spec.loader is not None
-    module = module_from_spec(spec)
+    module = sys.modules[spec.name] = module_from_spec(spec)  # numba looks functions' modules up there
     collects = gc.isenabled()
     gc.disable()  # a compiler's trees are all in use until it ends: looking through them takes a tenth of its time
     try:
