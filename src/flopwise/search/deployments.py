@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
@@ -102,7 +102,7 @@ class Deployments:
     found_frac: Floats  # of prompt tokens, those of earlier turns that a cache still holds; 0 without sessions
     considered: int
     too_big: int
-    room_text: str  # what takes the room in the smallest layout that is too big; empty where all fit
+    room_text: Callable[[], str]  # what takes the room in the smallest layout that is too big, where any is
     bands: dict[str, ErrorBand] = field(default_factory=dict, compare=False)  # by quantity, filled in by who needs them
 
 
@@ -591,20 +591,19 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         return None
     answer, device = 0 if one_pass else workload.output_tokens, node.cluster.accelerator
     context, engine = workload.input_tokens + answer, workload.engine.on(device)
-    most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
+    most = _of_shape(memory.max_concurrency, whole.shape)
     if one_pass:
         most = np.minimum(most, engine.most_inputs(workload.input_tokens))
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
-    too_big_text = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, engine, device.hbm_bytes)
-    known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": too_big_text}
+    room_text = partial(_room_text, memory, most < 1, weights, engine, device.hbm_bytes)
+    known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room_text}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=whole.size, num_layouts=0, **known, **nothing)
     sizes = batches(_in_flight(most[fit], np.asarray(grid.dp)[fit], workload))
-    degrees: dict[str, Any] = {
-        n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
-    }
+    rows = np.broadcast_to(fit, sizes.shape).ravel()
+    degrees: dict[str, Any] = {name: np.asarray(getattr(grid, name))[rows] for name in DEGREES}
     job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
     job = replace(job, kv_dtype=job.kv_dtype if one_pass else kv_dtype)
     least = question.least
@@ -706,8 +705,7 @@ def _memory_bytes(
     """Memory of each of the `sizes` (sizes, replicas that `fit`): `memory` is that of as many sequences as fit."""
     shape = np.shape(memory.max_concurrency)
     most, cached, whole = (
-        np.broadcast_to(np.asarray(v, dtype=float), shape)[fit]
-        for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
+        _of_shape(v, shape)[fit] for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
     )
     chunk = engine.prefill_tokens or context
 
@@ -794,7 +792,12 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
 
 def _column(values: Iterable[Any], sized: Sequence[SizedReplicas]) -> Floats:
     """Values of several questions, each a column or a number, in one column."""
-    return np.concatenate([np.broadcast_to(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
+    return np.concatenate([_of_shape(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
+
+
+def _of_shape(values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Values as an array of that shape: as they are where they have it, since broadcasting takes longer."""
+    return values if isinstance(values, np.ndarray) and values.shape == shape else np.broadcast_to(values, shape)
 
 
 def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[SizedReplicas]) -> list[dict[str, Any]]:
@@ -1052,7 +1055,10 @@ class JoinedReplicas:
 
 def _rows_of(columns: Any, rows: slice) -> Any:
     """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
-    if isinstance(columns, StepTime | Steady):
-        return type(columns)(*(_rows_of(column, rows) for column in columns))
-    column: Floats = columns
-    return column[rows] if np.ndim(column) else column
+    parts = list[Any]()
+    for one in columns:
+        if isinstance(one, np.ndarray):
+            parts.append(one[rows] if one.ndim else one)
+        else:
+            parts.append(_rows_of(one, rows) if isinstance(one, StepTime) else one)
+    return columns._make(parts)

@@ -38,7 +38,7 @@ from flopwise.values import dataclass
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
-PERCENTILES = {"mean": None, "p50": 50, "p90": 90, "p95": 95, "p99": 99}
+PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 SEED = 0
 FEWEST, MOST = 2000, 12000
 """Requests that percentiles are taken of."""
@@ -257,10 +257,7 @@ def _figures(
 
     limits = {LATENCIES[name]: None if t is None else t.seconds for name, t in latency_targets(workload).items()}
     good = run.good(Slo(**limits))[rows]
-    shares: dict[str, Any] = {
-        name: {percentile: _percentile(getattr(run, name)[rows], percentile) for percentile in PERCENTILES}
-        for name in LATENCIES.values()
-    }
+    shares: dict[str, Any] = {name: _percentiles(getattr(run, name)[rows]) for name in LATENCIES.values()}
     summary, busy_ps = run.summary(), int(run.totals.busy_ps.sum())
     return SimulatedFigures(
         **shares, goodput_frac=float(good.mean()) if any(limits.values()) and good.size else None, requests=len(good),
@@ -278,12 +275,13 @@ def _class_percentiles(one: ClassFigures) -> dict[str, Any]:
     return {"frac": one.frac, **there}
 
 
-def _percentile(values: Array, percentile: str) -> float | None:
-    """A percentile by name, or the mean, of the values that are not NaN; None without any."""
-    there, share = values[~np.isnan(values)], PERCENTILES[percentile]
+def _percentiles(values: Array) -> dict[str, float | None]:
+    """The mean and the percentiles, by name, of the values that are not NaN; None without any."""
+    there = values[~np.isnan(values)]
     if not there.size:
-        return None
-    return float(there.mean() if share is None else np.percentile(there, share))
+        return dict.fromkeys(("mean", *PERCENTILES))
+    seconds = np.percentile(there, list(PERCENTILES.values())).tolist()
+    return {"mean": float(there.mean()), **dict(zip(PERCENTILES, seconds, strict=True))}
 
 
 FINALISTS = 10

@@ -57,7 +57,7 @@ from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work, touched_experts
 from flopwise.serving.memory import generates
 from flopwise.serving.precision import conversion_note
-from flopwise.values import dataclass
+from flopwise.values import dataclass, kept_by_identity
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -658,6 +658,7 @@ def cold_host(rates: Rates, nbytes: Floats) -> Floats:
     return 1.0 + nbytes / (nbytes + rates.l2_bytes)
 
 
+@kept_by_identity(512)
 def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 

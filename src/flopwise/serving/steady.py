@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout
@@ -334,14 +333,17 @@ def fixed_batch(
     )
 
 
+USUAL_SIZES = np.concatenate([[1.0], np.outer(2.0 ** np.arange(1, 63), [1.0, 1.5]).ravel()])
+"""Powers of two, and half way between them from 2 on."""
+
+
 def batch_sizes(most: float) -> Array:
     """Sizes of a batch up to `most` that figures are looked up between: powers of two, half way between, and `most`.
 
     Source: no formula; between neighbours, at most half apart, the rate is nearly straight. Assumes: nothing more.
     """
     top = max(1.0, float(most))
-    powers = 2.0 ** np.arange(int(np.log2(top)) + 1)
-    return ascending(np.concatenate([powers, 1.5 * powers[1:], [top]]).clip(max=top))
+    return np.append(USUAL_SIZES[: np.searchsorted(USUAL_SIZES, top)], top)
 
 
 def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
