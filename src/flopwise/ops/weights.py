@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from flopwise.facts.architecture import Attend, Convolution, Embedding, Experts,
 from flopwise.facts.formats import BF16, MXFP4, LayerPlace, WeightFormat, tensor_role
 from flopwise.ops.tensors import item_parameters, parameters, sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
+from flopwise.values import replace
 
 
 def _matrix(item: Item) -> tuple[int, int, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
@@ -52,7 +52,7 @@ from flopwise.serving.techniques import (
 )
 from flopwise.training.start import OBJECT_STORE
 from flopwise.units import format_bytes
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]

@@ -80,9 +80,9 @@ def _device(machine: Runner) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _as_named(machine: Runner, rates: Rates, first: Runner) -> Rates:
-    """A machine's rates, those of its precisions under the names that `first` has for its own."""
-    mine, theirs = _dtypes(machine), _dtypes(first)
+def _as_named(mine: tuple[str, ...], rates: Rates, first: Runner) -> Rates:
+    """A machine's rates, those of its precisions (`mine`) under the names that `first` has for its own."""
+    theirs = _dtypes(first)
     if mine == theirs and all(rates.peak_dtype(dtype) == first.rates.peak_dtype(dtype) for dtype in mine):
         return rates
     peak, value = dict(rates.peak), dict(rates.value)
@@ -127,9 +127,17 @@ class JoinedRunner(Runner):
     def __post_init__(self) -> None:
         """Lay the figures of the machines side by side."""
         first = self.machines[0]
+        dtypes = [_dtypes(one) for one in self.machines]
         for name in ("rates", "own_rates"):
-            each = [_as_named(one, getattr(one, name), first) for one in self.machines]
-            object.__setattr__(self, name, together(each, self.place))
+            known: dict[tuple[int, tuple[str, ...]], int] = {}  # machines of one device and format share theirs
+            figures, index = list[Rates](), list[int]()
+            for one, mine in zip(self.machines, dtypes, strict=True):
+                rates = getattr(one, name)
+                if (id(rates), mine) not in known:
+                    known[id(rates), mine] = len(figures)
+                    figures.append(_as_named(mine, rates, first))
+                index.append(known[id(rates), mine])
+            object.__setattr__(self, name, together(figures, np.array(index)[self.place]))
         object.__setattr__(self, "step_tokens", self._column([one.engine.prefill_tokens for one in self.machines]))
 
     def _column(self, figures: Sequence[float]) -> Any:

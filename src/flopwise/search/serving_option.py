@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -36,7 +36,7 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.stores import HOST
 from flopwise.serving.techniques import request_work, runner
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from flopwise.serving.sim.trace import CHAINED_SUFFIX, PS, RequestTrace, read_ch
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import mean_tokens
 from flopwise.units import format_chance, format_seconds
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""

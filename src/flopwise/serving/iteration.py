@@ -7,7 +7,7 @@ reads its own cache) and for prefill. All counts may be columns of candidates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work, touched_experts
 from flopwise.serving.memory import generates
 from flopwise.serving.precision import conversion_note
-from flopwise.values import dataclass, kept_by_identity
+from flopwise.values import dataclass, kept_by_identity, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric

@@ -5,7 +5,6 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from flopwise.ops.cache import kv_cache_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
-from flopwise.values import dataclass, kept_by_identity
+from flopwise.values import dataclass, kept_by_identity, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
 from flopwise.serving.steady import STEP_IN_PROGRESS, SteadyCurves, closed_loop, micro_batches, steps_unseen
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout
