@@ -21,7 +21,7 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
-from flopwise.search.joined_replicas import JoinedRunner, TimedReplicas
+from flopwise.search.joined_replicas import JoinedRunner, RowsOnce, TimedReplicas
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.session_caches import LayoutCaches
@@ -433,7 +433,7 @@ def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
     for some in _joined_groups(missing):
         if len(some) > 1:
             batches = [np.broadcast_to(one.steady.batch, one.batch.shape) for one in some if one.steady is not None]
-            full_s = JoinedReplicas([one.timed for one in some]).full_steps_s(batches)
+            full_s = JoinedReplicas([one.timed for one in some], batches).full_steps_s(batches)
             for one, seconds in zip(some, full_s, strict=True):
                 vars(one)["full_s"] = seconds
 
@@ -486,8 +486,8 @@ def _closed_loops(some: Sequence[_Sizing], *, full: bool = False) -> list[_Loops
         (one,) = some
         work = request_work(one.job)
         return [_Loops(closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True))]
-    joined = JoinedReplicas([one.timed for one in some])
-    loops = joined.closed_loops([one.batch for one in some])
+    joined = JoinedReplicas([one.timed for one in some], [one.batch for one in some])
+    loops = joined.closed_loops()
     if not full:
         return [_Loops(steady) for steady in loops]
     batches = [np.broadcast_to(steady.batch, one.batch.shape) for one, steady in zip(some, loops, strict=True)]
@@ -1010,9 +1010,9 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[s
 
 
 class JoinedReplicas:
-    """Replicas with the same `formulas` in one column, those over links of the same form side by side."""
+    """Replicas with the same `formulas` and so many in flight in one column, links of the same form side by side."""
 
-    def __init__(self, several: Sequence[TimedReplicas]) -> None:
+    def __init__(self, several: Sequence[TimedReplicas], in_flight: Sequence[Floats]) -> None:
         norms = any(norms_over_ranks(kind.items) for kind in several[0].machine.model.stacks[0].kinds)
         by_links: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, (_, machine) in enumerate(several):
@@ -1034,17 +1034,18 @@ class JoinedReplicas:
             links = Fabric.together([several[number].machine.fabric for number in group], own)
             parts.append((rows, first if links is first.fabric else replace(first, fabric=links)))
         plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
-        self.machine = JoinedRunner(**plain, parts=tuple(parts), machines=machines, place=place)
         self.layout = ServingLayout(**{name: self._in_order([getattr(job.layout, name) for job, _ in several])
             for name in DEGREES})  # fmt: skip
-        self.work = request_work(several[0].job)
+        self.work, self.in_flight = request_work(several[0].job), self._in_order(in_flight)
+        once = RowsOnce.of(machines, place, self.layout, self.in_flight)
+        self.machine = JoinedRunner(**plain, parts=tuple(parts), machines=machines, place=place, once=once)
 
     def _in_order(self, columns: Sequence[Any]) -> Floats:
         return np.concatenate([np.asarray(columns[number]) for number in self.order])
 
-    def closed_loops(self, in_flight: Sequence[Floats]) -> list[Steady]:
-        """Each job's replicas with so many in flight: `closed_loop`."""
-        steady = closed_loop(self.machine, self.layout, self._in_order(in_flight), *self.work, only_seconds=True)
+    def closed_loops(self) -> list[Steady]:
+        """The `closed_loop` of each job's replicas."""
+        steady = closed_loop(self.machine, self.layout, self.in_flight, *self.work, only_seconds=True)
         return [_rows_of(steady, rows) for rows in self.rows]
 
     def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:

@@ -387,6 +387,18 @@ class Runner:
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool, width: int
     ) -> StepTime:
         """Kernels and collectives of one block."""
+        kernels = self.kernels_time(items, load, split, inside=inside)
+        if not inside:
+            return kernels
+        sent_s = self.messages_s(items, load, split, width)
+        launches = kernels.launches + _row_parallel(items) * (np.asarray(split.tp) > 1)
+        return kernels._replace(seconds=kernels.seconds + sent_s, communication_s=sent_s, launches=launches)
+
+    def kernels_time(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool) -> StepTime:
+        """The time of the kernels of one block, one after another, without its messages.
+
+        Source: `flopwise.cost.kernels`. Assumes: as there.
+        """
         seconds: Floats = 0.0
         compute, memory, launch, floor_c, floor_m, flops, converting, launches, read = (seconds for _ in range(9))
         if load.only_seconds:
@@ -409,12 +421,9 @@ class Runner:
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
             flops = flops + work.causal_flops
-        launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
-        communication = self.messages_s(items, load, split, width) if inside else 0.0
         return StepTime(
-            seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops,
-            converting, launches, read,
-        )  # fmt: skip
+            seconds, compute, memory, 0.0, launch, np.maximum(floor_c, floor_m), flops, converting, launches, read
+        )
 
     def kernels_of(
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
