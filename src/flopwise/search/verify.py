@@ -258,12 +258,12 @@ def _figures(
     limits = {LATENCIES[name]: None if t is None else t.seconds for name, t in latency_targets(workload).items()}
     good = run.good(Slo(**limits))[rows]
     shares: dict[str, Any] = {name: _percentiles(getattr(run, name)[rows]) for name in LATENCIES.values()}
-    summary, busy_ps = run.summary(), int(run.totals.busy_ps.sum())
+    busy_ps = int(run.totals.busy_ps.sum())
     return SimulatedFigures(
         **shares, goodput_frac=float(good.mean()) if any(limits.values()) and good.size else None, requests=len(good),
         by_priority={str(name): _class_percentiles(one) for name, one in run.by_priority(rows).items()},
-        replicas=replicas, dropped=summary.dropped, preemptions=summary.preemptions,
-        utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1), kv_peak_frac=summary.kv_peak_frac,
+        replicas=replicas, dropped=run.dropped_count, preemptions=run.preemption_count,
+        utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1), kv_peak_frac=run.kv_peak_frac,
         seconds=seconds,
     )  # fmt: skip
 
