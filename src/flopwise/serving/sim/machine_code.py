@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from ctypes import CFUNCTYPE, byref, c_int32, c_int64, c_void_p
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import NamedTuple
@@ -87,9 +86,13 @@ def _file_name() -> str:
     """The name of code for this processor, by this compiler."""
     from llvmlite import binding  # noqa: PLC0415 - takes 40 ms
 
-    features = binding.get_host_cpu_features().flatten()
-    parts = (binding.get_process_triple(), features, *(version(name) for name in ("numba", "llvmlite")))
-    return f"{binding.get_host_cpu_name()}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}{SUFFIX}"
+    made_for = hashlib.sha256(f"{binding.get_process_triple()} {binding.get_host_cpu_features().flatten()}".encode())
+    for name in ("numba", "llvmlite"):  # asked of neither, as one would have to be imported
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        made_for.update((Path(spec.origin).parent / "_version.py").read_bytes())
+    return f"{binding.get_host_cpu_name()}-{made_for.hexdigest()[:16]}{SUFFIX}"
 
 
 @contextmanager
