@@ -85,6 +85,26 @@ def highest_bit(_typing, _word):
 
 
 @intrinsic
+def lower(_typing, _number, _other):
+    """The lower of two numbers: `min` is a function that is compiled and called."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.select(builder.icmp_signed("<", *arguments), *arguments)
+
+    return int64(int64, int64), code
+
+
+@intrinsic
+def higher(_typing, _number, _other):
+    """The higher of two numbers."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.select(builder.icmp_signed(">", *arguments), *arguments)
+
+    return int64(int64, int64), code
+
+
+@intrinsic
 def record(_typing, table, _place):
     """The record at a place of a table."""
 
@@ -148,7 +168,7 @@ def take_root(w, p, a):
             bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
         p.rank = bit - 64 * w.leaves
         p.root = a.by_rank[p.rank]
-        far = min(p.rank + AHEAD, w.requests - 1)
+        far = lower(p.rank + AHEAD, w.requests - 1)
         if a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63) & 1:
             later = a.by_rank[far]  # requests lie in the order of arrival
             fetch_early(a.rows, later)
@@ -250,7 +270,7 @@ def pull(lists, first, size, at):
 def note(k, gap, more, steps, weight):
     """`weight` tokens a step in the histogram of gaps; each gap is `more` longer than the one before."""
     while steps > 0:
-        shift = max(highest_bit(gap | 1) - PART_BITS, NONE)
+        shift = higher(highest_bit(gap | 1) - PART_BITS, NONE)
         part = gap >> shift
         edge = (part + 1) << shift
         count = steps
@@ -313,7 +333,7 @@ def evict(w, p, a):
     node = p.oldest
     other = record(a.pre, p.base + node).after
     while other >= 0 and record(a.pre, p.base + other).released == record(a.pre, p.base + p.oldest).released:
-        node = max(node, other)
+        node = higher(node, other)
         other = record(a.pre, p.base + other).after
     unlink(a.pre, p.base, p, node)
     p.idle -= size_of(a, node)
@@ -397,9 +417,9 @@ def fetch(w, p, a, row, when):
             break
         take_out(w, a, place, node)
         link, size = record(a.links, place), size_of(a, node)
-        link.free = max(when, link.free) + size * link.block_ps
+        link.free = higher(when, link.free) + size * link.block_ps
         link.fetched += size
-        ready, staged = max(ready, link.free + link.latency_ps), node
+        ready, staged = higher(ready, link.free + link.latency_ps), node
         if node == a.prefix[row]:
             break
         node = record(a.pre, p.base + node).down
@@ -504,7 +524,7 @@ def reuse(w, p, a, s, row):
         node = a.parent[node]
     if w.links and a.staged[row] > 0:  # what was brought is of use where nothing is missing before it
         if s.shared >= a.staged_on[row]:
-            s.base = max(s.base, a.node_end[a.staged[row] - 1] * w.block_tokens)
+            s.base = higher(s.base, a.node_end[a.staged[row] - 1] * w.block_tokens)
         a.staged[row] = 0
     if record(a.rows, row).have == 0:
         p.reused += s.base
@@ -562,7 +582,7 @@ def stop(w, p, slots, k, place):
     s = record(slots, p.first + place)
     tokens = s.base + p.step
     p.cached -= tokens
-    p.windowed -= min(tokens, w.window)
+    p.windowed -= lower(tokens, w.window)
     p.growing -= tokens < w.window
     k[p.phases + s.phase] -= 1
     return blocks_of(tokens, w) - s.shared
@@ -594,7 +614,7 @@ def finish(w, p, a, place, own):
         enqueue(record(a.lines, TURNS), a.turns, record(a.rows, turn).come, turn)
     if w.closed and w.issued < w.requests:
         row = w.issued
-        came, r = max(p.stream - w.stream_ps + w.think, a.came[row - 1]), record(a.rows, row)
+        came, r = higher(p.stream - w.stream_ps + w.think, a.came[row - 1]), record(a.rows, row)
         a.came[row], r.come = came, came + w.request_ps
         w.issued += 1
         if w.direct and p.accepts and w.next == row and r.come <= w.until:
@@ -632,10 +652,10 @@ def join(w, p, a, place):
         p.fresh += 1
     s.base = tokens - p.step
     s.end = p.step + most - r.made
-    push(a.lists, p.heap, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
+    push(a.lists, p.heap, p.batch, ((lower(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
     p.batch += 1
     p.cached += tokens
-    p.windowed += min(tokens, w.window)
+    p.windowed += lower(tokens, w.window)
     p.growing += tokens < w.window
     s.phase = (s.shared + s.hold) * w.block_tokens - tokens + p.turn
     if s.phase >= w.block_tokens:
@@ -646,7 +666,7 @@ def join(w, p, a, place):
 @inner
 def end_step(w, p, a):
     p.stepping, p.ended = 0, p.now
-    p.stream = max(p.stream, p.now) + p.out * w.stream_ps
+    p.stream = higher(p.stream, p.now) + p.out * w.stream_ps
     while p.batch > 0 and a.lists[p.heap] >> BITS <= p.step:
         place = a.lists[p.heap] & LOW
         s = record(a.slots, p.first + place)
@@ -720,7 +740,7 @@ def stretch(w, p, a, until, budget, fixed, more):
     steps = (a.lists[p.heap] >> BITS) - p.step
     room = w.num_blocks - p.used
     if (room - p.batch) * w.block_tokens < p.batch * (steps - 1):  # blocks may run short
-        cycles = min(quotient(steps - 1, w.block_tokens), quotient(room, p.batch))
+        cycles = lower(quotient(steps - 1, w.block_tokens), quotient(room, p.batch))
         granted = 1 + cycles * w.block_tokens
         room -= cycles * p.batch
         turn = (p.turn + 1) % w.block_tokens
@@ -736,11 +756,11 @@ def stretch(w, p, a, until, budget, fixed, more):
         if come <= p.now:
             return 1
         later = w.ahead and come < until
-        until = min(until, come)
+        until = lower(until, come)
     left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
         slope = fixed - 0.5 * more
-        steps = min(max(int(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
+        steps = lower(higher(int64(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
         while steps > 1 and steps_ps(steps - 1, fixed, more) >= left:
             steps -= 1
         while steps < most and steps_ps(steps, fixed, more) < left:
@@ -782,7 +802,7 @@ def decode(w, p, a, steps, duration, more):
         steps > 1
     ):  # the last one's tokens go out when it ends; steps grow longer, so that the queue is longest at an end
         out, last = p.batch * w.stream_ps, p.decoded - duration - more * (steps - 1)
-        p.stream = max(max(p.stream, p.now + duration) + (steps - 1) * out, last + out)
+        p.stream = higher(higher(p.stream, p.now + duration) + (steps - 1) * out, last + out)
 
 
 @inner
@@ -823,7 +843,7 @@ def begin_step(w, p, a, until):
         s = record(a.slots, p.first + place)
         r = record(a.rows, s.row)
         todo = todo_of(r) + r.have - s.base if todo_of(r) > 0 else 0
-        chunk = min(todo, budget)
+        chunk = lower(todo, budget)
         pairs += seen_pairs(s.base, chunk, NONE)
         if w.window:
             window_pairs += seen_pairs(s.base, chunk, w.window)
@@ -851,7 +871,7 @@ def begin_step(w, p, a, until):
     p.busy += whole
     p.steps += steps
     p.worked += worked
-    p.peak = max(p.peak, p.used)
+    p.peak = higher(p.peak, p.used)
 
 
 @inner
@@ -860,14 +880,14 @@ def next_leave(w, p, a):
     if p.stepping == 0:
         if p.running > 0 or p.root >= 0:
             return p.now + 1
-        return max(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
+        return higher(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
     steps = (a.lists[p.heap] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
     if (w.num_blocks - p.used - p.batch) * w.block_tokens < p.batch * steps:
         return p.now
     fixed = load_ps(p, a, p.batch, NONE, NONE, NONE)
-    steps = min(steps, SOON)
+    steps = lower(steps, SOON)
     more = a.cached_ps[p.batch] * p.batch + a.window_ps[p.batch] * p.growing
     return p.now + steps_ps(steps, fixed, more)
 
@@ -924,7 +944,7 @@ def post(w, p, a, row, when):
         r.rank, a.by_rank[w.sent] = w.sent, row
         w.sent += 1
     if p.role != DECODE:
-        r.come = max(when, p.desk) + r.prompt * w.front_token_ps
+        r.come = higher(when, p.desk) + r.prompt * w.front_token_ps
         p.desk = r.come + w.front_ps
     if p.head >= 0:
         record(a.rows, p.tail).left = row
@@ -932,8 +952,8 @@ def post(w, p, a, row, when):
         p.head = row
     p.tail = row
     p.queued += 1
-    when = max(when, r.come)
-    p.due = min(p.due, max(p.now, when))
+    when = higher(when, r.come)
+    p.due = lower(p.due, higher(p.now, when))
 
 
 def pointer(table):
@@ -956,9 +976,9 @@ def drive(world, ps, a, end):
     for r in range(w.replicas):
         p = record(ps, r)
         if p.accepts and p.role == DECODE:
-            back_on = min(back_on, p.on)
+            back_on = lower(back_on, p.on)
         elif p.accepts:
-            front_on = min(front_on, p.on)
+            front_on = lower(front_on, p.on)
     while ended < w.replicas:
         r, reached, brought = w.replicas, end, NONE - 1
         if ended == 0:
@@ -976,13 +996,13 @@ def drive(world, ps, a, end):
                 if record(a.lines, FETCHING).size:
                     fetched = record(a.fetching, record(a.lines, FETCHING).first).time
             if row >= 0:
-                front = max(front, front_on)
+                front = higher(front, front_on)
             back: Any = NEVER
             if record(a.lines, MOVING).size and (w.loads or staged == w.replicas):
-                back = max(record(a.moving, record(a.lines, MOVING).first).time, back_on)
-            when = min(front, back)
-            when = min(when, fetched)
-            comes, when = when <= end, min(when, end)
+                back = higher(record(a.moving, record(a.lines, MOVING).first).time, back_on)
+            when = lower(front, back)
+            when = lower(when, fetched)
+            comes, when = when <= end, lower(when, end)
             if w.loads:
                 due, other = when + 1, known
                 while other < w.replicas:
