@@ -10,9 +10,11 @@ import pytest
 from flopwise.errors import MissingFactError
 from flopwise.facts.catalog import load_facts
 from flopwise.search import deployments as deployments_file
+from flopwise.search import joined_replicas
 from flopwise.search.answer import RejectionLog
 from flopwise.search.deployments import (
     SIZED,
+    JoinedReplicas,
     KeptAnswers,
     ReplicaQuestion,
     SizedReplicas,
@@ -79,6 +81,39 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
         same(one.steady, alone)
         full_s = full_step_s(machine, layout, alone.batch, *work)
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+
+
+def test_kernels_of_rows_that_differ_in_their_links_alone_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit as without: nodes of A100 differ in their networks, and their devices in nothing."""
+    joined: list[JoinedReplicas] = []
+
+    class Counted(JoinedReplicas):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            joined.append(self)
+
+    monkeypatch.setattr(deployments_file, "JoinedReplicas", Counted)
+    for model in ("Llama-3.1-8B", "MiniMax-M2"):
+        found = []
+        for few in (0, 10**9):
+            monkeypatch.setattr(joined_replicas, "FEW_ROWS", few)
+            SIZED.clear()
+            joined.clear()
+            group = questions(model, "A100-SXM-80")
+            size_together(group)
+            found.append([SIZED[asked] for asked in group])
+            for one in joined:
+                assert (one.machine.once is None) == bool(few)
+                assert few or one.machine.once.first.size < 0.8 * one.in_flight.size
+            assert joined
+        for once, each in zip(*found, strict=True):
+            if isinstance(once, SizedReplicas) and isinstance(each, SizedReplicas):
+                assert once.steady is not None
+                assert each.steady is not None
+                columns = ([*one.steady[:-2], *one.steady.decode, *one.steady.mixed] for one in (once, each))
+                for mine, theirs in zip(*columns, strict=True):
+                    np.testing.assert_array_equal(mine, theirs)
+                np.testing.assert_array_equal(once.full_s, each.full_s)
 
 
 def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
