@@ -91,7 +91,7 @@ def kept_by_identity(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     Objects stay alive as long as their results are kept, so that no other one is taken for them.
     """
 
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+    def decorator(function: Callable[P, R]) -> Callable[P, R]:
         kept: dict[tuple[Any, ...], tuple[Any, R]] = {}
 
         @wraps(function)
@@ -107,7 +107,7 @@ def kept_by_identity(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         return call
 
-    return decorated
+    return decorator
 
 
 FEW = 8

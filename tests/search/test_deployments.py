@@ -110,7 +110,8 @@ def test_kernels_of_rows_that_differ_in_their_links_alone_are_timed_once(monkeyp
             if isinstance(once, SizedReplicas) and isinstance(each, SizedReplicas):
                 assert once.steady is not None
                 assert each.steady is not None
-                columns = ([*one.steady[:-2], *one.steady.decode, *one.steady.mixed] for one in (once, each))
+                steady = once.steady, each.steady
+                columns = ([*one[:-2], *one.decode, *one.mixed] for one in steady)
                 for mine, theirs in zip(*columns, strict=True):
                     np.testing.assert_array_equal(mine, theirs)
                 np.testing.assert_array_equal(once.full_s, each.full_s)

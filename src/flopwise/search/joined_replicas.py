@@ -164,7 +164,7 @@ class JoinedRunner(Runner):
         if self.once is None:
             return Runner.kernels_time(self, items, load, split, inside=inside)
         first, place, runner = self.once
-        load, split = self._selected(load, first), self._selected(split, first)
+        load, split = self._some_rows(load, first), self._some_rows(split, first)
         time = Runner.kernels_time(runner, items, load, split, inside=inside)
         return StepTime(*(part[place] if isinstance(part, np.ndarray) and part.ndim else part for part in time))
 
@@ -189,7 +189,7 @@ class JoinedRunner(Runner):
         """A load or a layout of the rows of each part: a step asks for it several times."""
         return self._kept_pieces(value, "parts", lambda: [_rows(value, rows) for rows, _ in self.parts])
 
-    def _selected(self, value: Any, rows: NDArray[np.intp]) -> Any:
+    def _some_rows(self, value: Any, rows: NDArray[np.intp]) -> Any:
         """A load or a layout of some rows, likewise."""
         return self._kept_pieces(value, "once", lambda: [_rows(value, rows)])[0]
 
@@ -211,7 +211,7 @@ class RowsOnce(NamedTuple):
     def of(
         cls, machines: tuple[Runner, ...], place: NDArray[np.intp], layout: ServingLayout, in_flight: Floats
     ) -> RowsOnce | None:
-        """Those of replicas that have so many in flight; None where there are too few alike to gain by it.
+        """Rows of replicas with so many in flight; None where there are too few alike to gain by it.
 
         `machines`, `place`: as of `JoinedRunner`.
 

@@ -53,7 +53,7 @@ def _job_bands(job: ServeJob, workload: Resolved) -> dict[str, ErrorBand]:
 
 @kept_by_identity(1024)
 def _plain_bands(workload: Resolved, model: Model, cluster: Cluster, *, several: bool) -> dict[str, ErrorBand]:
-    """Those without techniques, the same for all formats; `several`: of replicas with tensor parallelism.
+    """Error bands without techniques, the same for all formats; `several`: of replicas with tensor parallelism.
 
     Source, Assumes: `flopwise.serving.job.serving_class`.
     """

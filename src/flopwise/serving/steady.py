@@ -112,11 +112,11 @@ def _with_prompts(
 
     Source: `Engine.mixes`. Assumes: as `_mixed_load`.
     """
-    asked = {"only_seconds": only_seconds}
+    wanted = {"only_seconds": only_seconds}
     if runner.engine.mixes:
-        return runner.step(_mixed_load(one, tokens, batch, context, ranks, **asked), layout)
-    decode = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder, **asked)
-    return runner.step(_mixed_load(one, tokens, ranks=ranks, **asked), layout).plus(runner.step(decode, layout))
+        return runner.step(_mixed_load(one, tokens, batch, context, ranks, **wanted), layout)
+    decode = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder, **wanted)
+    return runner.step(_mixed_load(one, tokens, ranks=ranks, **wanted), layout).plus(runner.step(decode, layout))
 
 
 def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:

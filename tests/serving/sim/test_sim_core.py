@@ -267,13 +267,13 @@ def test_the_compiler_is_imported_where_no_compiled_code_is_kept_alone() -> None
 
 def test_code_that_is_not_whole_is_not_run(tmp_path: Path) -> None:
     made, path = ObjectCode("drive", bytes(range(256))), tmp_path / "code.o"
-    assert ObjectCode.kept(path) is ObjectCode.kept(None) is None
-    made.keep(path)
-    assert ObjectCode.kept(path) == made
+    assert ObjectCode.from_file(path) is ObjectCode.from_file(None) is None
+    made.write(path)
+    assert ObjectCode.from_file(path) == made
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:-1] + b"?", whole[:20], b"\xff \n", b""):
         path.write_bytes(damaged)
-        assert ObjectCode.kept(path) is None
+        assert ObjectCode.from_file(path) is None
 
 
 def test_compiled_code_is_kept_where_the_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1075,10 +1075,3 @@ def drive(world, ps, a, end):
                 enqueue(record(a.lines, FETCHING), a.fetching, ready, brought)
             else:
                 post(w, p, a, brought, reached)
-
-
-def machine_code() -> tuple[str, bytes]:
-    """The name of `drive` in its object file, and that file."""
-    (compiled,) = drive.overloads.values()
-    _, _, (code, _) = compiled.library.serialize_using_object_code()
-    return compiled.fndesc.mangled_name, code

@@ -116,7 +116,7 @@ WORLD = record(
 
 
 class Tables(NamedTuple):
-    """Where the tables of `RECORDS` and the columns of numbers begin that the compiled simulator works on."""
+    """Addresses of the tables of `RECORDS`, and of the columns of numbers, that the compiled simulator works on."""
 
     slots: Any
     lists: Any

@@ -65,8 +65,8 @@ class ObjectCode(NamedTuple):
     code: bytes
 
     @classmethod
-    def kept(cls, path: Path | None) -> ObjectCode | None:
-        """The code that was kept at `path`; None where there is none, or it is not whole."""
+    def from_file(cls, path: Path | None) -> ObjectCode | None:
+        """The code that is kept at `path`; None where there is none, or it is not whole."""
         if path is None:
             return None
         try:
@@ -76,7 +76,7 @@ class ObjectCode(NamedTuple):
             return None
         return cls(function, code) if digest == hashlib.sha256(code).hexdigest() else None
 
-    def keep(self, path: Path) -> None:
+    def write(self, path: Path) -> None:
         """Keep it at `path`."""
         head = f"{self.function} {hashlib.sha256(self.code).hexdigest()}\n"
         write_whole(path, head.encode() + self.code)
@@ -113,7 +113,7 @@ def _first_compilation(folder: Path | None, on_compile: Callable[[], None] | Non
         yield
 
 
-def _compiled(*, shared: bool) -> ObjectCode:
+def _new_code(*, shared: bool) -> ObjectCode:
     """The code of `core.drive`."""
     layout.SHARED = shared
     name = "flopwise.serving.sim.core"
@@ -128,13 +128,15 @@ def _compiled(*, shared: bool) -> ObjectCode:
     gc.disable()  # a compiler's trees are all in use until it ends: looking through them takes a tenth of its time
     try:
         spec.loader.exec_module(module)
-        return ObjectCode(*module.machine_code())
     finally:
         if collects:
             gc.enable()
+    (compiled,) = module.drive.overloads.values()
+    _, _, (code, _) = compiled.library.serialize_using_object_code()
+    return ObjectCode(compiled.fndesc.mangled_name, code)
 
 
-def _loaded(compiled: ObjectCode) -> Callable[..., None]:
+def _callable(code: ObjectCode) -> Callable[..., None]:
     """The function of an object file, with the arguments of `core.drive`: addresses, and a number.
 
     Source: numba, calling conventions: a status comes back, places for the result and for an error go before the
@@ -146,10 +148,10 @@ def _loaded(compiled: ObjectCode) -> Callable[..., None]:
     binding.initialize_native_asmprinter()
     machine = binding.Target.from_default_triple().create_target_machine()
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-    engine.add_object_file(binding.ObjectFileRef.from_data(compiled.code))
+    engine.add_object_file(binding.ObjectFileRef.from_data(code.code))
     engine.finalize_object()
     addresses = [c_void_p] * (4 + len(layout.Tables._fields))
-    function = CFUNCTYPE(c_int32, *addresses, c_int64)(engine.get_function_address(compiled.function))
+    function = CFUNCTYPE(c_int32, *addresses, c_int64)(engine.get_function_address(code.function))
 
     def drive(*given: int) -> None:
         result, error = c_void_p(), c_void_p()
@@ -170,10 +172,10 @@ def core(on_compile: Callable[[], None] | None = None, *, shared: bool = False) 
     folder = cache_folder(shared=shared)
     path = None if folder is None else folder / _file_name()
     with _first_compilation(folder, on_compile):
-        kept = ObjectCode.kept(path)
-        if kept is None:
-            kept = _compiled(shared=shared)
+        code = ObjectCode.from_file(path)
+        if code is None:
+            code = _new_code(shared=shared)
             if path is not None:
                 with suppress(SpecError):  # the disk is full
-                    kept.keep(path)
-    return _loaded(kept)
+                    code.write(path)
+    return _callable(code)
