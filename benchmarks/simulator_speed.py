@@ -117,7 +117,7 @@ def autoscaled(deployed: Replica, asked: RequestTrace) -> AutoscaledRun:
 
 
 def compile_s() -> tuple[float, float]:
-    """Seconds of a process that compiles the core, and of the next, which loads it; numba's import is in both."""
+    """Seconds of a process that compiles the core, and of the next, which loads it without the compiler."""
     with tempfile.TemporaryDirectory() as folder:
         took = []
         for _ in range(2):
