@@ -166,6 +166,18 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
 
+def test_rates_that_are_kept_hold_no_columns_of_a_question() -> None:
+    SIZED.clear()
+    found = size_together(
+        question for weights in ("bf16", "fp8", "int8", "awq", "gptq", "mxfp4", "Q8_0", "Q4_K_M")
+        for question in questions("Llama-3.1-8B", "A100-SXM-80", weights)
+    )  # fmt: skip
+    machines = [one.timed.machine for one in found.values() if isinstance(one, SizedReplicas)]
+    assert len({one.weight_bits for one in machines}) > 3
+    figures = [figure for one in machines for way in one.own_rates.products.values() for figure in way]
+    assert not any(isinstance(figure, np.ndarray) for figure in figures)
+
+
 def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:
     model, forms = FACTS.model("Llama-3.1-8B"), (FACTS.weight_format("fp8"), FACTS.cache_format("fp8"))
     workload, nodes = asked("Llama-3.1-8B", "h100")

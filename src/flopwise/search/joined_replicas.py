@@ -146,7 +146,10 @@ class JoinedRunner(Runner):
                     known[id(rates), mine] = len(figures)
                     figures.append(_as_named(mine, rates, first))
                 index.append(known[id(rates), mine])
-            object.__setattr__(self, name, together(figures, np.array(index)[self.place]))
+            joined = together(figures, np.array(index)[self.place])
+            if joined is figures[0]:  # which others have, too: its `products` would keep columns of these rows
+                joined = values.replace(joined)
+            object.__setattr__(self, name, joined)
         object.__setattr__(self, "step_tokens", self._column([one.engine.prefill_tokens for one in self.machines]))
 
     def _column(self, figures: Sequence[float]) -> Any:
