@@ -31,7 +31,7 @@ REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
 WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
 WEEK_REQUESTS, DAY_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 465_000, 8, 6
 """Requests of a day: 24 hours of 19,366, as many as the conversations of Azure's trace of 2023 have in an hour."""
-COMPILE = "from flopwise.serving.sim.fleet import core; core()"
+COMPILE = "from flopwise.serving.sim.machine_code import core; core()"
 
 
 class Speed(NamedTuple):
@@ -117,7 +117,7 @@ def autoscaled(deployed: Replica, asked: RequestTrace) -> AutoscaledRun:
 
 
 def compile_s() -> tuple[float, float]:
-    """Seconds of a process that compiles the core, and of the next, which loads it; numba's import is in both."""
+    """Seconds of a process that compiles the core, and of the next, which loads it without the compiler."""
     with tempfile.TemporaryDirectory() as folder:
         took = []
         for _ in range(2):

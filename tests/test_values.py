@@ -210,3 +210,22 @@ def test_the_first_object_refuses_what_a_later_one_does(args: tuple[Any, ...], g
 def test_a_default_that_can_change_is_refused() -> None:
     with pytest.raises(ValueError, match=r"mutable default .* for field one"):
         values.dataclass(frozen=True)(type("Shared", (), {"__annotations__": {"one": "list"}, "one": []}))
+
+
+def test_results_are_kept_by_which_objects_they_are_of() -> None:
+    calls: list[tuple[object, ...]] = []
+
+    @values.kept_by_identity(2)
+    def made(one: list[int], *, twice: bool = False) -> list[int]:
+        calls.append((one, twice))
+        return one * 2 if twice else list(one)
+
+    first, equal = [1, 2], [1, 2]
+    assert made(first) is made(first)
+    assert made(equal) == made(first)
+    assert made(equal) is not made(first)
+    assert len(calls) == 2
+    assert made(first, twice=True) == [1, 2, 1, 2]
+    assert len(calls) == 3
+    made(first)  # the third of two had the others forgotten
+    assert len(calls) == 4

@@ -10,11 +10,15 @@ the classes, and few of most others, whose fields are set one by one.
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 if TYPE_CHECKING:
     from dataclasses import dataclass, replace
@@ -78,6 +82,32 @@ def _frozen(cls: type, *, repr: bool, eq: bool, slots: bool) -> type:  # noqa: A
     for name, method in methods.items():
         setattr(cls, name, method)
     return cls
+
+
+def kept_by_identity(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: keep up to `most` results of a function of frozen objects, by which objects it is given.
+
+    For `functools.lru_cache` a large object is hashed on every call, which can take longer than the function itself.
+    Objects stay alive as long as their results are kept, so that no other one is taken for them.
+    """
+
+    def decorator(function: Callable[P, R]) -> Callable[P, R]:
+        kept: dict[tuple[Any, ...], tuple[Any, R]] = {}
+
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            key = (*map(id, args), *given, *map(id, given.values()))
+            if (found := kept.get(key)) is not None:
+                return found[1]
+            result = function(*args, **given)
+            if len(kept) >= most:
+                kept.clear()
+            kept[key] = (args, given), result
+            return result
+
+        return call
+
+    return decorator
 
 
 FEW = 8

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flopwise.cli.answering import command_line, interrupt
-from flopwise.serving.sim.fleet import cache_folder, is_compiled
+from flopwise.serving.sim.machine_code import cache_folder, is_compiled
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_a_question_that_may_not_compile_simulates_only_what_is_compiled(
     if compiled:
         folder = cache_folder()
         assert folder is not None
-        (folder / "core.nbc").touch()
+        (folder / "core.o").touch()
     service, run = ["plan", "gpt2", "--task=serve", "--rate=1"], ["plan", "gpt2", "--task=finetune"]
     assert is_compiled(cache_folder()) is compiled
     assert command_line({"argv": service, "compiles": True}) == service

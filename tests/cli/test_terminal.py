@@ -20,7 +20,7 @@ from bad_inputs import GOOD_FILES, Case
 from flopwise import cli
 from flopwise.cli.commands import plan
 from flopwise.cli.progress import SHOWN_AFTER_S, Progress
-from flopwise.serving.sim import fleet
+from flopwise.serving.sim import machine_code
 
 
 def in_terminal(argv: list[str], *, columns: int = 100, **env: str) -> str:
@@ -167,7 +167,7 @@ def test_a_model_of_the_hub_is_waited_for_with_a_line(command: str, monkeypatch:
 
 
 class _LooksEmpty(type(Path())):  # type: ignore[misc] # the platform's class
-    """A folder in which no compiled code is seen; numba finds it all the same, and the test takes no 30 s."""
+    """A folder in which no compiled code is seen; it is found all the same, and the test takes no 30 s."""
 
     def rglob(self, *_args: object, **_how: object) -> Iterator[Path]:
         return iter(())
@@ -175,12 +175,12 @@ class _LooksEmpty(type(Path())):  # type: ignore[misc] # the platform's class
 
 @pytest.mark.parametrize("command", ["--rate 1 --requests 5", "--rate 1 --requests 5 --autoscale queue"])
 def test_a_first_simulation_says_on_a_terminal_that_it_compiles(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, folder = _Terminal(), fleet.cache_folder
+    stream, folder = _Terminal(), machine_code.cache_folder
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(fleet, "cache_folder", lambda **how: _LooksEmpty(folder(**how) or os.devnull))
-    fleet.core.cache_clear()
+    monkeypatch.setattr(machine_code, "cache_folder", lambda **how: _LooksEmpty(folder(**how) or os.devnull))
+    machine_code.core.cache_clear()
     try:
         assert cli.main(["simulate", "Llama-3.1-8B", "--gpu", "h100", *command.split()]) == 0
     finally:
-        fleet.core.cache_clear()
+        machine_code.core.cache_clear()
     assert stream.getvalue().count("compiling the simulator") == 1

@@ -11,9 +11,11 @@ import pytest
 from flopwise.errors import MissingFactError
 from flopwise.facts.catalog import load_facts
 from flopwise.search import deployments as deployments_file
+from flopwise.search import joined_replicas
 from flopwise.search.answer import RejectionLog
 from flopwise.search.deployments import (
     SIZED,
+    JoinedReplicas,
     KeptAnswers,
     ReplicaQuestion,
     SizedReplicas,
@@ -75,11 +77,46 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
     assert len(some) > 3
     for one in some:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
-        alone = closed_loop(machine, layout, one.batch, *work)
+        alone = closed_loop(machine, layout, one.batch, *work, only_seconds=True)
         assert one.steady is not None
         same(one.steady, alone)
         full_s = full_step_s(machine, layout, alone.batch, *work)
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+
+
+def test_kernels_of_rows_that_differ_in_their_links_alone_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit as without: nodes of A100 differ in their networks, and their devices in nothing."""
+    joined: list[JoinedReplicas] = []
+
+    class Counted(JoinedReplicas):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            joined.append(self)
+
+    monkeypatch.setattr(deployments_file, "JoinedReplicas", Counted)
+    for model in ("Llama-3.1-8B", "MiniMax-M2"):
+        found = []
+        for few in (0, 10**9):
+            monkeypatch.setattr(joined_replicas, "FEW_ROWS", few)
+            SIZED.clear()
+            joined.clear()
+            group = questions(model, "A100-SXM-80")
+            size_together(group)
+            found.append([SIZED[asked] for asked in group])
+            for one in joined:
+                rows = one.machine.once
+                assert (rows is None) == bool(few)
+                assert rows is None or rows.first.size < 0.8 * one.in_flight.size
+            assert joined
+        for once, each in zip(*found, strict=True):
+            if isinstance(once, SizedReplicas) and isinstance(each, SizedReplicas):
+                assert once.steady is not None
+                assert each.steady is not None
+                steady = once.steady, each.steady
+                columns = ([*one[:-2], *one.decode, *one.mixed] for one in steady)
+                for mine, theirs in zip(*columns, strict=True):
+                    np.testing.assert_array_equal(mine, theirs)
+                np.testing.assert_array_equal(once.full_s, each.full_s)
 
 
 def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +124,9 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     calls: list[int] = []
     together = deployments_file._closed_loops
 
-    def counted(some: Any) -> Any:
+    def counted(some: Any, **asked: Any) -> Any:
         calls.append(len(some))
-        return together(some)
+        return together(some, **asked)
 
     monkeypatch.setattr(deployments_file, "_closed_loops", counted)
     gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4", "Xeon Platinum 8488C")
@@ -103,7 +140,7 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     for one in sized:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))
+        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
         full_s = full_step_s(machine, layout, alone.batch, *work)
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
@@ -125,7 +162,7 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
     for one in sized[::11]:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work))
+        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
         full_s = full_step_s(machine, layout, alone.batch, *work)
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
@@ -148,6 +185,18 @@ def test_a_workload_with_adapters_has_a_room_of_its_own() -> None:
         np.testing.assert_array_equal(after.batch, alone.batch)
         most.append(int(alone.batch.reshape(-1, alone.num_layouts)[-1, 0]))
     assert most[0] > 1.5 * most[1]
+
+
+def test_rates_that_are_kept_hold_no_columns_of_a_question() -> None:
+    SIZED.clear()
+    found = size_together(
+        question for weights in ("bf16", "fp8", "int8", "awq", "gptq", "mxfp4", "Q8_0", "Q4_K_M")
+        for question in questions("Llama-3.1-8B", "A100-SXM-80", weights)
+    )  # fmt: skip
+    machines = [one.timed.machine for one in found.values() if isinstance(one, SizedReplicas)]
+    assert len({one.weight_bits for one in machines}) > 3
+    figures = [figure for one in machines for way in one.own_rates.products.values() for figure in way]
+    assert not any(isinstance(figure, np.ndarray) for figure in figures)
 
 
 def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:

@@ -26,7 +26,7 @@ from flopwise.search.verify import Simulator, batch_traffic, drawn_requests, sim
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import parse_workload, workload_from
 from flopwise.serving.estimate import estimate
-from flopwise.serving.sim import fleet
+from flopwise.serving.sim import fleet, machine_code
 from flopwise.serving.sim.engine import ENDLESS, replica
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import PS
@@ -76,7 +76,7 @@ def test_the_best_plans_carry_what_the_simulator_says() -> None:
 
 def test_who_asked_is_told_before_the_simulator_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
-    real = fleet.core
+    real = machine_code.core
 
     def core(on_compile: object, *, shared: bool = True) -> object:
         told.append(on_compile)

@@ -242,7 +242,7 @@ def test_answers_do_not_wait_for_an_acknowledgement() -> None:
 def test_compiled_code_may_be_kept_where_it_is_looked_for() -> None:
     """Of both simulators: the one for prompts that share beginnings lies in a folder of its own."""
     from flopwise.cli.answering import readable_places
-    from flopwise.serving.sim.fleet import cache_folder
+    from flopwise.serving.sim.machine_code import cache_folder
 
     folders = {os.path.realpath(folder) for shared in (False, True) if (folder := cache_folder(shared=shared))}
     assert folders <= set(readable_places())

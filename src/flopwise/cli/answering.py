@@ -50,7 +50,7 @@ SYSTEM = (
 def readable_places() -> tuple[str, ...]:
     """Folders and files that may be opened while a question is answered: programs, facts, caches; none with secrets."""
     from flopwise.facts.price_files import prices_folder
-    from flopwise.serving.sim.fleet import cache_folder
+    from flopwise.serving.sim.machine_code import cache_folder
 
     named = [os.environ.get(name) for name in ("FLOPWISE_FACTS", "FLOPWISE_CALIBRATIONS", "NUMBA_CACHE_DIR")]
     compiled = (cache_folder(), cache_folder(shared=True))
@@ -165,7 +165,7 @@ def command_line(question: Mapping[str, Any]) -> list[str]:
     argv: list[str] = question["argv"]
     if question["compiles"] or "--task=serve" not in argv:
         return argv
-    from flopwise.serving.sim.fleet import cache_folder, is_compiled
+    from flopwise.serving.sim.machine_code import cache_folder, is_compiled
 
     return argv if is_compiled(cache_folder()) else [*argv, "--no-simulate"]
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.formats import WeightFormat
 from flopwise.facts.tables import ANY, FactTable, words
-from flopwise.values import dataclass
+from flopwise.values import dataclass, kept_by_identity
 
 OF_VENDORS = {
     "nvidia": "nvidia",
@@ -436,11 +436,7 @@ class Engine(Software):
         """
         if accelerator is None:
             return self
-        limits = next((row for row in self.step_limits if row.are_of(accelerator)), None)
-        if limits is None:
-            return self
-        tokens = limits.offline_tokens if offline else limits.prefill_tokens
-        return _with_limits(self, limits.max_batch, tokens)
+        return _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
 
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
@@ -453,9 +449,27 @@ class Engine(Software):
         return bool(names & self.formats_on(accelerator))
 
 
+@kept_by_identity(2048)
+def _server_on(engine: Engine, accelerator: Accelerator) -> Engine:
+    """The engine with the limits of a server on a device; a search asks for the same ones thousands of times."""
+    limits = _limits_on(engine, accelerator)
+    return engine if limits is None else _with_limits(engine, limits.max_batch, limits.prefill_tokens)
+
+
+@kept_by_identity(2048)
+def _offline_on(engine: Engine, accelerator: Accelerator) -> Engine:
+    """The engine with its limits on a device where it is called for a list of requests."""
+    limits = _limits_on(engine, accelerator)
+    return engine if limits is None else _with_limits(engine, limits.max_batch, limits.offline_tokens)
+
+
+def _limits_on(engine: Engine, accelerator: Accelerator) -> StepLimits | None:
+    return next((row for row in engine.step_limits if row.are_of(accelerator)), None)
+
+
 @lru_cache
 def _with_limits(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
-    """The engine with these limits; a search asks for the same ones thousands of times."""
+    """The engine with these limits: the same object for all devices that have them."""
     return replace(engine, max_batch=max_batch, prefill_tokens=prefill_tokens)
 
 

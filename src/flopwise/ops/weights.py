@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from flopwise.facts.architecture import Attend, Convolution, Embedding, Experts,
 from flopwise.facts.formats import BF16, MXFP4, LayerPlace, WeightFormat, tensor_role
 from flopwise.ops.tensors import item_parameters, parameters, sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
+from flopwise.values import replace
 
 
 def _matrix(item: Item) -> tuple[int, int, int] | None:
@@ -152,10 +152,12 @@ def _prefix(
     known: dict[tuple[object, ...], Floats] = {}
     rows: list[Floats] = [np.zeros(len(tp))]
     for index, kind in enumerate(stack.order):
-        at = replace(place, layer=index) if fmt.differs_by_layer else place
-        if (kind, at) not in known:
-            known[kind, at] = _items_bytes(stack.kinds[kind].items, fmt, at, tp, ep, expert_tp=expert_tp)
-        rows.append(known[kind, at] if index < len(stack.stored_order) else np.zeros(len(tp)))
+        at, items = replace(place, layer=index) if fmt.differs_by_layer else place, stack.kinds[kind].items
+        by_item = (item_weight_bytes(item, fmt, at) for item in items if item_parameters(item))
+        key = (kind, *(by_item if fmt.differs_by_layer else ()))  # types differ from layer to layer; there are few
+        if key not in known:
+            known[key] = _items_bytes(items, fmt, at, tp, ep, expert_tp=expert_tp)
+        rows.append(known[key] if index < len(stack.stored_order) else np.zeros(len(tp)))
     return np.cumsum(np.stack([np.broadcast_to(r, np.shape(tp)) for r in rows]), axis=0)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import field, fields, replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field, fields
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
-from flopwise.search.joined_replicas import JoinedRunner, TimedReplicas
+from flopwise.search.joined_replicas import JoinedRunner, RowsOnce, TimedReplicas
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.session_caches import LayoutCaches
@@ -52,7 +52,7 @@ from flopwise.serving.techniques import (
 )
 from flopwise.training.start import OBJECT_STORE
 from flopwise.units import format_bytes
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[np.int64]
@@ -102,7 +102,7 @@ class Deployments:
     found_frac: Floats  # of prompt tokens, those of earlier turns that a cache still holds; 0 without sessions
     considered: int
     too_big: int
-    room_text: str  # what takes the room in the smallest layout that is too big; empty where all fit
+    room_text: Callable[[], str]  # what takes the room in the smallest layout that is too big, where any is
     bands: dict[str, ErrorBand] = field(default_factory=dict, compare=False)  # by quantity, filled in by who needs them
 
 
@@ -397,9 +397,11 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
     groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
+    arrive = False
     for question in questions:
         if question.is_kept:
             groups[question.devices][question] = None
+            arrive = arrive or question.workload.requests_per_s is not None
     known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
     for group in groups.values():
         kept = {question: SIZED[question] for question in group if question in SIZED}
@@ -411,7 +413,7 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
             fresh.append({question: _sizing(question, rooms[question]) for question in group if question in rooms})
         except (MissingFactError, SpecError):
             continue
-    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
+    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh], full=arrive)
     for sizings in fresh:
         for question, sizing in sizings.items():
             if not _generates(sizing) or id(sizing) in loops:
@@ -434,7 +436,7 @@ def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
     for some in _joined_groups(missing):
         if len(some) > 1:
             batches = [np.broadcast_to(one.steady.batch, one.batch.shape) for one in some if one.steady is not None]
-            full_s = JoinedReplicas([one.timed for one in some]).full_steps_s(batches)
+            full_s = JoinedReplicas([one.timed for one in some], batches).full_steps_s(batches)
             for one, seconds in zip(some, full_s, strict=True):
                 vars(one)["full_s"] = seconds
 
@@ -461,29 +463,46 @@ def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
     return isinstance(sizing, _Sizing) and not sizing.one_pass
 
 
-def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None) -> Answer:
-    """The sizing with its closed loop; what has none is an answer by itself."""
+class _Loops(NamedTuple):
+    """The closed loops of a sizing, and `SizedReplicas.full_s`, or None where it is not known yet."""
+
+    steady: Steady
+    full_s: Floats | None = None
+
+
+def _answer(sizing: _Sizing | Deployments | None, loops: _Loops | None) -> Answer:
+    """The sizing with its closed loops; what has none is an answer by itself."""
     if not isinstance(sizing, _Sizing):
         return sizing
-    return SizedReplicas(
+    steady = None if loops is None else loops.steady
+    answer = SizedReplicas(
         sizing.timed, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
     )
+    if loops is not None and loops.full_s is not None:
+        vars(answer)["full_s"] = loops.full_s
+    return answer
 
 
-def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
-    """The closed loops of sizings that the same formulas hold for."""
+def _closed_loops(some: Sequence[_Sizing], *, full: bool = False) -> list[_Loops]:
+    """The closed loops of sizings that the same formulas hold for; `full`: with steps of a full prefill budget."""
     if len(some) == 1:
         (one,) = some
-        return [closed_loop(one.timed.machine, one.job.layout, one.batch, *request_work(one.job))]
-    return JoinedReplicas([one.timed for one in some]).closed_loops([one.batch for one in some])
+        work = request_work(one.job)
+        return [_Loops(closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True))]
+    joined = JoinedReplicas([one.timed for one in some], [one.batch for one in some])
+    loops = joined.closed_loops()
+    if not full:
+        return [_Loops(steady) for steady in loops]
+    batches = [np.broadcast_to(steady.batch, one.batch.shape) for one, steady in zip(some, loops, strict=True)]
+    return [_Loops(*each) for each in zip(loops, joined.full_steps_s(batches), strict=True)]
 
 
-def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
+def _loops_by_id(groups: Sequence[Sequence[_Sizing]], *, full: bool) -> dict[int, _Loops]:
     """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
-    loops: dict[int, Steady] = {}
+    loops: dict[int, _Loops] = {}
     for some in _joined_groups(groups):
         try:
-            loops |= zip(map(id, some), _closed_loops(some), strict=True)
+            loops |= zip(map(id, some), _closed_loops(some, full=full), strict=True)
         except (MissingFactError, SpecError):
             continue
     return loops
@@ -575,22 +594,21 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         return None
     answer, device = 0 if one_pass else workload.output_tokens, node.cluster.accelerator
     context, engine = workload.input_tokens + answer, workload.engine.on(device)
-    most = np.broadcast_to(np.asarray(memory.max_concurrency, dtype=float), whole.shape)
+    most = _of_shape(memory.max_concurrency, whole.shape)
     if one_pass:
         most = np.minimum(most, engine.most_inputs(workload.input_tokens))
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
-    too_big_text = "" if fit.size == whole.size else _room_text(memory, most < 1, weights, engine, device.hbm_bytes)
-    known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": too_big_text}
+    room_text = partial(_room_text, memory, most < 1, weights, engine, device.hbm_bytes)
+    known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room_text}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
         return Deployments(considered=whole.size, num_layouts=0, **known, **nothing)
     sizes = batches(_in_flight(most[fit], np.asarray(grid.dp)[fit], workload))
     if question.between is not None:
         sizes = np.sort(np.concatenate([sizes, np.minimum(question.between, sizes[-1])]), axis=0)
-    degrees: dict[str, Any] = {
-        n: np.broadcast_to(np.asarray(getattr(grid, n))[fit], sizes.shape).ravel() for n in DEGREES
-    }
+    rows = np.broadcast_to(fit, sizes.shape).ravel()
+    degrees: dict[str, Any] = {name: np.asarray(getattr(grid, name))[rows] for name in DEGREES}
     job = replica_job(workload, model, node.cluster, weights, ServingLayout(**degrees))
     job = replace(job, kv_dtype=job.kv_dtype if one_pass else kv_dtype)
     least = question.least
@@ -692,8 +710,7 @@ def _memory_bytes(
     """Memory of each of the `sizes` (sizes, replicas that `fit`): `memory` is that of as many sequences as fit."""
     shape = np.shape(memory.max_concurrency)
     most, cached, whole = (
-        np.broadcast_to(np.asarray(v, dtype=float), shape)[fit]
-        for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
+        _of_shape(v, shape)[fit] for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
     )
     chunk = engine.prefill_tokens or context
 
@@ -780,7 +797,12 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
 
 def _column(values: Iterable[Any], sized: Sequence[SizedReplicas]) -> Floats:
     """Values of several questions, each a column or a number, in one column."""
-    return np.concatenate([np.broadcast_to(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
+    return np.concatenate([_of_shape(one, s.batch.shape) for one, s in zip(values, sized, strict=True)])
+
+
+def _of_shape(values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Values as an array of that shape: as they are where they have it, since broadcasting takes longer."""
+    return values if isinstance(values, np.ndarray) and values.shape == shape else np.broadcast_to(values, shape)
 
 
 def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[SizedReplicas]) -> list[dict[str, Any]]:
@@ -993,9 +1015,9 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[s
 
 
 class JoinedReplicas:
-    """Replicas with the same `formulas` in one column, those over links of the same form side by side."""
+    """Replicas with the same `formulas` and so many in flight in one column, links of the same form side by side."""
 
-    def __init__(self, several: Sequence[TimedReplicas]) -> None:
+    def __init__(self, several: Sequence[TimedReplicas], in_flight: Sequence[Floats]) -> None:
         norms = any(norms_over_ranks(kind.items) for kind in several[0].machine.model.stacks[0].kinds)
         by_links: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, (_, machine) in enumerate(several):
@@ -1017,17 +1039,18 @@ class JoinedReplicas:
             links = Fabric.together([several[number].machine.fabric for number in group], own)
             parts.append((rows, first if links is first.fabric else replace(first, fabric=links)))
         plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
-        self.machine = JoinedRunner(**plain, parts=tuple(parts), machines=machines, place=place)
         self.layout = ServingLayout(**{name: self._in_order([getattr(job.layout, name) for job, _ in several])
             for name in DEGREES})  # fmt: skip
-        self.work = request_work(several[0].job)
+        self.work, self.in_flight = request_work(several[0].job), self._in_order(in_flight)
+        once = RowsOnce.of(machines, place, self.layout, self.in_flight)
+        self.machine = JoinedRunner(**plain, parts=tuple(parts), machines=machines, place=place, once=once)
 
     def _in_order(self, columns: Sequence[Any]) -> Floats:
         return np.concatenate([np.asarray(columns[number]) for number in self.order])
 
-    def closed_loops(self, in_flight: Sequence[Floats]) -> list[Steady]:
-        """Each job's replicas with so many in flight: `closed_loop`."""
-        steady = closed_loop(self.machine, self.layout, self._in_order(in_flight), *self.work)
+    def closed_loops(self) -> list[Steady]:
+        """The `closed_loop` of each job's replicas."""
+        steady = closed_loop(self.machine, self.layout, self.in_flight, *self.work, only_seconds=True)
         return [_rows_of(steady, rows) for rows in self.rows]
 
     def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:
@@ -1038,7 +1061,10 @@ class JoinedReplicas:
 
 def _rows_of(columns: Any, rows: slice) -> Any:
     """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
-    if isinstance(columns, StepTime | Steady):
-        return type(columns)(*(_rows_of(column, rows) for column in columns))
-    column: Floats = columns
-    return column[rows] if np.ndim(column) else column
+    parts = list[Any]()
+    for one in columns:
+        if isinstance(one, np.ndarray):
+            parts.append(one[rows] if one.ndim else one)
+        else:
+            parts.append(_rows_of(one, rows) if isinstance(one, StepTime) else one)
+    return columns._make(parts)

@@ -16,7 +16,7 @@ from flopwise.cost.rates import Rates, precision, together
 from flopwise.facts.architecture import Item
 from flopwise.facts.software import Engine
 from flopwise.ops.shapes import Work
-from flopwise.serving.iteration import Runner, StepLoad, on_intel
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, on_intel
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.techniques import request_work
@@ -25,6 +25,12 @@ Floats = NDArray[np.floating[Any]]
 
 BY_PART = frozenset({"rates", "fabric", "engine", "dtype", "weight_bits", "head_bits", "chains"})
 """Fields of `Runner` that may differ between replicas in one column; of an engine its limits alone."""
+
+
+FEW_ROWS = 1000
+"""Rows below which kernels take little longer than calling their formulas."""
+MOST_OF_ROWS = 0.8
+"""Share of the rows that may differ for it to pay to look for those that do not."""
 
 
 class TimedReplicas(NamedTuple):
@@ -80,9 +86,9 @@ def _device(machine: Runner) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _as_named(machine: Runner, rates: Rates, first: Runner) -> Rates:
-    """A machine's rates, those of its precisions under the names that `first` has for its own."""
-    mine, theirs = _dtypes(machine), _dtypes(first)
+def _as_named(mine: tuple[str, ...], rates: Rates, first: Runner) -> Rates:
+    """A machine's rates, those of its precisions (`mine`) under the names that `first` has for its own."""
+    theirs = _dtypes(first)
     if mine == theirs and all(rates.peak_dtype(dtype) == first.rates.peak_dtype(dtype) for dtype in mine):
         return rates
     peak, value = dict(rates.peak), dict(rates.value)
@@ -100,14 +106,17 @@ class JoinedRunner(Runner):
 
     `parts`: rows over links of the same form, one after another, and a runner of them; `place`: of each row the one of
     `machines` whose it is.
+
+    `once`: where several rows have the same kernels over other links, one of each, which are timed for all.
     """
 
     parts: tuple[tuple[slice, Runner], ...] = ()
     machines: tuple[Runner, ...] = ()
     place: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    once: RowsOnce | None = None
     step_tokens: Floats | int = field(default=0, init=False)
     _formats: dict[tuple[bool, str, str], tuple[str, Any]] = field(default_factory=dict, init=False, repr=False)
-    _pieces: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict, init=False, repr=False)
+    _pieces: dict[tuple[str, str], tuple[Any, list[Any]]] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
     def formulas(group: Sequence[TimedReplicas]) -> tuple[object, ...]:
@@ -127,9 +136,20 @@ class JoinedRunner(Runner):
     def __post_init__(self) -> None:
         """Lay the figures of the machines side by side."""
         first = self.machines[0]
+        dtypes = [_dtypes(one) for one in self.machines]
         for name in ("rates", "own_rates"):
-            each = [_as_named(one, getattr(one, name), first) for one in self.machines]
-            object.__setattr__(self, name, together(each, self.place))
+            known: dict[tuple[int, tuple[str, ...]], int] = {}  # machines of one device and format share theirs
+            figures, index = list[Rates](), list[int]()
+            for one, mine in zip(self.machines, dtypes, strict=True):
+                rates = getattr(one, name)
+                if (id(rates), mine) not in known:
+                    known[id(rates), mine] = len(figures)
+                    figures.append(_as_named(mine, rates, first))
+                index.append(known[id(rates), mine])
+            joined = together(figures, np.array(index)[self.place])
+            if joined is figures[0]:  # which others have, too: its `products` would keep columns of these rows
+                joined = values.replace(joined)
+            object.__setattr__(self, name, joined)
         object.__setattr__(self, "step_tokens", self._column([one.engine.prefill_tokens for one in self.machines]))
 
     def _column(self, figures: Sequence[float]) -> Any:
@@ -141,6 +161,15 @@ class JoinedRunner(Runner):
             each = [one._format(work, inside=inside) for one in self.machines]  # noqa: SLF001 - of its own class
             self._formats[key] = each[0][0], self._column([bits for _, bits in each])
         return self._formats[key]
+
+    def kernels_time(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool) -> StepTime:
+        """As of `Runner`; shape of the rows."""
+        if self.once is None:
+            return Runner.kernels_time(self, items, load, split, inside=inside)
+        first, place, runner = self.once
+        load, split = self._some_rows(load, first), self._some_rows(split, first)
+        time = Runner.kernels_time(runner, items, load, split, inside=inside)
+        return StepTime(*(part[place] if isinstance(part, np.ndarray) and part.ndim else part for part in time))
 
     def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """As each has them; shape of the rows."""
@@ -161,13 +190,52 @@ class JoinedRunner(Runner):
 
     def _of_parts(self, value: Any) -> list[Any]:
         """A load or a layout of the rows of each part: a step asks for it several times."""
-        kind = id(type(value))
-        if kind not in self._pieces or self._pieces[kind][0] is not value:
-            self._pieces[kind] = value, [_rows(value, rows) for rows, _ in self.parts]
-        return self._pieces[kind][1]
+        return self._kept_pieces(value, "parts", lambda: [_rows(value, rows) for rows, _ in self.parts])
+
+    def _some_rows(self, value: Any, rows: NDArray[np.intp]) -> Any:
+        """A load or a layout of some rows, likewise."""
+        return self._kept_pieces(value, "once", lambda: [_rows(value, rows)])[0]
+
+    def _kept_pieces(self, value: Any, name: str, pieces: Callable[[], list[Any]]) -> list[Any]:
+        key = type(value).__name__, name
+        if key not in self._pieces or self._pieces[key][0] is not value:
+            self._pieces[key] = value, pieces()
+        return self._pieces[key][1]
 
 
-def _rows(value: Any, rows: slice) -> Any:
+class RowsOnce(NamedTuple):
+    """Of rows with the same kernels the first, of each row the place of its own among them, and a runner of them."""
+
+    first: NDArray[np.intp]
+    place: NDArray[np.intp]
+    runner: JoinedRunner
+
+    @classmethod
+    def of(
+        cls, machines: tuple[Runner, ...], place: NDArray[np.intp], layout: ServingLayout, in_flight: Floats
+    ) -> RowsOnce | None:
+        """Rows of replicas with so many in flight; None where there are too few alike to gain by it.
+
+        `machines`, `place`: as of `JoinedRunner`.
+
+        Assumes: the load of a step goes by the layout, those in flight, and the limits of the engine.
+        """
+        if in_flight.size < FEW_ROWS:
+            return None
+        kinds: dict[tuple[object, ...], int] = {}
+        keys = ((id(one.own_rates), id(one.engine), one.dtype, one.weight_bits, one.head_bits) for one in machines)
+        kind = np.array([kinds.setdefault(key, len(kinds)) for key in keys])[place]
+        for degree in (layout.tp, layout.pp, layout.ep, layout.dp):
+            kind = kind * (int(np.max(degree)) + 1) + degree
+        pairs = kind + 1j * in_flight
+        _, first, same = np.unique(pairs, return_index=True, return_inverse=True)
+        if first.size > MOST_OF_ROWS * in_flight.size:
+            return None
+        plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
+        return cls(first, same, JoinedRunner(**plain, machines=machines, place=place[first]))
+
+
+def _rows(value: Any, rows: slice | NDArray[np.intp]) -> Any:
     """A load or a layout of only these rows."""
     columns = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
     return values.replace(value, **{name: column[rows] for name, column in columns if getattr(column, "ndim", 0)})

@@ -483,9 +483,9 @@ def _options(
         node = one.node
         draft.evaluated += deployments.considered
         if deployments.too_big:
-            draft.ruled_out.add(
-                "does not fit in memory", deployments.too_big, f"{node.label}: {deployments.room_text}", stage="memory"
-            )
+            reason = "does not fit in memory"
+            example = "" if draft.ruled_out.has(reason) else f"{node.label}: {deployments.room_text()}"
+            draft.ruled_out.add(reason, deployments.too_big, example, stage="memory")
         if deployments.batch.size:
             offered.append(Offered(one.workload, node, deployments, one.kv_dtype, node.priced))
     return options_together(model, offered)

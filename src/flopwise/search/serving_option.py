@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import DEFAULT_POWER, host_watts, metered_joules
 from flopwise.cost.fabric import byte_counting
 from flopwise.cost.intervals import ErrorBand, Lognormal, WholeBand, probability_at_most, whole_probability_at_most
@@ -16,7 +17,7 @@ from flopwise.cost.money import run_cost_usd
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.formats import CacheFormat
+from flopwise.facts.formats import BF16, CacheFormat
 from flopwise.facts.offers import Offer
 from flopwise.facts.price_book import PurchaseTerms
 from flopwise.ops.types import Ints
@@ -36,10 +37,27 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.stores import HOST
 from flopwise.serving.techniques import request_work, runner
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-from flopwise.values import dataclass
+from flopwise.values import dataclass, kept_by_identity, replace
 
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
+
+
+def _job_bands(job: ServeJob, workload: Resolved) -> dict[str, ErrorBand]:
+    """The error bands of the first token, of each further one, and of the throughput of a workload's replica."""
+    job = replace(job, arrivals_per_s=workload.requests_per_s)
+    ttft, throughput = serving_band(job, "ttft"), serving_band(job, "throughput")
+    one_pass = answers_in_one_pass(job.model, workload)
+    return {"ttft": ttft, "throughput": throughput, "tpot": ttft if one_pass else serving_band(job, "tpot")}
+
+
+@kept_by_identity(1024)
+def _plain_bands(workload: Resolved, model: Model, cluster: Cluster, *, several: bool) -> dict[str, ErrorBand]:
+    """Error bands without techniques, the same for all formats; `several`: of replicas with tensor parallelism.
+
+    Source, Assumes: `flopwise.serving.job.serving_class`.
+    """
+    return _job_bands(replica_job(workload, model, cluster, BF16, ServingLayout(tp=1 + several)), workload)
 
 
 @dataclass
@@ -225,10 +243,11 @@ class ServingOption(PlanOption):
     def bands(self) -> dict[str, ErrorBand]:
         """The error bands of the first token, of each further one, and of the throughput."""
         bands = self.deployments.bands
-        if not bands:
-            job = replace(self.job(0), arrivals_per_s=self.workload.requests_per_s)
-            bands["ttft"], bands["throughput"] = serving_band(job, "ttft"), serving_band(job, "throughput")
-            bands["tpot"] = serving_band(job, "tpot") if self.decodes else bands["ttft"]
+        if not bands and self.workload.techniques.any:
+            bands |= _job_bands(self.job(0), self.workload)
+        elif not bands:
+            several = int(self.deployments.tp[0]) > 1
+            bands |= _plain_bands(self.workload, self.model, self.node.cluster, several=several)
         return bands
 
     def latency_odds(self, name: str, seconds: Floats, ttft_s: Floats, limit_s: float, least_s: Floats) -> Floats:

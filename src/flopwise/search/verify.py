@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,11 +34,11 @@ from flopwise.serving.sim.trace import CHAINED_SUFFIX, PS, RequestTrace, read_ch
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import mean_tokens
 from flopwise.units import format_chance, format_seconds
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
-PERCENTILES = {"mean": None, "p50": 50, "p90": 90, "p95": 95, "p99": 99}
+PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 SEED = 0
 FEWEST, MOST = 2000, 12000
 """Requests that percentiles are taken of."""
@@ -256,16 +256,13 @@ def _figures(
 
     limits = {LATENCIES[name]: None if t is None else t.seconds for name, t in latency_targets(workload).items()}
     good = run.good(Slo(**limits))[rows]
-    shares: dict[str, Any] = {
-        name: {percentile: _percentile(getattr(run, name)[rows], percentile) for percentile in PERCENTILES}
-        for name in LATENCIES.values()
-    }
-    summary, busy_ps = run.summary(), int(run.totals.busy_ps.sum())
+    shares: dict[str, Any] = {name: _percentiles(getattr(run, name)[rows]) for name in LATENCIES.values()}
+    busy_ps = int(run.totals.busy_ps.sum())
     return SimulatedFigures(
         **shares, goodput_frac=float(good.mean()) if any(limits.values()) and good.size else None, requests=len(good),
         by_priority={str(name): _class_percentiles(one) for name, one in run.by_priority(rows).items()},
-        replicas=replicas, dropped=summary.dropped, preemptions=summary.preemptions,
-        utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1), kv_peak_frac=summary.kv_peak_frac,
+        replicas=replicas, dropped=run.dropped_count, preemptions=run.preemption_count,
+        utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1), kv_peak_frac=run.kv_peak_frac,
         seconds=seconds,
     )  # fmt: skip
 
@@ -277,12 +274,13 @@ def _class_percentiles(one: ClassFigures) -> dict[str, Any]:
     return {"frac": one.frac, **there}
 
 
-def _percentile(values: Array, percentile: str) -> float | None:
-    """A percentile by name, or the mean, of the values that are not NaN; None without any."""
-    there, share = values[~np.isnan(values)], PERCENTILES[percentile]
+def _percentiles(values: Array) -> dict[str, float | None]:
+    """The mean and the percentiles, by name, of the values that are not NaN; None without any."""
+    there = values[~np.isnan(values)]
     if not there.size:
-        return None
-    return float(there.mean() if share is None else np.percentile(there, share))
+        return dict.fromkeys(("mean", *PERCENTILES))
+    seconds = np.percentile(there, list(PERCENTILES.values())).tolist()
+    return {"mean": float(there.mean()), **dict(zip(PERCENTILES, seconds, strict=True))}
 
 
 FINALISTS = 10

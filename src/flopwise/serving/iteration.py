@@ -7,7 +7,7 @@ reads its own cache) and for prefill. All counts may be columns of candidates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work, touched_experts
 from flopwise.serving.memory import generates
 from flopwise.serving.precision import conversion_note
-from flopwise.values import dataclass
+from flopwise.values import dataclass, kept_by_identity, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.fabric import Fabric
@@ -96,6 +96,7 @@ class StepLoad:
     encoder: Floats = 0  # tokens that the encoder makes of a prompt, which cross-attention sees
     prefill_ranks: Floats | None = None  # attention replicas that work on as many prompt tokens; None: all of them
     every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
+    only_seconds: bool = False  # of the step's times, only `seconds` is asked for
 
 
 class Prompt(NamedTuple):
@@ -176,7 +177,10 @@ class TimedKernel(NamedTuple):
 
 
 class StepTime(NamedTuple):
-    """Seconds of one step on one replica and where they go; `floor_s` is the bound at datasheet rates."""
+    """Seconds of one step on one replica and where they go; `floor_s` is the bound at datasheet rates.
+
+    Of a load with `only_seconds`, what `seconds` does not depend on is NaN.
+    """
 
     seconds: Floats
     compute_s: Floats
@@ -383,25 +387,43 @@ class Runner:
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool, width: int
     ) -> StepTime:
         """Kernels and collectives of one block."""
+        kernels = self.kernels_time(items, load, split, inside=inside)
+        if not inside:
+            return kernels
+        sent_s = self.messages_s(items, load, split, width)
+        launches = kernels.launches + _row_parallel(items) * (np.asarray(split.tp) > 1)
+        return kernels._replace(seconds=kernels.seconds + sent_s, communication_s=sent_s, launches=launches)
+
+    def kernels_time(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool) -> StepTime:
+        """The time of the kernels of one block, one after another, without its messages.
+
+        Source: `flopwise.cost.kernels`. Assumes: as there.
+        """
         seconds: Floats = 0.0
         compute, memory, launch, floor_c, floor_m, flops, converting, launches, read = (seconds for _ in range(9))
+        if load.only_seconds:
+            compute = memory = launch = floor_c = floor_m = flops = converting = np.nan
+            read = seconds if self.rates.is_host else np.nan  # `cold_host`
         for kernel in self.kernels_of(items, load, split, inside=inside):
             work, dtype, bits, timing, conversion_s = kernel
-            parts = kernel_parts(self.own_rates, work, dtype, timing)
-            seconds, launch = seconds + kernel.seconds, launch + parts.launch_s
-            converting = converting + conversion_s
-            compute, memory = compute + parts.compute_s, memory + parts.memory_s
-            floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
-            nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
-            floor_m, read = floor_m + nbytes / self.rates.hbm_bytes_per_s, read + nbytes
-            flops = flops + work.causal_flops
+            seconds = seconds + kernel.seconds
             launches = launches + (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0)
-        launches = launches + (_row_parallel(items) * (np.asarray(split.tp) > 1) if inside else 0.0)
-        communication = self.messages_s(items, load, split, width) if inside else 0.0
+            if load.only_seconds and not self.rates.is_host:
+                continue
+            nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
+            read = read + nbytes
+            if load.only_seconds:
+                continue
+            converting = converting + conversion_s
+            parts = kernel_parts(self.own_rates, work, dtype, timing)
+            compute, memory = compute + parts.compute_s, memory + parts.memory_s
+            launch = launch + parts.launch_s
+            floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
+            floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
+            flops = flops + work.causal_flops
         return StepTime(
-            seconds + communication, compute, memory, communication, launch, np.maximum(floor_c, floor_m), flops,
-            converting, launches, read,
-        )  # fmt: skip
+            seconds, compute, memory, 0.0, launch, np.maximum(floor_c, floor_m), flops, converting, launches, read
+        )
 
     def kernels_of(
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
@@ -645,6 +667,7 @@ def cold_host(rates: Rates, nbytes: Floats) -> Floats:
     return 1.0 + nbytes / (nbytes + rates.l2_bytes)
 
 
+@kept_by_identity(512)
 def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
@@ -13,7 +13,7 @@ from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine, platform
 from flopwise.serving.iteration import NATIVE, prompt
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

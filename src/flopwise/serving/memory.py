@@ -5,8 +5,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.ops.work import cached_elems_per_token
-from flopwise.values import dataclass
+from flopwise.values import dataclass, kept_by_identity, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,14 +190,18 @@ def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: I
     Source: the profile run of vLLM: largest live tensors of one layer.
     Assumes: 16-bit activations, logits of sampled tokens only.
     """
-    stack = model.stacks[0]
-    outputs = ([item.outputs for item in kind.items if isinstance(item, Linear)] for kind in stack.kinds)
-    widest = max(sum(sorted(sizes)[-2:]) for sizes in outputs)  # elements a token of what stands at once in a layer
-    inner = tokens * widest * 2.0 / tp
-    return inner + tokens * 2 * stack.width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
+    inner = tokens * _widest(model) * 2.0 / tp
+    return inner + tokens * 2 * model.stacks[0].width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
 
 
-@lru_cache(maxsize=512)
+@kept_by_identity(512)
+def _widest(model: Model) -> int:
+    """Elements a token of what stands in memory at once in a layer."""
+    outputs = ([i.outputs for i in kind.items if isinstance(i, Linear)] for kind in model.stacks[0].kinds)
+    return max(sum(sorted(sizes)[-2:]) for sizes in outputs)
+
+
+@kept_by_identity(512)
 def generates(model: Model) -> bool:
     """True if the model keeps a cache between steps."""
     items = [i for k in model.stacks[0].kinds for i in k.items]

@@ -11,6 +11,7 @@ from flopwise.errors import MissingFactError
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes, weight_groups
+from flopwise.values import kept_by_identity
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -85,6 +86,7 @@ def head_weight_bits(model: Model, form: WeightFormat) -> float:
     return 16.0 if path is None else 16.0 * mine[path] / whole[path]
 
 
+@kept_by_identity(2048)
 def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
     """The path of a weight format on a device.
 

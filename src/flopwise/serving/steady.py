@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout
@@ -82,11 +81,12 @@ def _step_tokens(runner: Runner, tokens: Floats) -> Floats:
 
 
 def _mixed_load(
-    one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0, ranks: Floats | None = None
-) -> StepLoad:
+    one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0, ranks: Floats | None = None, *,
+    only_seconds: bool = False,
+) -> StepLoad:  # fmt: skip
     """A step that decodes `batch` sequences and works through `tokens` of prompts, their encoders' tokens included.
 
-    `ranks`: attention replicas that do; None: all.
+    `ranks`: attention replicas that do; None: all. `only_seconds`: as of the load.
     """
     share = tokens / one.tokens
     return StepLoad(
@@ -98,12 +98,13 @@ def _mixed_load(
         encoded=share if np.any(one.encoder) else 0,
         encoder=one.encoder,
         prefill_ranks=ranks,
+        only_seconds=only_seconds,
     )
 
 
 def _with_prompts(
     runner: Runner, layout: ServingLayout, one: Prompt, tokens: Floats, batch: Floats, context: Floats,
-    ranks: Floats | None = None,
+    ranks: Floats | None = None, *, only_seconds: bool = False,
 ) -> StepTime:  # fmt: skip
     """A step that works through `tokens` of prompts, for those `batch` sequences that wait for it as they decode.
 
@@ -111,10 +112,11 @@ def _with_prompts(
 
     Source: `Engine.mixes`. Assumes: as `_mixed_load`.
     """
+    wanted = {"only_seconds": only_seconds}
     if runner.engine.mixes:
-        return runner.step(_mixed_load(one, tokens, batch, context, ranks), layout)
-    decode = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
-    return runner.step(_mixed_load(one, tokens, ranks=ranks), layout).plus(runner.step(decode, layout))
+        return runner.step(_mixed_load(one, tokens, batch, context, ranks, **wanted), layout)
+    decode = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder, **wanted)
+    return runner.step(_mixed_load(one, tokens, ranks=ranks, **wanted), layout).plus(runner.step(decode, layout))
 
 
 def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:
@@ -138,6 +140,7 @@ def closed_loop(
     output_tokens: Floats,
     *,
     alike: bool = False,
+    only_seconds: bool = False,
 ) -> Steady:
     """`in_flight` users, each sending its next request when the last is answered; shape of the broadcast.
 
@@ -153,7 +156,7 @@ def closed_loop(
     for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt or a step of his own: what
     others cause goes by their share. Attention replicas that share experts step together: where any of them has a
     prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
-    that carries prompts on one does so on all.
+    that carries prompts on one does so on all. `only_seconds`: of steps with prompts, as of `StepLoad`.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
     expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`.
@@ -180,7 +183,8 @@ def closed_loop(
     ranks = np.asarray(layout.dp) if runner.model.has_experts and not alike else np.asarray(1)
     share = 1.0 - (1.0 - own) ** ranks
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
-    mixed = _pipeline_step(runner, _with_prompts(runner, layout, one, tokens, batch, context, carrying), parts)
+    mixed = _with_prompts(runner, layout, one, tokens, batch, context, carrying, only_seconds=only_seconds)
+    mixed = _pipeline_step(runner, mixed, parts)
     mean_s = decode.seconds + share * (mixed.seconds - decode.seconds)
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
@@ -223,7 +227,7 @@ def _first_round_s(
     """
     budget = np.minimum(_prefill_budget(runner, one), in_flight * one.tokens)
     decoding = batch / 2.0 if runner.engine.mixes else 0.0
-    full = runner.step(_mixed_load(one, budget, decoding, context), layout)
+    full = runner.step(_mixed_load(one, budget, decoding, context, only_seconds=True), layout)
     prompts = np.maximum(budget / one.tokens, 1.0)
     seconds: Floats = (in_flight + prompts) / 2.0 * full.seconds * one.tokens / budget
     return seconds
@@ -329,14 +333,17 @@ def fixed_batch(
     )
 
 
+USUAL_SIZES = np.concatenate([[1.0], np.outer(2.0 ** np.arange(1, 63), [1.0, 1.5]).ravel()])
+"""Powers of two, and half way between them from 2 on."""
+
+
 def batch_sizes(most: float) -> Array:
     """Sizes of a batch up to `most` that figures are looked up between: powers of two, half way between, and `most`.
 
     Source: no formula; between neighbours, at most half apart, the rate is nearly straight. Assumes: nothing more.
     """
     top = max(1.0, float(most))
-    powers = 2.0 ** np.arange(int(np.log2(top)) + 1)
-    return ascending(np.concatenate([powers, 1.5 * powers[1:], [top]]).clip(max=top))
+    return np.append(USUAL_SIZES[: np.searchsorted(USUAL_SIZES, top)], top)
 
 
 def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
@@ -394,7 +401,8 @@ def full_step_s(
     """Seconds of a step that uses all its prefill budget, in which `batch` sequences decode where steps are shared."""
     one = prompt(runner.model, input_tokens)
     decoding = batch * runner.engine.mixes / micro_batches(runner, layout, batch)
-    full = _mixed_load(one, _prefill_budget(runner, one), decoding, one.own + output_tokens / 2)
+    budget, context = _prefill_budget(runner, one), one.own + output_tokens / 2
+    full = _mixed_load(one, budget, decoding, context, only_seconds=True)
     return runner.step(full, layout).seconds
 
 

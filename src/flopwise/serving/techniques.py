@@ -7,7 +7,7 @@ Prompts on devices of their own: see `disaggregated`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from flopwise.serving.memory import Changes, Draft, ServingLayout
 from flopwise.serving.precision import product_path
 from flopwise.serving.spec import ADAPTER_RANK, BLOCK_DRAFTS, DRAFT_TOKENS, NGRAM_DRAFTS, TechniqueRequest
 from flopwise.serving.steady import PERCENTILES, Steady
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.rates import Rates

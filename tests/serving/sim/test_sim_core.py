@@ -18,7 +18,8 @@ from flopwise.errors import SpecError
 from flopwise.serving.sim import simulate as simulate_module
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import BlockStore, ReplicaLimits
-from flopwise.serving.sim.fleet import FastFleet, _first_compilation, cache_folder
+from flopwise.serving.sim.fleet import FastFleet
+from flopwise.serving.sim.machine_code import ObjectCode, _first_compilation, cache_folder, core
 from flopwise.serving.sim.policies import BALANCERS, POLICIES
 from flopwise.serving.sim.setup import Setup, Transfer, setup
 from flopwise.serving.sim.simulate import simulate
@@ -254,12 +255,25 @@ def test_replicas_that_are_on_are_not_started() -> None:
             machines.start(0, 5)
 
 
-def test_numba_is_imported_when_a_simulation_runs_and_not_before() -> None:
+def test_the_compiler_is_imported_where_no_compiled_code_is_kept_alone() -> None:
+    core()
     code = (
-        "import sys, flopwise.serving.sim.simulate, flopwise.serving.sim.fleet, flopwise.serving.sim.engine;"
-        "sys.exit('numba' in sys.modules)"
+        "import sys, flopwise.serving.sim.simulate, flopwise.serving.sim.engine;"
+        "from flopwise.serving.sim.machine_code import core;"
+        "sys.exit(not callable(core()) or 'numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_code_that_is_not_whole_is_not_run(tmp_path: Path) -> None:
+    made, path = ObjectCode("drive", bytes(range(256))), tmp_path / "code.o"
+    assert ObjectCode.from_file(path) is ObjectCode.from_file(None) is None
+    made.write(path)
+    assert ObjectCode.from_file(path) == made
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:-1] + b"?", whole[:20], b"\xff \n", b""):
+        path.write_bytes(damaged)
+        assert ObjectCode.from_file(path) is None
 
 
 def test_compiled_code_is_kept_where_the_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +308,7 @@ def test_of_two_that_need_the_code_one_compiles_it(tmp_path: Path) -> None:
         thread.join(0.2)
         assert ended == ["told"]
         ended.append("first")
-        (tmp_path / "core.nbc").touch()
+        (tmp_path / "core.o").touch()
         with _first_compilation(tmp_path, lambda: ended.append("never")):
             pass
     thread.join()

@@ -238,10 +238,10 @@ def _workload(workload: str, changes: dict[str, Any]) -> Any:
 
 def _is_workload_json(name: str) -> bool:
     """True if a .json file is a workload (has a task) and not a model's configuration."""
-    from flopwise.search.workload_file import read_text
-
     if not name.lower().endswith(".json") or not Path(name).is_file():
         return False
+    from flopwise.search.workload_file import read_text
+
     text = read_text(name)
     return '"task"' in text and '"model_type"' not in text
 

@@ -2,28 +2,24 @@
 
 All is int64. Between two events (a sequence ends or fills its window, a request could be admitted, blocks run short,
 the time asked for is reached) steps differ by a constant, so their sum is one product. Letters: w is the world, p a
-replica, s a slot, r a request, q the columns of requests, k the column of counts, a all of these arrays. Places are
-looked up as uint64: of signed ones it is asked whether they count from the end, which took an eighth of the time.
-Imported lazily: numba takes a third of a second.
+replica, s a slot, r a request, k the column of counts, a all columns and tables. These are bare pointers: arrays have
+seven numbers each to be handed over, and places are asked whether they count from the end. Imported only to be
+compiled: numba takes a third of a second.
 """
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
-from numba import int64, njit, types, uint64, void
+from numba import int64, njit, types
 from llvmlite import ir
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
-from flopwise.serving.sim.layout import (
-    BY_RANK, CACHED, CAME, END, FETCHING, FINISH, FIRST, KEEP, LINE, LINK, MOVE, MOVING, NEXT, OWED,
-    PARENT, PAUSE, PREEMPTED, PREFIX, QUEUED, REPLICA, REQUEST, SLOT, STAGED, STAGED_ON, START, TURNS, WHERE, WORLD,
-)  # fmt: skip
+from flopwise.serving.sim.layout import FETCHING, MOVING, REPLICA, TURNS, WORLD
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
 from flopwise.serving.sim.setup import DECODE, PREFILL, WHOLE
@@ -50,24 +46,6 @@ NONE, SINGLE = np.int64(0), np.int64(1)
 
 step_ps = inner(cost.step_ps)
 seen_pairs = inner(cost.seen_pairs)
-
-
-class Arrays(NamedTuple):
-    """The arrays that `drive` takes and passes on."""
-
-    slots: Any
-    lists: Any
-    lines: Any
-    queues: Any
-    rows: Any
-    q: Any
-    ranks: Any
-    pre: Any
-    tree: Any
-    low: Any
-    links: Any
-    tables: Any
-    k: Any
 
 
 @intrinsic
@@ -107,12 +85,31 @@ def highest_bit(_typing, _word):
 
 
 @intrinsic
-def record(_typing, table, _place):
-    """The record at a place of a table: there is less to compile than of one looked up in brackets."""
+def lower(_typing, _number, _other):
+    """The lower of two numbers: `min` is a function that is compiled and called."""
 
-    def code(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return cgutils.get_item_pointer(context, builder, signature.args[0], array, arguments[1:])
+    def code(_context, builder, _signature, arguments):
+        return builder.select(builder.icmp_signed("<", *arguments), *arguments)
+
+    return int64(int64, int64), code
+
+
+@intrinsic
+def higher(_typing, _number, _other):
+    """The higher of two numbers."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.select(builder.icmp_signed(">", *arguments), *arguments)
+
+    return int64(int64, int64), code
+
+
+@intrinsic
+def record(_typing, table, _place):
+    """The record at a place of a table."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.gep(arguments[0], arguments[1:])
 
     return table.dtype(table, int64), code
 
@@ -121,9 +118,8 @@ def record(_typing, table, _place):
 def fetch_early(_typing, table, _place):
     """Have the processor bring an entry of a table into its cache while it does something else."""
 
-    def code(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        entry = cgutils.get_item_pointer(context, builder, signature.args[0], array, arguments[1:])
+    def code(context, builder, _signature, arguments):
+        entry = builder.gep(arguments[0], arguments[1:])
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
@@ -151,37 +147,37 @@ def wait(w, p, rows, ranks, row):
     bit = 64 * w.leaves + rank
     while bit >= 0:
         word = p.ranks + (bit >> 6)
-        before = ranks[uint64(word)]
-        ranks[uint64(word)] = before | (1 << (bit & 63))
+        before = ranks[word]
+        ranks[word] = before | (1 << (bit & 63))
         if before:
             break
         bit = (bit >> 6) - 1
 
 
 @inner
-def take_root(w, p, q, rows, ranks):
+def take_root(w, p, a):
     """The first of those that wait leaves them, and the first of the others leaves their set to take its place."""
     p.root, bit = -1, NONE - 1
-    if ranks[uint64(p.ranks)]:
+    if a.ranks[p.ranks]:
         word = w.leaves + (p.rank >> 6)  # the others have higher ranks, many of them the next ones
-        while ranks[uint64(p.ranks + word)] == 0:
+        while a.ranks[p.ranks + word] == 0:
             word = (word - 1) >> 6
-        bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
+        bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
         while word < w.leaves:
             word = bit + 1
-            bit = 64 * word + lowest_bit(ranks[uint64(p.ranks + word)])
+            bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
         p.rank = bit - 64 * w.leaves
-        p.root = q[BY_RANK, uint64(p.rank)]
-        far = min(p.rank + AHEAD, q.shape[1] - 1)
-        if ranks[uint64(p.ranks + w.leaves + (far >> 6))] >> (far & 63) & 1:
-            later = q[BY_RANK, uint64(far)]  # requests lie in the order of arrival
-            fetch_early(rows, later)
-            fetch_early(q[START], later)
-            fetch_early(q[FIRST], later)
+        p.root = a.by_rank[p.rank]
+        far = lower(p.rank + AHEAD, w.requests - 1)
+        if a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63) & 1:
+            later = a.by_rank[far]  # requests lie in the order of arrival
+            fetch_early(a.rows, later)
+            fetch_early(a.start, later)
+            fetch_early(a.first, later)
     while bit >= 0:
         word = p.ranks + (bit >> 6)
-        left = ranks[uint64(word)] & ~(1 << (bit & 63))
-        ranks[uint64(word)] = left
+        left = a.ranks[word] & ~(1 << (bit & 63))
+        a.ranks[word] = left
         if left:
             break
         bit = (bit >> 6) - 1
@@ -241,46 +237,46 @@ def push(lists, first, size, key):
     """Into the heap of a replica's next events, of which there are `size`."""
     at = size
     while at > 0:
-        above = lists[uint64(first + ((at - 1) >> 1))]
+        above = lists[first + ((at - 1) >> 1)]
         if above <= key:
             break
-        lists[uint64(first + at)] = above
+        lists[first + at] = above
         at = (at - 1) >> 1
-    lists[uint64(first + at)] = key
+    lists[first + at] = key
 
 
 @inner
 def pull(lists, first, size, at):
     """Out of it, from place `at`; `size` counts what is left."""
-    key = lists[uint64(first + size)]
+    key = lists[first + size]
     while at > 0:
-        above = lists[uint64(first + ((at - 1) >> 1))]
+        above = lists[first + ((at - 1) >> 1)]
         if above <= key:
             break
-        lists[uint64(first + at)] = above
+        lists[first + at] = above
         at = (at - 1) >> 1
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        child += lists[uint64(first + child + 1)] < lists[uint64(first + child)]
-        least = lists[uint64(first + child)]
+        child += lists[first + child + 1] < lists[first + child]
+        least = lists[first + child]
         if least >= key:
             break
-        lists[uint64(first + at)] = least
+        lists[first + at] = least
         at = child
-    lists[uint64(first + at)] = key
+    lists[first + at] = key
 
 
 @inner
 def note(k, gap, more, steps, weight):
     """`weight` tokens a step in the histogram of gaps; each gap is `more` longer than the one before."""
     while steps > 0:
-        shift = max(highest_bit(gap | 1) - PART_BITS, NONE)
+        shift = higher(highest_bit(gap | 1) - PART_BITS, NONE)
         part = gap >> shift
         edge = (part + 1) << shift
         count = steps
         if gap + more * (steps - 1) >= edge:
             count = quotient(edge - gap + more - 1, more)
-        k[uint64(shift * PARTS + part)] += count * weight
+        k[shift * PARTS + part] += count * weight
         gap += more * count
         steps -= count
 
@@ -288,8 +284,8 @@ def note(k, gap, more, steps, weight):
 @inner
 def size_of(a, node):
     """Blocks of a node: from the end of the one that it hangs from to its own."""
-    above = a.tree[PARENT, node]
-    return a.tree[END, node] - (a.tree[END, above] if above >= 0 else 0)
+    above = a.parent[node]
+    return a.node_end[node] - (a.node_end[above] if above >= 0 else 0)
 
 
 @inner
@@ -322,27 +318,27 @@ def append(entries, base, ends, node):
 def release(p, a, node):
     """A user less of a node and those that it hangs from; without any, a node may be evicted."""
     while node >= 0:
-        entry = a.pre[p.base + node]
+        entry = record(a.pre, p.base + node)
         entry.users -= 1
         if entry.users == 0:
             entry.released = p.now
             append(a.pre, p.base, p, node)
             p.idle += size_of(a, node)
-        node = a.tree[PARENT, node]
+        node = a.parent[node]
 
 
 @inner
 def evict(w, p, a):
     """Drop the node that has been without a user for longest; of several, the one that hangs from the others."""
     node = p.oldest
-    other = a.pre[p.base + node].after
-    while other >= 0 and a.pre[p.base + other].released == a.pre[p.base + p.oldest].released:
-        node = max(node, other)
-        other = a.pre[p.base + other].after
+    other = record(a.pre, p.base + node).after
+    while other >= 0 and record(a.pre, p.base + other).released == record(a.pre, p.base + p.oldest).released:
+        node = higher(node, other)
+        other = record(a.pre, p.base + other).after
     unlink(a.pre, p.base, p, node)
     p.idle -= size_of(a, node)
     p.used -= size_of(a, node)
-    a.pre[p.base + node].there = 0
+    record(a.pre, p.base + node).there = 0
     if w.links:
         put_away(w, p, a, node)
 
@@ -352,21 +348,21 @@ def put_away(w, p, a, node):
     """Move cached blocks without room on the device to the first store that can hold them; the oldest there move on."""
     size = size_of(a, node)
     place = p.store
-    while place < p.store + w.links and a.links[place].blocks < size:
+    while place < p.store + w.links and record(a.links, place).blocks < size:
         place += 1
     if place == p.store + w.links:
         return
     lay(w, a, place, node)
     full = place
     while full >= place:  # the lowest first: it makes room before more comes
-        link = a.links[full]
+        link = record(a.links, full)
         if link.used <= link.blocks:
             full -= 1
             continue
         old = link.oldest
         take_out(w, a, full, old)
         further, size = full + 1, size_of(a, old)
-        while further < p.store + w.links and a.links[further].blocks < size:
+        while further < p.store + w.links and record(a.links, further).blocks < size:
             further += 1
         if further < p.store + w.links:
             lay(w, a, further, old)
@@ -376,11 +372,11 @@ def put_away(w, p, a, node):
 @inner
 def lay(w, a, place, node):
     """A node as the newest of a store."""
-    link, base = a.links[place], place * w.nodes
-    if a.low[base + node].there:
+    link, base = record(a.links, place), place * w.nodes
+    if record(a.low, base + node).there:
         unlink(a.low, base, link, node)
     else:
-        a.low[base + node].there = 1
+        record(a.low, base + node).there = 1
         link.used += size_of(a, node)
     append(a.low, base, link, node)
 
@@ -389,9 +385,9 @@ def lay(w, a, place, node):
 def take_out(w, a, place, node):
     """A node out of a store."""
     base = place * w.nodes
-    unlink(a.low, base, a.links[place], node)
-    a.low[base + node].there = 0
-    a.links[place].used -= size_of(a, node)
+    unlink(a.low, base, record(a.links, place), node)
+    record(a.low, base + node).there = 0
+    record(a.links, place).used -= size_of(a, node)
 
 
 @inner
@@ -399,44 +395,44 @@ def path_down(p, a, node, above):
     """The first node below `above` (-1: the root) on the way to `node`; those on the way know the next one."""
     top = node
     while node != above:
-        top, node = node, a.tree[PARENT, node]
+        top, node = node, a.parent[node]
         if node >= 0:
-            a.pre[p.base + node].down = top
+            record(a.pre, p.base + node).down = top
     return top
 
 
 @inner
 def fetch(w, p, a, row, when):
     """Bring what stores hold of a request's prefix; when it is there, or -1 where they have nothing of it."""
-    above = deepest(p, a, a.q[PREFIX, uint64(row)])
-    if above == a.q[PREFIX, uint64(row)]:
+    above = deepest(p, a, a.prefix[row])
+    if above == a.prefix[row]:
         return -1
-    node = path_down(p, a, a.q[PREFIX, uint64(row)], above)
+    node = path_down(p, a, a.prefix[row], above)
     ready, staged = np.int64(-1), np.int64(-1)
     while True:
         place = p.store
-        while place < p.store + w.links and a.low[place * w.nodes + node].there == 0:
+        while place < p.store + w.links and record(a.low, place * w.nodes + node).there == 0:
             place += 1
         if place == p.store + w.links:
             break
         take_out(w, a, place, node)
-        link, size = a.links[place], size_of(a, node)
-        link.free = max(when, link.free) + size * link.block_ps
+        link, size = record(a.links, place), size_of(a, node)
+        link.free = higher(when, link.free) + size * link.block_ps
         link.fetched += size
-        ready, staged = max(ready, link.free + link.latency_ps), node
-        if node == a.q[PREFIX, uint64(row)]:
+        ready, staged = higher(ready, link.free + link.latency_ps), node
+        if node == a.prefix[row]:
             break
-        node = a.pre[p.base + node].down
+        node = record(a.pre, p.base + node).down
     if staged >= 0:
-        a.q[STAGED, uint64(row)], a.q[STAGED_ON, uint64(row)] = staged + 1, a.tree[END, above] if above >= 0 else 0
+        a.staged[row], a.staged_on[row] = staged + 1, a.node_end[above] if above >= 0 else 0
     return ready
 
 
 @inner
 def deepest(p, a, node):
     """The nearest to `node` of what is on the device on the way to it, or -1."""
-    while node >= 0 and a.pre[p.base + node].there == 0:
-        node = a.tree[PARENT, node]
+    while node >= 0 and record(a.pre, p.base + node).there == 0:
+        node = a.parent[node]
     return node
 
 
@@ -447,13 +443,13 @@ def cache(p, a, place, node):
     if node < 0 or node == s.at:
         return
     down = path_down(p, a, node, s.at)
-    while a.pre[p.base + down].there == 0:
+    while record(a.pre, p.base + down).there == 0:
         size = size_of(a, down)
-        a.pre[p.base + down].there, a.pre[p.base + down].users = 1, 1
+        record(a.pre, p.base + down).there, record(a.pre, p.base + down).users = 1, 1
         s.at, s.shared, s.hold = down, s.shared + size, s.hold - size
         if down == node:
             break
-        down = a.pre[p.base + down].down
+        down = record(a.pre, p.base + down).down
 
 
 @inner
@@ -474,7 +470,7 @@ def cached_node(w, p, a, row):
     """The end of what is cached of a request's prefix, or -1."""
     if w.nodes == 0 or record(a.rows, row).have > 0:
         return np.int64(-1)
-    return deepest(p, a, a.q[PREFIX, uint64(row)])
+    return deepest(p, a, a.prefix[row])
 
 
 @inner
@@ -505,10 +501,10 @@ def own_blocks(w, p, a, row):
         idle = p.idle
         node = cached_node(w, p, a, row)
         if node >= 0:
-            own -= a.tree[END, node]
-        while node >= 0 and a.pre[p.base + node].users == 0:
+            own -= a.node_end[node]
+        while node >= 0 and record(a.pre, p.base + node).users == 0:
             idle -= size_of(a, node)
-            node = a.tree[PARENT, node]
+            node = a.parent[node]
     return own if own <= w.num_blocks - p.used + idle else NONE - 1
 
 
@@ -518,18 +514,18 @@ def reuse(w, p, a, s, row):
     node = cached_node(w, p, a, row)
     s.at = node
     if node >= 0:
-        s.shared = a.tree[END, node]
+        s.shared = a.node_end[node]
         s.base = s.shared * w.block_tokens
     while node >= 0:
-        if a.pre[p.base + node].users == 0:
+        if record(a.pre, p.base + node).users == 0:
             unlink(a.pre, p.base, p, node)
             p.idle -= size_of(a, node)
-        a.pre[p.base + node].users += 1
-        node = a.tree[PARENT, node]
-    if w.links and a.q[STAGED, uint64(row)] > 0:  # what was brought is of use where nothing is missing before it
-        if s.shared >= a.q[STAGED_ON, uint64(row)]:
-            s.base = max(s.base, a.tree[END, a.q[STAGED, uint64(row)] - 1] * w.block_tokens)
-        a.q[STAGED, uint64(row)] = 0
+        record(a.pre, p.base + node).users += 1
+        node = a.parent[node]
+    if w.links and a.staged[row] > 0:  # what was brought is of use where nothing is missing before it
+        if s.shared >= a.staged_on[row]:
+            s.base = higher(s.base, a.node_end[a.staged[row] - 1] * w.block_tokens)
+        a.staged[row] = 0
     if record(a.rows, row).have == 0:
         p.reused += s.base
 
@@ -538,7 +534,7 @@ def reuse(w, p, a, s, row):
 def admit(w, p, a, row, own):
     """Move a request from the queue into a slot, with so many blocks of its own."""
     if row == p.root:
-        take_root(w, p, a.q, a.rows, a.ranks)
+        take_root(w, p, a)
     else:
         p.head = record(a.rows, row).left
     place = p.free
@@ -557,8 +553,8 @@ def admit(w, p, a, row, own):
     p.last = place
     p.running += 1
     p.queued -= 1
-    if a.q[START, uint64(row)] < 0:
-        a.q[START, uint64(row)] = p.now
+    if a.start[row] < 0:
+        a.start[row] = p.now
     return place
 
 
@@ -586,9 +582,9 @@ def stop(w, p, slots, k, place):
     s = record(slots, p.first + place)
     tokens = s.base + p.step
     p.cached -= tokens
-    p.windowed -= min(tokens, w.window)
+    p.windowed -= lower(tokens, w.window)
     p.growing -= tokens < w.window
-    k[uint64(p.phases + s.phase)] -= 1
+    k[p.phases + s.phase] -= 1
     return blocks_of(tokens, w) - s.shared
 
 
@@ -597,35 +593,35 @@ def finish(w, p, a, place, own):
     """A request has its last token of this replica."""
     s = record(a.slots, p.first + place)
     row = s.row
-    if SHARED and w.nodes and p.role == WHOLE and s.at == a.q[PREFIX, uint64(row)]:
+    if SHARED and w.nodes and p.role == WHOLE and s.at == a.prefix[row]:
         before = s.shared
-        cache(p, a, place, a.q[KEEP, uint64(row)])
+        cache(p, a, place, a.keep[row])
         own -= s.shared - before
     leave(p, a, place, own)
     p.requests -= 1
     p.tokens -= s.tokens
     if p.role == PREFILL and record(a.rows, row).output > 1:
         r = record(a.rows, row)
-        r.have, r.come = r.prompt, p.now + a.q[MOVE, uint64(row)]
-        enqueue(a.lines[MOVING], a.queues[MOVING], r.come, row)
+        r.have, r.come = r.prompt, p.now + a.move[row]
+        enqueue(record(a.lines, MOVING), a.moving, r.come, row)
         return
-    a.q[FINISH, uint64(row)] = p.stream - w.stream_ps
+    a.finish[row] = p.stream - w.stream_ps
     w.done += 1
-    if SHARED and a.q[NEXT, uint64(row)] > 0:
-        turn = a.q[NEXT, uint64(row)]
-        a.q[CAME, uint64(turn)] = p.stream - w.stream_ps + a.q[PAUSE, uint64(turn)] - 1
-        record(a.rows, turn).come = a.q[CAME, uint64(turn)] + w.request_ps
-        enqueue(a.lines[TURNS], a.queues[TURNS], record(a.rows, turn).come, turn)
-    if w.closed and w.issued < a.rows.size:
+    if SHARED and a.next[row] > 0:
+        turn = a.next[row]
+        a.came[turn] = p.stream - w.stream_ps + a.pause[turn] - 1
+        record(a.rows, turn).come = a.came[turn] + w.request_ps
+        enqueue(record(a.lines, TURNS), a.turns, record(a.rows, turn).come, turn)
+    if w.closed and w.issued < w.requests:
         row = w.issued
-        came, r = max(p.stream - w.stream_ps + w.think, a.q[CAME, uint64(row - 1)]), record(a.rows, row)
-        a.q[CAME, uint64(row)], r.come = came, came + w.request_ps
+        came, r = higher(p.stream - w.stream_ps + w.think, a.came[row - 1]), record(a.rows, row)
+        a.came[row], r.come = came, came + w.request_ps
         w.issued += 1
         if w.direct and p.accepts and w.next == row and r.come <= w.until:
             w.next += 1
-            a.q[WHERE, uint64(row)] = 0
+            a.where[row] = 0
             add_load(p, r)
-            post(w, p, a.rows, a.q, row, r.come)
+            post(w, p, a, row, r.come)
 
 
 @inner
@@ -639,12 +635,12 @@ def join(w, p, a, place):
         r.made += 1
         p.made += 1
         if r.made == 1:
-            a.q[FIRST, uint64(row)] = p.stream - w.stream_ps
+            a.first[row] = p.stream - w.stream_ps
         else:
             note(a.k, p.now - r.last, NONE, SINGLE, SINGLE)
         r.last = p.now
         if SHARED and w.nodes:
-            cache(p, a, place, a.q[PREFIX, uint64(row)])
+            cache(p, a, place, a.prefix[row])
         if r.made == most:
             finish(w, p, a, place, s.hold)
             return
@@ -652,27 +648,27 @@ def join(w, p, a, place):
     if p.batch == p.fresh:
         p.decoded = r.last
     elif r.last != p.decoded:
-        a.lists[uint64(p.late + p.fresh)] = place
+        a.lists[p.late + p.fresh] = place
         p.fresh += 1
     s.base = tokens - p.step
     s.end = p.step + most - r.made
-    push(a.lists, p.heap, p.batch, ((min(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
+    push(a.lists, p.heap, p.batch, ((lower(s.end, w.window - s.base) if tokens < w.window else s.end) << BITS) | place)
     p.batch += 1
     p.cached += tokens
-    p.windowed += min(tokens, w.window)
+    p.windowed += lower(tokens, w.window)
     p.growing += tokens < w.window
     s.phase = (s.shared + s.hold) * w.block_tokens - tokens + p.turn
     if s.phase >= w.block_tokens:
         s.phase -= w.block_tokens
-    a.k[uint64(p.phases + s.phase)] += 1
+    a.k[p.phases + s.phase] += 1
 
 
 @inner
 def end_step(w, p, a):
     p.stepping, p.ended = 0, p.now
-    p.stream = max(p.stream, p.now) + p.out * w.stream_ps
-    while p.batch > 0 and a.lists[uint64(p.heap)] >> BITS <= p.step:
-        place = a.lists[uint64(p.heap)] & LOW
+    p.stream = higher(p.stream, p.now) + p.out * w.stream_ps
+    while p.batch > 0 and a.lists[p.heap] >> BITS <= p.step:
+        place = a.lists[p.heap] & LOW
         s = record(a.slots, p.first + place)
         pull(a.lists, p.heap, p.batch - 1, NONE)
         if s.end > p.step:  # its window is full
@@ -684,7 +680,7 @@ def end_step(w, p, a):
             own = stop(w, p, a.slots, a.k, place)
             finish(w, p, a, place, own)
     for place in range(p.joins):
-        join(w, p, a, a.lists[uint64(p.joining + place)])
+        join(w, p, a, a.lists[p.joining + place])
     p.joins = 0
 
 
@@ -700,35 +696,36 @@ def give_way(w, p, a):
     else:
         have += p.step
         at = 0
-        while a.lists[uint64(p.heap + at)] & LOW != place:
+        while a.lists[p.heap + at] & LOW != place:
             at += 1
         p.batch -= 1
         pull(a.lists, p.heap, p.batch, at)
         r.made = target(p, r) - s.end + p.step
         late = 0
-        while late < p.fresh and a.lists[uint64(p.late + late)] != place:
+        while late < p.fresh and a.lists[p.late + late] != place:
             late += 1
         if late < p.fresh:
             p.fresh -= 1
-            a.lists[uint64(p.late + late)] = a.lists[uint64(p.late + p.fresh)]
+            a.lists[p.late + late] = a.lists[p.late + p.fresh]
         else:
             r.last = p.decoded
         own = stop(w, p, a.slots, a.k, place)
     leave(p, a, place, own)
     s.shared, s.at = 0, -1
     r.have = have if w.swap else 0
-    a.q[OWED, uint64(row)] = blocks_of(r.have, w)
-    a.q[PREEMPTED, uint64(row)] += 1
+    a.owed[row] = blocks_of(r.have, w)
+    a.preempted[row] += 1
     p.preemptions += 1
     p.queued += 1
     wait(w, p, a.rows, a.ranks, row)
-    return a.q[OWED, uint64(row)]
+    return a.owed[row]
 
 
 @inner
-def load_ps(p, t, batch, worked, pairs, window_pairs):
+def load_ps(p, a, batch, worked, pairs, window_pairs):
     """The time of a step with `batch` sequences that decode and prompts of `worked` tokens, in ps."""
-    return step_ps(t[0], t[1], t[2], t[3], t[4], batch, p.cached, p.windowed, worked, pairs, window_pairs)
+    tables = a.tokens_ps, a.decode_ps, a.cached_ps, a.window_ps, a.numbers
+    return step_ps(*tables, batch, p.cached, p.windowed, worked, pairs, window_pairs)
 
 
 @inner
@@ -740,15 +737,15 @@ def steps_ps(count, first, more):
 @inner
 def stretch(w, p, a, until, budget, fixed, more):
     """Steps that decode alone until something else can happen; the first has its blocks already."""
-    steps = (a.lists[uint64(p.heap)] >> BITS) - p.step
+    steps = (a.lists[p.heap] >> BITS) - p.step
     room = w.num_blocks - p.used
     if (room - p.batch) * w.block_tokens < p.batch * (steps - 1):  # blocks may run short
-        cycles = min(quotient(steps - 1, w.block_tokens), quotient(room, p.batch))
+        cycles = lower(quotient(steps - 1, w.block_tokens), quotient(room, p.batch))
         granted = 1 + cycles * w.block_tokens
         room -= cycles * p.batch
         turn = (p.turn + 1) % w.block_tokens
-        while granted < steps and a.k[uint64(p.phases + turn)] <= room:
-            room -= a.k[uint64(p.phases + turn)]
+        while granted < steps and a.k[p.phases + turn] <= room:
+            room -= a.k[p.phases + turn]
             turn = turn + 1 if turn + 1 < w.block_tokens else 0
             granted += 1
         steps = granted
@@ -759,11 +756,11 @@ def stretch(w, p, a, until, budget, fixed, more):
         if come <= p.now:
             return 1
         later = w.ahead and come < until
-        until = min(until, come)
+        until = lower(until, come)
     left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
         slope = fixed - 0.5 * more
-        steps = min(max(int(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
+        steps = lower(higher(int64(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
         while steps > 1 and steps_ps(steps - 1, fixed, more) >= left:
             steps -= 1
         while steps < most and steps_ps(steps, fixed, more) < left:
@@ -783,7 +780,7 @@ def decode(w, p, a, steps, duration, more):
     else:
         note(a.k, p.now + duration - p.decoded, NONE, SINGLE, p.batch - p.fresh)
         for place in range(p.fresh):
-            row = record(a.slots, p.first + a.lists[uint64(p.late + place)]).row
+            row = record(a.slots, p.first + a.lists[p.late + place]).row
             note(a.k, p.now + duration - record(a.rows, row).last, NONE, SINGLE, SINGLE)
         p.fresh = 0
         note(a.k, duration + more, more, steps - 1, p.batch)
@@ -793,7 +790,7 @@ def decode(w, p, a, steps, duration, more):
         p.used += cycles * p.batch
         over -= cycles * size
     for _ in range(over):
-        p.used += a.k[uint64(p.phases + turn)]
+        p.used += a.k[p.phases + turn]
         turn = turn + 1 if turn + 1 < size else 0
     p.turn = turn
     p.step += steps
@@ -805,7 +802,7 @@ def decode(w, p, a, steps, duration, more):
         steps > 1
     ):  # the last one's tokens go out when it ends; steps grow longer, so that the queue is longest at an end
         out, last = p.batch * w.stream_ps, p.decoded - duration - more * (steps - 1)
-        p.stream = max(max(p.stream, p.now + duration) + (steps - 1) * out, last + out)
+        p.stream = higher(higher(p.stream, p.now + duration) + (steps - 1) * out, last + out)
 
 
 @inner
@@ -818,7 +815,7 @@ def begin_step(w, p, a, until):
     budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
     if not only and p.batch > 0:
         turn = p.phases + p.turn
-        while a.k[uint64(turn)] > w.num_blocks - p.used:
+        while a.k[turn] > w.num_blocks - p.used:
             idle = False
             if SHARED:
                 idle = p.oldest >= 0
@@ -827,7 +824,7 @@ def begin_step(w, p, a, until):
             if not idle:
                 preempted = True
                 moved += give_way(w, p, a)
-        batch, grown = p.batch, a.k[uint64(turn)]
+        batch, grown = p.batch, a.k[turn]
         budget -= batch
         p.used += grown
     p.out = batch
@@ -841,29 +838,29 @@ def begin_step(w, p, a, until):
                 break
             place = admit(w, p, a, row, own)
             if w.swap:
-                moved += a.q[OWED, uint64(row)]
-                a.q[OWED, uint64(row)] = 0
+                moved += a.owed[row]
+                a.owed[row] = 0
         s = record(a.slots, p.first + place)
         r = record(a.rows, s.row)
         todo = todo_of(r) + r.have - s.base if todo_of(r) > 0 else 0
-        chunk = min(todo, budget)
+        chunk = lower(todo, budget)
         pairs += seen_pairs(s.base, chunk, NONE)
         if w.window:
             window_pairs += seen_pairs(s.base, chunk, w.window)
         s.base, s.worked = s.base + chunk, chunk
         budget, worked = budget - chunk, worked + chunk
         if chunk == todo:
-            a.lists[uint64(p.joining + p.joins)] = place
+            a.lists[p.joining + p.joins] = place
             p.joins += 1
             p.out += chunk > 0
             p.part = -1
         else:
             p.part = place
         place = -1
-    duration = moved * w.swap_ps + load_ps(p, a.tables, batch, worked, pairs, window_pairs)
+    duration = moved * w.swap_ps + load_ps(p, a, batch, worked, pairs, window_pairs)
     steps, more = 1, 0
     if batch > 0:
-        more = a.tables[2, uint64(batch)] * batch + a.tables[3, uint64(batch)] * p.growing
+        more = a.cached_ps[batch] * batch + a.window_ps[batch] * p.growing
         if p.joins == 0 and p.part < 0 and moved == 0 and not preempted:
             steps = stretch(w, p, a, until, budget, duration, more)
         p.used -= grown
@@ -874,7 +871,7 @@ def begin_step(w, p, a, until):
     p.busy += whole
     p.steps += steps
     p.worked += worked
-    p.peak = max(p.peak, p.used)
+    p.peak = higher(p.peak, p.used)
 
 
 @inner
@@ -883,23 +880,23 @@ def next_leave(w, p, a):
     if p.stepping == 0:
         if p.running > 0 or p.root >= 0:
             return p.now + 1
-        return max(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
-    steps = (a.lists[uint64(p.heap)] >> BITS) - p.step
+        return higher(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
+    steps = (a.lists[p.heap] >> BITS) - p.step
     if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
         return p.now
     if (w.num_blocks - p.used - p.batch) * w.block_tokens < p.batch * steps:
         return p.now
-    fixed = load_ps(p, a.tables, p.batch, NONE, NONE, NONE)
-    steps = min(steps, SOON)
-    more = a.tables[2, uint64(p.batch)] * p.batch + a.tables[3, uint64(p.batch)] * p.growing
+    fixed = load_ps(p, a, p.batch, NONE, NONE, NONE)
+    steps = lower(steps, SOON)
+    more = a.cached_ps[p.batch] * p.batch + a.window_ps[p.batch] * p.growing
     return p.now + steps_ps(steps, fixed, more)
 
 
 @inner
-def chosen(w, ps, q, tree, sent, row, back, when):
+def chosen(w, ps, a, row, back, when):
     """The balancer's choice among replicas that take requests at `when`."""
     takers, least, best, top = 0, 0, -1, NEVER
-    for r in range(len(ps)):
+    for r in range(w.replicas):
         p = record(ps, r)
         if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
             load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
@@ -910,7 +907,7 @@ def chosen(w, ps, q, tree, sent, row, back, when):
     if w.balancer == ROUND_ROBIN:
         turn = w.back_turn if back else w.turn
         turn -= turn if takers == 1 else quotient(turn, takers) * takers
-        for r in range(len(ps) if takers > 1 else 0):
+        for r in range(w.replicas if takers > 1 else 0):
             p = record(ps, r)
             if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
                 if turn == 0:
@@ -920,114 +917,95 @@ def chosen(w, ps, q, tree, sent, row, back, when):
             w.back_turn += 1
         else:
             w.turn += 1
-    elif SHARED and w.balancer > LEAST_TOKENS and q[PREFIX, uint64(row)] >= 0:
-        node = q[PREFIX, uint64(row)]
-        while node >= 0 and sent[2 * node + back] < 0:
-            node = tree[PARENT, node]
+    elif SHARED and w.balancer > LEAST_TOKENS and a.prefix[row] >= 0:
+        node = a.prefix[row]
+        while node >= 0 and a.sent[2 * node + back] < 0:
+            node = a.parent[node]
         last = int64(-1)
-        if node >= 0 and 2 * tree[END, node] >= tree[END, q[PREFIX, uint64(row)]]:
-            last = sent[2 * node + back]
+        if node >= 0 and 2 * a.node_end[node] >= a.node_end[a.prefix[row]]:
+            last = a.sent[2 * node + back]
         if last >= 0 and record(ps, last).accepts and record(ps, last).on <= when:
             behind = record(ps, last).requests
             if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
                 least = last
-        node = q[PREFIX, uint64(row)]
+        node = a.prefix[row]
         while node >= 0:
-            sent[2 * node + back] = least
-            node = tree[PARENT, node]
+            a.sent[2 * node + back] = least
+            node = a.parent[node]
     return least
 
 
 @inner
-def post(w, p, rows, q, row, when):
+def post(w, p, a, row, when):
     """Put a request into a replica's inbox, where its front end is done with it."""
-    r = record(rows, row)
+    r = record(a.rows, row)
     r.left = -1
     if SHARED and w.sessions and p.plain:
-        r.rank, q[BY_RANK, uint64(w.sent)] = w.sent, row
+        r.rank, a.by_rank[w.sent] = w.sent, row
         w.sent += 1
     if p.role != DECODE:
-        r.come = max(when, p.desk) + r.prompt * w.front_token_ps
+        r.come = higher(when, p.desk) + r.prompt * w.front_token_ps
         p.desk = r.come + w.front_ps
     if p.head >= 0:
-        record(rows, p.tail).left = row
+        record(a.rows, p.tail).left = row
     else:
         p.head = row
     p.tail = row
     p.queued += 1
-    when = max(when, r.come)
-    p.due = min(p.due, max(p.now, when))
+    when = higher(when, r.come)
+    p.due = lower(p.due, higher(p.now, when))
 
 
-WORLD_TYPE, ONE, TWO = numba.from_dtype(WORLD), int64[::1], int64[:, ::1]
-REPLICAS, SLOTS, ROWS, NODES, LINKS = (numba.from_dtype(t)[::1] for t in (REPLICA, SLOT, REQUEST, CACHED, LINK))
-QUEUE_LINES, QUEUES = numba.from_dtype(LINE)[::1], numba.from_dtype(QUEUED)[:, ::1]
-SIGNATURE = void(
-    WORLD_TYPE[::1],
-    REPLICAS,
-    SLOTS,
-    ONE,
-    QUEUE_LINES,
-    QUEUES,
-    ROWS,
-    TWO,
-    ONE,
-    NODES,
-    TWO,
-    NODES,
-    LINKS,
-    TWO,
-    ONE,
-    ONE,
-    int64,
-)
+def pointer(table):
+    """The type of a table of records, or of numbers."""
+    return types.CPointer(int64 if table == np.int64 else numba.from_dtype(table))
 
 
-@njit(SIGNATURE, cache=layout.CACHED_CODE, **HOW)
-def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, k, sent, end):
+KINDS = [pointer(layout.RECORDS.get(name, np.int64)) for name in layout.Tables._fields]
+SIGNATURE = types.void(pointer(WORLD), pointer(REPLICA), types.NamedTuple(KINDS, layout.Tables), int64)
+
+
+@njit(SIGNATURE, no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
+def drive(world, ps, a, end):
     """All replicas up to a time."""
-    w = world[0]
-    if SHARED:
-        a = Arrays(slots, lists, lines, queues, rows, q, ranks, pre, tree, low, links, tables, k)
-    else:  # each array takes time to hand over
-        a = Arrays(slots, lists, lines, queues, rows, q, ranks, None, None, None, None, tables, k)
+    w = record(world, NONE)
     front_on, back_on, w.until = NEVER, NEVER, end
     staged: Any = NONE
     ended: Any = NONE
     known: Any = NONE
-    for r in range(len(ps)):
+    for r in range(w.replicas):
         p = record(ps, r)
         if p.accepts and p.role == DECODE:
-            back_on = min(back_on, p.on)
+            back_on = lower(back_on, p.on)
         elif p.accepts:
-            front_on = min(front_on, p.on)
-    while ended < len(ps):
-        r, reached, brought = len(ps), end, NONE - 1
+            front_on = lower(front_on, p.on)
+    while ended < w.replicas:
+        r, reached, brought = w.replicas, end, NONE - 1
         if ended == 0:
             if SHARED:
-                while w.sessions and w.next < w.issued and q[PAUSE, uint64(w.next)] > 0:
+                while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
                     w.next += 1  # it comes after an answer
             front, row, turn = NEVER, NONE - 1, False
             if w.next < w.issued:
-                front, row = record(rows, w.next).come, w.next
+                front, row = record(a.rows, w.next).come, w.next
             fetched = NEVER + NONE
             if SHARED:
-                if lines[TURNS].size and queues[TURNS, lines[TURNS].first].time < front:
-                    first = queues[TURNS, lines[TURNS].first]
+                if record(a.lines, TURNS).size and record(a.turns, record(a.lines, TURNS).first).time < front:
+                    first = record(a.turns, record(a.lines, TURNS).first)
                     front, row, turn = first.time, first.row, True
-                if lines[FETCHING].size:
-                    fetched = queues[FETCHING, lines[FETCHING].first].time
+                if record(a.lines, FETCHING).size:
+                    fetched = record(a.fetching, record(a.lines, FETCHING).first).time
             if row >= 0:
-                front = max(front, front_on)
+                front = higher(front, front_on)
             back: Any = NEVER
-            if lines[MOVING].size and (w.loads or staged == len(ps)):
-                back = max(queues[MOVING, lines[MOVING].first].time, back_on)
-            when = min(front, back)
-            when = min(when, fetched)
-            comes, when = when <= end, min(when, end)
+            if record(a.lines, MOVING).size and (w.loads or staged == w.replicas):
+                back = higher(record(a.moving, record(a.lines, MOVING).first).time, back_on)
+            when = lower(front, back)
+            when = lower(when, fetched)
+            comes, when = when <= end, lower(when, end)
             if w.loads:
                 due, other = when + 1, known
-                while other < len(ps):
+                while other < w.replicas:
                     p = record(ps, other)
                     if p.due < due:
                         due, r = p.due, other
@@ -1036,32 +1014,32 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                     other += 1
                 if not w.feedback:
                     known = other + 1
-                if r < len(ps):  # what leaves may come back: then no replica may be ahead of the others
+                if r < w.replicas:  # what leaves may come back: then no replica may be ahead of the others
                     reached = due if w.feedback else when
-            if r == len(ps) and comes:  # a request goes to a replica
+            if r == w.replicas and comes:  # a request goes to a replica
                 known = NONE
                 if SHARED and front > when and fetched <= when:
-                    row = queues[FETCHING, lines[FETCHING].first].row
-                    dequeue(lines[FETCHING], queues[FETCHING])
-                    post(w, record(ps, q[WHERE, uint64(row)]), rows, q, row, fetched)
+                    row = record(a.fetching, record(a.lines, FETCHING).first).row
+                    dequeue(record(a.lines, FETCHING), a.fetching)
+                    post(w, record(ps, a.where[row]), a, row, fetched)
                     continue
                 moved = NONE
                 if front > when:
-                    front, moved, row = back, SINGLE, queues[MOVING, lines[MOVING].first].row
-                    dequeue(lines[MOVING], queues[MOVING])
+                    front, moved, row = back, SINGLE, record(a.moving, record(a.lines, MOVING).first).row
+                    dequeue(record(a.lines, MOVING), a.moving)
                 elif SHARED and turn:
-                    dequeue(lines[TURNS], queues[TURNS])
+                    dequeue(record(a.lines, TURNS), a.turns)
                 else:
                     w.next += 1
-                r = chosen(w, ps, q, a.tree, sent, row, moved, front)
-                p, q[WHERE, uint64(row)] = record(ps, r), r
-                add_load(p, record(rows, row))
-                if not (SHARED and w.links and p.role != DECODE and q[PREFIX, uint64(row)] >= 0):
-                    post(w, p, rows, q, row, front)
+                r = chosen(w, ps, a, row, moved, front)
+                p, a.where[row] = record(ps, r), r
+                add_load(p, record(a.rows, row))
+                if not (SHARED and w.links and p.role != DECODE and a.prefix[row] >= 0):
+                    post(w, p, a, row, front)
                     continue
                 reached, brought = front, row  # with what stores hold of its prefix at that time
-        if r == len(ps):  # nothing comes any more: replicas are advanced to the end, those for prompts first
-            if staged < len(ps):
+        if r == w.replicas:  # nothing comes any more: replicas are advanced to the end, those for prompts first
+            if staged < w.replicas:
                 r, staged = staged, staged + 1
             else:
                 r, ended = ended, ended + 1
@@ -1075,15 +1053,15 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
                 end_step(w, p, a)
             p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
             if not p.plain:
-                while p.head >= 0 and record(rows, p.head).come <= p.seen:
+                while p.head >= 0 and record(a.rows, p.head).come <= p.seen:
                     row = p.head
-                    p.head = record(rows, row).left
-                    wait(w, p, rows, ranks, row)
+                    p.head = record(a.rows, row).left
+                    wait(w, p, a.rows, a.ranks, row)
             if p.running == 0 and p.root < 0:
-                if p.head < 0 or record(rows, p.head).come > reached:
+                if p.head < 0 or record(a.rows, p.head).come > reached:
                     break
-                if record(rows, p.head).come > p.now:
-                    p.now = record(rows, p.head).come
+                if record(a.rows, p.head).come > p.now:
+                    p.now = record(a.rows, p.head).come
                     continue
             if p.now >= reached:
                 break
@@ -1093,7 +1071,7 @@ def drive(world, ps, slots, lists, lines, queues, rows, q, ranks, pre, tree, low
         if SHARED and brought >= 0:
             ready = fetch(w, p, a, brought, reached)
             if ready >= 0:
-                record(rows, brought).come = ready
-                enqueue(lines[FETCHING], queues[FETCHING], ready, brought)
+                record(a.rows, brought).come = ready
+                enqueue(record(a.lines, FETCHING), a.fetching, ready, brought)
             else:
-                post(w, p, rows, q, brought, reached)
+                post(w, p, a, brought, reached)

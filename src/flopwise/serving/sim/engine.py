@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
 from flopwise.serving.steady import STEP_IN_PROGRESS, SteadyCurves, closed_loop, micro_batches, steps_unseen
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.serving.memory import ServingLayout
@@ -350,12 +350,13 @@ class _Timed:
         if windowed:
             return inside
         tokens = load.decode_batch * self.each + load.prefill_tokens
-        rest: Floats = how.step(load, self.layout).seconds - self.tokens_s(np.asarray(tokens)) - inside
+        whole = how.step(replace(load, only_seconds=True), self.layout).seconds
+        rest: Floats = whole - self.tokens_s(np.asarray(tokens)) - inside
         return np.maximum(rest, 1.0 / PS)
 
     def rest_s(self, load: StepLoad) -> Array:
         """A step without its attention."""
-        step = self.runner.step(load, self.layout).seconds
+        step = self.runner.step(replace(load, only_seconds=True), self.layout).seconds
         return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
 
     def launch_ps(self) -> tuple[int, int]:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-import hashlib
-import os
-import sys
-import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.serving.sim import layout
-from flopwise.serving.sim.layout import MOVING, PAUSE, TURNS
+from flopwise.serving.sim.layout import FETCHING, MOVING, PAUSE, TURNS, Tables
+from flopwise.serving.sim.machine_code import core
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
@@ -30,93 +23,6 @@ PART = 2**13
 """Requests that are laid out at a time."""
 CACHE_LINE_BYTES = 64
 """What a processor brings from memory at a time."""
-COMPILED = ("core", "cost", "layout", "policies", "result", "setup")
-"""Modules whose text decides what is compiled."""
-
-
-def cache_folder(*, shared: bool = False) -> Path | None:
-    """The folder of compiled code: the user's cache, or a temporary folder; None where neither can be written.
-
-    `shared`: as of `core`.
-
-    Named by the text of what is compiled: file times, which numba goes by, are alike in wheels of different versions.
-    A folder of somebody else is not used: what lies there would be run.
-    """
-    here = Path(__file__).parent
-    text = b"".join((here / f"{name}.py").read_bytes() for name in COMPILED)
-    name = f"flopwise-{hashlib.sha256(text).hexdigest()[:16]}" + "-shared" * shared
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-
-    def user() -> Path:
-        return Path(given) if given else (Path(home) if home else Path("~/.cache").expanduser()) / "flopwise"
-
-    for parent in (user, lambda: Path(tempfile.gettempdir())):
-        try:
-            folder = parent() / name  # neither a home nor a temporary folder need be there
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            own = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
-        except (OSError, RuntimeError):
-            continue
-        if own and os.access(folder, os.W_OK):
-            return folder
-    return None
-
-
-def is_compiled(folder: Path | None) -> bool:
-    """True if compiled code is kept in a `cache_folder`, so that `core` reads it."""
-    return folder is not None and any(folder.rglob("*.nbc"))
-
-
-@contextmanager
-def _first_compilation(folder: Path | None, on_compile: Callable[[], None] | None) -> Iterator[None]:
-    """Of processes that need the same code for the first time one compiles it, and the others wait and read it."""
-    if is_compiled(folder):
-        yield
-        return
-    if on_compile:
-        on_compile()
-    with ExitStack() as until_kept:
-        with suppress(ImportError, OSError):  # where there are no locks, each compiles for itself
-            import fcntl  # noqa: PLC0415 - not everywhere
-
-            if folder is not None:
-                lock = until_kept.enter_context((folder / "compiling").open("w"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@cache
-def core(on_compile: Callable[[], None] | None = None, *, shared: bool = False) -> Any:
-    """The compiled `drive`; `on_compile` is called before it is compiled for the first time.
-
-    `shared`: for prompts that share beginnings, sessions and stores of prefixes. Without them half as much is compiled,
-    and what is left runs faster.
-    """
-    import numba  # noqa: PLC0415 - takes 300 ms
-
-    folder, before = cache_folder(shared=shared), numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder or "")
-    layout.CACHED_CODE = folder is not None  # numba knows no place of its own where there is none
-    layout.SHARED = shared
-    name = "flopwise.serving.sim.core"
-    core_spec = find_spec(name)
-    assert core_spec is not None
-    assert core_spec.origin is not None
-    spec = spec_from_file_location(name + "_shared" * shared, core_spec.origin)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    collects = gc.isenabled()
-    gc.disable()  # a compiler's trees are all in use until it ends: looking through them takes a tenth of its time
-    try:
-        with _first_compilation(folder, on_compile):
-            spec.loader.exec_module(module)
-        return module.drive
-    finally:
-        numba.config.CACHE_DIR = before
-        if collects:
-            gc.enable()
 
 
 class FastFleet:
@@ -128,7 +34,7 @@ class FastFleet:
     def __init__(self, setup: Setup, on_compile: Callable[[], None] | None = None) -> None:
         """Lay out the state of all replicas."""
         shared = setup.limits.prefix_cache or setup.trace.follows or setup.balancer == PREFIX_AWARE
-        self.setup, self.now_ps, self.drive = setup, -1, core(on_compile, shared=bool(shared))
+        self.setup, self.now_ps, drive = setup, -1, core(on_compile, shared=bool(shared))
         self.switched = Switches(len(setup.roles))
         limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
         self.requests, self.columns = _requests(setup), _columns(setup, shared=bool(shared))
@@ -171,7 +77,7 @@ class FastFleet:
             "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
             "closed": bool(setup.users), "direct": direct,
             "think": setup.think_ps,
-            "issued": min(setup.users, rows) if setup.users else rows,
+            "issued": min(setup.users, rows) if setup.users else rows, "replicas": count, "requests": rows,
         }  # fmt: skip
         for name, value in values.items():
             self.world[name] = value
@@ -190,6 +96,20 @@ class FastFleet:
         for place, on in enumerate(setup.on):
             if on:
                 self.start(place, 0)
+        self.drive = partial(drive, *map(_address, (self.world, self.replicas)), *self._tables())
+
+    def _tables(self) -> Tables:
+        """The places of all tables, which stay where they are."""
+        parent, node_end = self.tree
+        tables = {
+            "slots": self.slots, "lists": self.lists, "lines": self.lines, "rows": self.requests, "ranks": self.ranks,
+            "pre": self.prefixes, "parent": parent, "node_end": node_end, "low": self.stored, "links": self.links,
+            "k": self.counts, "sent": self.sent,
+            "moving": self.queues[MOVING], "turns": self.queues[TURNS], "fetching": self.queues[FETCHING],
+            **{name: self.columns[row] for name, row in layout.ROWS.items()},
+            **dict(zip(("tokens_ps", "decode_ps", "cached_ps", "window_ps", "numbers"), self.tables, strict=True)),
+        }  # fmt: skip
+        return Tables(**{name: _address(table) for name, table in tables.items()})
 
     def start(self, replica: int, on_ps: int) -> None:
         """An empty replica takes requests from `on_ps` on, with an empty cache; not before the time reached."""
@@ -218,11 +138,7 @@ class FastFleet:
     def advance(self, until_ps: int) -> None:
         """Everything up to `until_ps`: steps that end by then, requests that come by then, steps begun before then."""
         self.now_ps = until_ps
-        self.drive(
-            self.world, self.replicas, self.slots, self.lists, self.lines, self.queues, self.requests, self.columns,
-            self.ranks, self.prefixes, self.tree, self.stored, self.links, self.tables, self.counts, self.sent,
-            until_ps,
-        )  # fmt: skip
+        self.drive(until_ps)
 
     def totals(self) -> ReplicaTotals:
         """The state and the totals of the replicas at the time reached."""
@@ -282,6 +198,10 @@ class FastFleet:
             first, size, _ = self.lines[line].tolist()
             come += int(np.count_nonzero(self.queues["time"][line, first : first + size] <= self.now_ps))
         return come
+
+
+def _address(table: NDArray[Any]) -> int:
+    return int(table.ctypes.data)
 
 
 def _rank_words(count: int) -> tuple[int, int]:

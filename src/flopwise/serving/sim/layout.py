@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from flopwise.serving.sim.result import BINS
@@ -25,6 +27,12 @@ COLUMNS = 15
     STAGED_ON,  # blocks before what was brought
 ) = range(COLUMNS)
 """Rows of the table of what is seldom looked at of requests, or only written: int64[COLUMNS, requests]."""
+ROWS = {
+    "by_rank": BY_RANK, "prefix": PREFIX, "keep": KEEP, "start": START, "first": FIRST, "finish": FINISH, "owed": OWED,
+    "preempted": PREEMPTED, "where": WHERE, "came": CAME, "move": MOVE, "next": NEXT, "pause": PAUSE, "staged": STAGED,
+    "staged_on": STAGED_ON,
+}  # fmt: skip
+"""Their names among `Tables`."""
 
 
 def record(*names: str) -> np.dtype[np.void]:
@@ -42,8 +50,6 @@ REQUEST = record(
     "have",  # tokens in cache, where it is not in a batch
 )  # fmt: skip
 """What a step looks at of a request: together, as it comes from memory by 64 bytes."""
-CACHED_CODE = True
-"""Whether compiled code is kept on the disk; `fleet.core` says so before `core` is imported."""
 REPLICA = record(
     "first", "base", "phases", "store",  # where its slots, its nodes, its counts of `PHASES` and its stores begin
     "heap",  # where its list of the next event of each decoding sequence begins, a heap by step
@@ -105,6 +111,54 @@ WORLD = record(
     "until",  # the time to which all are advanced
     "leaves",  # words before the leaves of a set of ranks
     "sessions", "sent",
+    "replicas", "requests",  # how many there are
 )  # fmt: skip
+
+
+class Tables(NamedTuple):
+    """Addresses of the tables of `RECORDS`, and of the columns of numbers, that the compiled simulator works on."""
+
+    slots: Any
+    lists: Any
+    lines: Any
+    moving: Any
+    turns: Any
+    fetching: Any
+    rows: Any
+    by_rank: Any
+    prefix: Any
+    keep: Any
+    start: Any
+    first: Any
+    finish: Any
+    owed: Any
+    preempted: Any
+    where: Any
+    came: Any
+    move: Any
+    next: Any
+    pause: Any
+    staged: Any
+    staged_on: Any
+    ranks: Any
+    pre: Any
+    parent: Any
+    node_end: Any
+    low: Any
+    links: Any
+    tokens_ps: Any
+    decode_ps: Any
+    cached_ps: Any
+    window_ps: Any
+    numbers: Any
+    k: Any
+    sent: Any
+
+
+RECORDS = {
+    "slots": SLOT, "lines": LINE, "moving": QUEUED, "turns": QUEUED, "fetching": QUEUED, "rows": REQUEST, "pre": CACHED,
+    "low": CACHED, "links": LINK,
+}  # fmt: skip
+"""What is in the tables that hold records; in all others numbers of 64 bits."""
 PHASES = BINS
 """Place in the column of counts, behind the histogram, of the sequences by the step that takes a new block."""

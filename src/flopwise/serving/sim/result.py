@@ -205,6 +205,21 @@ class SimulatedRun:
         tokens = int(self.totals.reused_tokens.sum())
         return tokens if self.hits is None else tokens + int(self.hits[self.outcome.start_ps >= 0].sum())
 
+    @property
+    def dropped_count(self) -> int:
+        """Requests that were refused or given up."""
+        return int(np.count_nonzero(self.reasons))
+
+    @property
+    def preemption_count(self) -> int:
+        """Sequences that made room for others."""
+        return int(self.totals.preemptions.sum())
+
+    @property
+    def kv_peak_frac(self) -> float:
+        """Of a replica's blocks, those in use at most."""
+        return int(self.totals.peak_blocks.max()) / self.num_blocks
+
     def good(self, slo: Slo) -> Array:
         """A mask of the requests answered within the objective; answers of one token meet any TPOT."""
         good = self.outcome.finish_ps >= 0
@@ -245,9 +260,8 @@ class SimulatedRun:
         first = int(self.outcome.arrival_ps[arrived].min()) if np.any(arrived) else 0
         duration = max(self.end_ps - first, 1) / PS
         inputs, outputs = self.tokens
-        dropped, completed, good = (
-            int(np.count_nonzero(rows)) for rows in (self.reasons, done, self.good(slo or Slo()))
-        )
+        dropped = self.dropped_count
+        completed, good = (int(np.count_nonzero(rows)) for rows in (done, self.good(slo or Slo())))
         prompts, reused = int(self.totals.prompt_tokens.sum()), self.reused_tokens
         up = int(self.totals.up_ps.sum())
         blocks = self.timeline.blocks / np.maximum(self.timeline.replicas, 1) / self.num_blocks
@@ -267,10 +281,10 @@ class SimulatedRun:
             total_tokens_per_s=(inputs + outputs) / duration,
             goodput_per_s=good / duration,
             goodput_frac=good / max(len(self.trace), 1),
-            preemptions=int(self.totals.preemptions.sum()),
+            preemptions=self.preemption_count,
             reused_frac=reused / max(prompts + reused, 1),
             utilisation_frac=int(self.totals.busy_ps.sum()) / max(up, 1),
-            kv_peak_frac=int(self.totals.peak_blocks.max()) / self.num_blocks,
+            kv_peak_frac=self.kv_peak_frac,
             kv_mean_frac=float(blocks.mean()) if len(blocks) else 0.0,
             mean_queue=float(np.nansum(waited)) / duration,
             mean_running=float(np.nansum(ran)) / duration,
