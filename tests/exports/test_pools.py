@@ -24,7 +24,7 @@ import pytest
 import yaml
 from engine_arguments import engine_args
 from export_samples import sample_deployment, sample_export
-from flopwise.exports.serving_command import serving_command
+from flopwise.exports.server import serving_command
 from hypothesis import given
 from hypothesis import strategies as st
 from tools import interpreter

@@ -144,18 +144,3 @@ def network_table(needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[t
         shown = ("-" if need[name] is None else units.format_rate(need[name], "B/s") for name in rates)
         rows.append((f"{need['link']}, {'between nodes' if need['between_nodes'] else 'inside'}", what, *shown))
     return ["link", f"a {one} sends", ">on average", f">{words}", ">for a node", ">link bandwidth"], rows
-
-
-def storage_table(needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Headers and rows of what storage has to deliver and take, by purpose."""
-    rates = ("needed_bytes_per_s", "node_needed_bytes_per_s", "assumed_bytes_per_s")
-    rows = [
-        (
-            need["purpose"],
-            units.format_bytes(need["nbytes"]),
-            "-" if need["every_s"] is None else units.format_seconds(need["every_s"]),
-            *("-" if need[name] is None else units.format_rate(need[name], "B/s") for name in rates),
-        )
-        for need in needs
-    ]
-    return ["for", ">size", ">every", ">needed", ">for a machine", ">assumed"], rows

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
-from flopwise.cli.parts import bullets, network_table, storage_table
+from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
 from flopwise.errors import SpecError
 from flopwise.facts.offers import UNDATED, days_old, retirement_note
@@ -425,7 +425,22 @@ def _traffic(best: Candidate, paper: Screen) -> Iterator[str]:
         yield table(*network_table(best.network), paper)
     if best.storage:
         yield "Storage that plan 1 needs, of all machines together:"
-        yield table(*storage_table(best.storage), paper)
+        yield table(*_storage_table(best.storage), paper)
+
+
+def _storage_table(needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Headers and rows of what storage has to deliver and take, by purpose."""
+    rates = ("needed_bytes_per_s", "node_needed_bytes_per_s", "assumed_bytes_per_s")
+    rows = [
+        (
+            need["purpose"],
+            units.format_bytes(need["nbytes"]),
+            "-" if need["every_s"] is None else units.format_seconds(need["every_s"]),
+            *("-" if need[name] is None else units.format_rate(need[name], "B/s") for name in rates),
+        )
+        for need in needs
+    ]
+    return ["for", ">size", ">every", ">needed", ">for a machine", ">assumed"], rows
 
 
 def _target_costs(plan: Plan, paper: Screen) -> str:

@@ -134,7 +134,7 @@ class DataSpec(Spec):
         return sequences, () if exact else (f"a global batch of {sequences:,} sequences, nearest to the given tokens",)
 
     def open_settings(self, model: Model) -> frozenset[str]:
-        """What the options leave open of the data, by the names of `alternatives.other_settings`.
+        """The names of data settings that the options leave open, as `alternatives.other_settings` has them.
 
         Assumes: who says how long documents are packs or pads them to the default.
         """
