@@ -24,7 +24,6 @@ import pytest
 import yaml
 from engine_arguments import engine_args
 from export_samples import sample_deployment, sample_export
-from flopwise.exports.server import serving_command
 from hypothesis import given
 from hypothesis import strategies as st
 from tools import interpreter
@@ -34,6 +33,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.kubernetes_service import routing
 from flopwise.exports.pools import machines_needed, places
+from flopwise.exports.server import serving_command
 from flopwise.exports.targets import TARGETS, exported_plan
 
 SAMPLES = {"vllm": "serve-pools", "sglang": "serve-pools-sglang"}
