@@ -155,7 +155,7 @@ def test_a_job_tells_its_progress_and_answers(web: TestClient) -> None:
     assert web.get(where).status_code == 404
 
 
-LATER = ("network", "unit_usd", "reproduce")
+LATER = ("network", "storage", "unit_usd", "reproduce")
 """What rows have only in the whole answer."""
 
 
