@@ -130,9 +130,10 @@ def test_weights_that_do_not_fit_are_infeasible() -> None:
         simulate("Llama-3.1-70B", gpu="l4", rate=1.0, requests=10)
 
 
-def test_encoders_are_not_simulated() -> None:
-    with pytest.raises(SpecError, match="one pass"):
-        simulate("bert-base-uncased", gpu="h100", rate=1.0, requests=10)
+def test_encoders_answer_at_once() -> None:
+    answer = simulate("bert-base-uncased", gpu="h100", rate=1.0, requests=10)
+    assert answer.summary.completed == 10
+    assert answer.document()["usd_per_million_output_tokens"] is None
 
 
 def test_traffic_says_where_it_comes_from() -> None:

@@ -253,7 +253,7 @@ CONTRADICTIONS: tuple[tuple[str, ...], ...] = (
     ("memory", "config.json", "--task", "serve", "--weights", "bf17"),
     ("memory", "config.json", "--task", "serve", "--kv-dtype", "bf17"),
     *((*SIMULATE, *more.split()) for more in STRAYS), *((*QUEUED, *more.split()) for more in QUEUE_STRAYS),
-    ("simulate", "config.json", "--gpu", "h100"), ("simulate", "bert-base-uncased", "--gpu", "h100", "--rate", "5"),
+    ("simulate", "config.json", "--gpu", "h100"), ("simulate", "t5-base", "--gpu", "h100", "--rate", "5"),
     ("simulate", "config.json", "--gpu", "h100", "--queue", "100"),
     ("simulate", "config.json", "--gpu", "h100", "--users", "4", "--autoscale", "kv"),
     ("simulate", "config.json", "--gpu", "h100", "--users", "4", "--response-cache", "5", "--distinct", "4"),

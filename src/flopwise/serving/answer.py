@@ -681,8 +681,8 @@ OUTGROWN = (
 
 
 CROWDED = (
-    f"latencies are those of simulated requests: prompts take {CROWDED_FRAC:.0%} of the time or more, so that users "
-    "wait for one another's"
+    f"latencies are those of simulated requests: prompts take {format_percent(CROWDED_FRAC)} of the time or "
+    "more, so that users wait for one another's"
 )
 SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a closed form"
 
