@@ -64,7 +64,7 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
 
     On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
     same number of the best measured GPUs, in the same layout, with as small micro-batches as a smaller memory leads to,
-    in stages as people have them there, and in replicas of one device a stage.
+    and in stages as people have them there.
 
     Source and assumptions: as `unstated_inputs`.
     """
@@ -75,8 +75,7 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
     if measured is None:
         return inputs
     nodes = cluster(facts.accelerator(BEST_MEASURED[0]), gpus_per_node=job.cluster.gpus_per_node)
-    small = replace(job.layout, micro_batch=1)
-    for layout in (job.layout, small, _in_stages(job.layout), _in_replicas(small)):
+    for layout in (job.layout, replace(job.layout, micro_batch=1), _in_stages(job.layout)):
         alike = replace(job, recipe=measured, cluster=nodes, layout=layout)
         if (rate := _rate(alike)) is None:
             continue
@@ -98,11 +97,6 @@ def _in_stages(layout: Layout) -> Layout:
     return replace(
         layout, dp=int(layout.dp) // STAGES, pp=STAGES, zero=min(int(layout.zero), 1), shard=0, micro_batch=1
     )
-
-
-def _in_replicas(layout: Layout) -> Layout:
-    """The layout without tensor parallelism: its devices are replicas, which longer sequences leave with few batches."""
-    return replace(layout, dp=int(layout.dp) * int(layout.tp), tp=1)
 
 
 def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:
