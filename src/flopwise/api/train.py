@@ -99,9 +99,8 @@ def train_layers(
         conditions=conditions,
     )  # fmt: skip
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
-    open_settings = data.open_settings(architecture) | _open_settings(spec, machines)
     on_gpus = _on_measured_gpus(job, recipe_of, spec, gpus, facts)
-    answer = train_answer(job, facts, laid_out, notes, data.epochs, open_settings, on_gpus)
+    answer = train_answer(job, facts, laid_out, notes, data.epochs, _open_settings(spec, machines), on_gpus)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
     options = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
     kinds = _setting_kinds(options, "default" if spec.says_layout else "chosen")

@@ -121,9 +121,9 @@ def _moved_memory(
 ) -> tuple[tuple[UnstatedInput, ...], float]:
     """As `unstated_memory`, of this device alone; None: a GPU."""
     layout, recipe = own
-    kind = "gpu" if device is None else device.kind
+    kind, layers = "gpu" if device is None else device.kind, model.stacks[0].num_layers
     stacks = usual_stacks(layout, recipe, device, facts) if "stack" in open_settings else []
-    others = other_settings(layout, recipe, model, open_settings, stacks, (NO_RECOMPUTE, FULL))
+    others = other_settings(layout, recipe, layers, open_settings, stacks, (NO_RECOMPUTE, FULL))
     inputs, least = list[UnstatedInput](), math.inf
     total = float(step_memory(model, recipe, layout, device_kind=kind).total_bytes) if others else 0.0
     for name, settings in others.items():

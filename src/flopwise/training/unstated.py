@@ -30,7 +30,7 @@ def other_jobs(
 
     Source and assumptions: `other_settings`; the network of a generation ago.
     """
-    settings = other_settings(job.layout, job.recipe, job.model, open_settings, stacks)
+    settings = other_settings(job.layout, job.recipe, job.model.stacks[0].num_layers, open_settings, stacks)
     others = {
         name: [replace(job, layout=layout, recipe=recipe) for layout, recipe in ends] for name, ends in settings.items()
     }
