@@ -15,7 +15,6 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import OTHER_SOFTWARE, ErrorBand, device_band
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.calibration import FamilyRows, MeasuredFamilies
-from flopwise.facts.defaults import SEQ_LEN, TUNING_SEQ_LEN
 from flopwise.training.alternatives import BEST_MEASURED
 from named import FACTS
 
@@ -120,15 +119,6 @@ PLANNED: dict[str, dict[str, Any]] = {
 FOREIGN = [name for name, device in FACTS.accelerators.items() if device.kind in OTHER_SOFTWARE]
 PRICED = [name for name in FOREIGN if any(offer.accelerator == name for offer in FACTS.offers)]
 H100S = ("h100", "H100-SXM-80", "H100-PCIe-80")
-
-
-def _of_length(question: dict[str, Any]) -> dict[str, Any]:
-    """A question on training text with the length of its sequences: the default one."""
-    text = question["model"] != "resnet50" and ("gpus" in question or question.get("task") == "train")
-    usual = min(TUNING_SEQ_LEN if "lora" in question else SEQ_LEN, 1024 if question["model"] == "gpt2" else SEQ_LEN)
-    return question | {"seq_len": usual} if text else question
-
-
 RELATIVE, ABSOLUTE = 1 - 1e-9, ("kv_capacity_tokens_low",)
 """What is left for a cache is as unsure as what else is in memory, in bytes: not in shares of a larger memory."""
 
@@ -182,10 +172,9 @@ def none_narrower(
 def test_no_run_on_other_software_is_surer_than_on_an_h100(question: str) -> None:
     """Speed, time, cost, energy and memory on TPUs, Gaudis, Trainiums and their like, whatever nobody stated.
 
-    Each device has the layout that is best there, as people ask. Sequences have a stated length: what others would do
-    is computed on each device's own layout, and not a matter of its software.
+    Each device has the layout that is best there, as people ask.
     """
-    assert none_narrower(lambda name: flopwise.train(gpu=name, **_of_length(TRAINED[question])).to_dict(), FOREIGN) >= 8
+    assert none_narrower(lambda name: flopwise.train(gpu=name, **TRAINED[question]).to_dict(), FOREIGN) >= 8
 
 
 @pytest.mark.parametrize("question", [name for name in TRAINED if name != "sampled"])
@@ -197,13 +186,12 @@ def test_no_runs_memory_on_other_software_is_surer_than_on_an_h100_laid_out_alik
 
 
 def test_what_nobody_stated_makes_no_run_on_other_software_surer() -> None:
-    asked: dict[str, Any] = {"gpus": 8, "seq_len": SEQ_LEN}
     for name in FOREIGN:
         try:
-            stated = flopwise.train("Llama-3.1-8B", gpu=name, stack="xla", **asked)
+            stated = flopwise.train("Llama-3.1-8B", gpu=name, gpus=8, stack="xla")
         except (MissingFactError, SpecError):
             continue
-        answers = stated, flopwise.train("Llama-3.1-8B", gpu=name, **asked)
+        answers = stated, flopwise.train("Llama-3.1-8B", gpu=name, gpus=8)
         width, open_width = (widths(one.to_dict())[".low"] for one in answers)
         assert open_width >= width
 
@@ -216,7 +204,7 @@ def test_no_service_on_other_software_is_surer_than_on_an_h100(question: str) ->
 @pytest.mark.parametrize("question", HELD)
 def test_no_memory_on_other_software_is_surer_than_on_an_h100(question: str) -> None:
     """Nobody published a measured peak there."""
-    assert none_narrower(lambda name: flopwise.memory(gpu=name, **_of_length(HELD[question])).to_dict(), FOREIGN) >= 8
+    assert none_narrower(lambda name: flopwise.memory(gpu=name, **HELD[question]).to_dict(), FOREIGN) >= 8
 
 
 @pytest.mark.parametrize("question", PLANNED)
