@@ -147,8 +147,6 @@ def same_service(plan: Plan, one: Candidate, found: dict[str, Any]) -> None:
     figures = one.figures
     assert found["memory"]["per_gpu_bytes"] == pytest.approx(one.memory_bytes, rel=1e-6), one.reproduce
     assert found["usd_per_hour"] == pytest.approx(one.usd_per_hour, rel=1e-6), one.reproduce
-    if any("simulated" in note for note in found["assumptions"]):
-        return  # `serve` simulates what its closed form cannot, as plans do unless they are told not to
     load = found["under_load"]
     if load is None:
         assert found["ttft_s"] == pytest.approx(figures["ttft_s"], rel=1e-6), one.reproduce

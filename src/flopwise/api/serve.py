@@ -36,8 +36,8 @@ SERVED = (
 
 @takes(*SERVED, gpus=DEGREE)
 def serve(
-    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, simulate: bool = False,
-    on_compile: Callable[[], None] | None = None, **options: Any,
+    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False,
+    simulate: bool | None = None,    on_compile: Callable[[], None] | None = None, **options: Any,
 ) -> ServeAnswer:  # fmt: skip
     """Latency, throughput, memory, energy and price of serving a model.
 
@@ -49,7 +49,8 @@ def serve(
         gpus: number of accelerators (default: one replica).
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
-        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
+        simulate: latencies of `concurrency` users or under `rate` by simulated requests, or in closed form (default:
+            simulated where the closed form is known to be off).
         on_compile: called before the simulator is compiled for the first time.
         **options: options of the command line by name, or whole specs.
 

@@ -20,7 +20,7 @@ from flopwise.ops.spec import SharedSpec
 from flopwise.options import changed_options, defaults_of, options_of
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import network_of
-from flopwise.search.replica import DEGREES
+from flopwise.search.replica import DEGREES, answers_in_one_pass
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.serving.memory import generates
@@ -53,6 +53,8 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     if workload.task in TRAINING:
         return command_line("train", workload.model, values | _training(workload, chosen), TRAIN)
     extra = ["--encode"] if workload.task == "encode" and generates(model) else []
+    if workload.task in ("serve", "encode") and (answers_in_one_pass(model, workload) or not workload.simulate):
+        extra.append("--no-simulate")
     return command_line("serve", workload.model, values | _service(workload, chosen), SERVE, extra)
 
 

@@ -141,7 +141,8 @@ class ServeQuestion:
     """A service in question: its load, its deployment, machines and start, and how requests are answered.
 
     `gpus`: accelerators of all replicas; None: of one. `static`: a fixed batch; `encode`: one pass over each input.
-    `simulate`: latencies of users or of arrivals are those of simulated requests. `cache`: of whole answers.
+    `simulate`: latencies of users or of arrivals are those of simulated requests; False: of the closed form, even where
+    it is known to be off; None: simulated there. `cache`: of whole answers.
     """
 
     request: RequestSpec
@@ -152,7 +153,7 @@ class ServeQuestion:
     gpus: int | None = None
     static: bool = False
     encode: bool = False
-    simulate: bool = False
+    simulate: bool | None = None
     queue: QueueSpec = QueueSpec()
     cache: ResponseCacheSpec = ResponseCacheSpec()
 
@@ -214,7 +215,7 @@ class ServeAnswer(Result):
             context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
         alone = request.requests is None and session_run is None
-        waits = _under_load(job, result, rate, cached) if rate is not None and alone else None
+        waits = _under_load(job, result, rate, cached, question.simulate) if rate is not None and alone else None
         if waits is not None and (job.output_tokens > 1 or not job.decodes) and waits.utilisation_frac < 1:
             share, because = format_percent(waits.utilisation_frac), _why_simulated(job, question)
             if because is not None:
@@ -718,7 +719,7 @@ def _closed_loop(
     closed, note = None, _closed_loop_note(job, question)
     if not note:
         closed = estimate(job)
-        note = CROWDED if _prompts_crowd(job, closed) else ""
+        note = CROWDED if question.simulate is not False and _prompts_crowd(job, closed) else ""
     if closed is not None and not note:
         return closed, {}, ()
     loop = _closed_loop_run(job, question.request, facts, on_compile)
@@ -746,13 +747,18 @@ def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
         return "some answers come from the response cache"
     if not question.queue.is_plain:
         return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
+    if job.decodes and answers_are_short(job):
+        return SHORT
+    return None if question.simulate is False else _why_no_closed_form(job) or ("" if question.simulate else None)
+
+
+def _why_no_closed_form(job: ServeJob) -> str | None:
+    """The reason why the closed form of a load is known to be off; None: it is not."""
     if not job.decodes:
         return "what waits when a batch ends goes into the next"
-    if answers_are_short(job):
-        return SHORT
     if job.arrivals_per_s is not None and _prompts_are_long(job):
         return f"prompts of {LONG_PROMPT:,} tokens or more fill steps of their own"
-    return "" if question.simulate else None
+    return None
 
 
 def _closed_loop_run(
@@ -819,15 +825,20 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
 
 
-def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None) -> UnderLoad:
-    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed."""
+def _under_load(
+    job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None, simulate: bool | None
+) -> UnderLoad:
+    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed.
+
+    Encoders that are not simulated take batches of one size, the quickest at this rate; others what waits, at most.
+    """
     assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
     each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
     if job.decodes:
         sustained, waits = percentiles(job, most, each, PERCENTILES)
     else:
-        batch, machine = _largest_batch(job), runner(job)
+        batch, machine = estimate.concurrency / ranks if simulate is False else _largest_batch(job), runner(job)
         step_s = float(np.asarray(machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout).seconds))
         sustained = batch / step_s
         seen = (one_pass_latency_s(step_s, machine.engine.request_s, batch, each, p) for p in PERCENTILES)
