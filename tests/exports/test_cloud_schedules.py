@@ -68,9 +68,8 @@ def test_a_plan_has_usual_hours_and_says_so() -> None:
     for sample in expressible("schedules"):
         deployment, exported = sample_deployment(sample), sample_export("schedules", sample)
         validators.kubernetes(exported.files["keda.yaml"])
-        scaled = next(yaml.safe_load_all(exported.files["keda.yaml"]))  # of pools, that of prompts
-        deployment = deployment.pools[0]
-        assert scaled["spec"]["maxReplicaCount"] == deployment.replicas
-        many = deployment.nodes_per_replica > 1
-        assert scaled["spec"]["scaleTargetRef"].get("kind") == ("LeaderWorkerSet" if many else None)
+        for scaled, pool in zip(yaml.safe_load_all(exported.files["keda.yaml"]), deployment.pools, strict=True):
+            assert scaled["spec"]["maxReplicaCount"] == pool.replicas
+            many = pool.nodes_per_replica > 1
+            assert scaled["spec"]["scaleTargetRef"].get("kind") == ("LeaderWorkerSet" if many else None)
         assert any("a plan has no hours" in one for one in exported.assumptions)

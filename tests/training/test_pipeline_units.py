@@ -98,7 +98,13 @@ def test_the_search_has_the_published_layout_and_says_what_it_leaves_out() -> No
     assert min(left_out.values()) > 0
 
 
-@pytest.mark.parametrize("stack", ["nemo", "in-house"])
+RECOMPUTES = "what fsdp-compile keeps of a stage needs 101 GB without recompute, which costs it a tenth"
+
+
+@pytest.mark.parametrize(
+    "stack",
+    ["nemo", "in-house", pytest.param("fsdp-compile", marks=pytest.mark.xfail(reason=RECOMPUTES, strict=True))],
+)
 def test_the_fastest_layout_is_as_fast_as_what_was_measured(stack: str) -> None:
     """On stacks that stand in for that of the report, which has no name."""
     one = job(LLAMA, PUBLISHED, stack=stack)
