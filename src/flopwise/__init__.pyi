@@ -1648,7 +1648,8 @@ def serve(
     gpus: int | None | str = ...,
     static: bool = ...,
     encode: bool = ...,
-    simulate: bool | None = ...,
+    simulate: bool = ...,
+    closed_form: bool = ...,
     on_compile: Callable[[], None] | None = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
@@ -1737,8 +1738,8 @@ def serve(
         gpus: number of accelerators (default: one replica).
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
-        simulate: latencies of `concurrency` users or under `rate` by simulated requests, or in closed form (default:
-            simulated where the closed form is known to be off).
+        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
+        closed_form: latencies in closed form, also where it is known to be off and requests would be simulated.
         on_compile: called before the simulator is compiled for the first time.
         input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.

@@ -36,8 +36,8 @@ SERVED = (
 
 @takes(*SERVED, gpus=DEGREE)
 def serve(
-    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False,
-    simulate: bool | None = None,    on_compile: Callable[[], None] | None = None, **options: Any,
+    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, simulate: bool = False,
+    closed_form: bool = False, on_compile: Callable[[], None] | None = None, **options: Any,
 ) -> ServeAnswer:  # fmt: skip
     """Latency, throughput, memory, energy and price of serving a model.
 
@@ -49,8 +49,8 @@ def serve(
         gpus: number of accelerators (default: one replica).
         static: a fixed batch: all prompts first, then all answers.
         encode: one pass over each input, without an answer.
-        simulate: latencies of `concurrency` users or under `rate` by simulated requests, or in closed form (default:
-            simulated where the closed form is known to be off).
+        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
+        closed_form: latencies in closed form, also where it is known to be off and requests would be simulated.
         on_compile: called before the simulator is compiled for the first time.
         **options: options of the command line by name, or whole specs.
 
@@ -82,7 +82,7 @@ def serve(
     job, notes = replica_of(architecture, deployment, machines, techniques, source)
     question = ServeQuestion(
         request=request, deployment=deployment, machines=machines, start=start, sessions=sessions, gpus=gpus,
-        static=static, encode=encode, simulate=simulate, queue=queue, cache=cache,
+        static=static, encode=encode, simulate=simulate, closed_form=closed_form, queue=queue, cache=cache,
     )  # fmt: skip
     answer = ServeAnswer.of(job, question, source.catalog, notes=notes, on_compile=on_compile)
     option_names = [name for part in (request, deployment, techniques) for name in changed_options(part)]

@@ -54,7 +54,7 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
         return command_line("train", workload.model, values | _training(workload, chosen), TRAIN)
     extra = ["--encode"] if workload.task == "encode" and generates(model) else []
     if workload.task in ("serve", "encode") and (answers_in_one_pass(model, workload) or not workload.simulate):
-        extra.append("--no-simulate")
+        extra.append("--closed-form")
     return command_line("serve", workload.model, values | _service(workload, chosen), SERVE, extra)
 
 

@@ -141,8 +141,8 @@ class ServeQuestion:
     """A service in question: its load, its deployment, machines and start, and how requests are answered.
 
     `gpus`: accelerators of all replicas; None: of one. `static`: a fixed batch; `encode`: one pass over each input.
-    `simulate`: latencies of users or of arrivals are those of simulated requests; False: of the closed form, even where
-    it is known to be off; None: simulated there. `cache`: of whole answers.
+    `simulate`: latencies of users or of arrivals are those of simulated requests; `closed_form`: they are not, even
+    where the closed form is known to be off. `cache`: of whole answers.
     """
 
     request: RequestSpec
@@ -153,7 +153,8 @@ class ServeQuestion:
     gpus: int | None = None
     static: bool = False
     encode: bool = False
-    simulate: bool | None = None
+    simulate: bool = False
+    closed_form: bool = False
     queue: QueueSpec = QueueSpec()
     cache: ResponseCacheSpec = ResponseCacheSpec()
 
@@ -215,7 +216,9 @@ class ServeAnswer(Result):
             context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
         alone = request.requests is None and session_run is None
-        waits = _under_load(job, result, rate, cached, question.simulate) if rate is not None and alone else None
+        waits = None
+        if rate is not None and alone:
+            waits = _under_load(job, result, rate, cached, closed_form=question.closed_form)
         if waits is not None and (job.output_tokens > 1 or not job.decodes) and waits.utilisation_frac < 1:
             share, because = format_percent(waits.utilisation_frac), _why_simulated(job, question)
             if because is not None:
@@ -541,6 +544,8 @@ def _check_load(model: Model, question: ServeQuestion, *, decodes: bool) -> None
     if question.simulate and alone:
         raise OptionError("simulate", "a fixed batch, or a model that answers in one pass, has no queue to simulate: "
         "leave it out with --static and for such models")  # fmt: skip
+    if question.simulate and question.closed_form:
+        raise OptionError("closed_form", "--simulate asks for simulated requests; give one of them")
     if question.simulate and not any(value is not None for value in loads.values()):
         raise OptionError("simulate", "needs a load: give --concurrency or --rate")
     _check_queue(question, decodes=decodes)
@@ -719,7 +724,7 @@ def _closed_loop(
     closed, note = None, _closed_loop_note(job, question)
     if not note:
         closed = estimate(job)
-        note = CROWDED if question.simulate is not False and _prompts_crowd(job, closed) else ""
+        note = CROWDED if not question.closed_form and _prompts_crowd(job, closed) else ""
     if closed is not None and not note:
         return closed, {}, ()
     loop = _closed_loop_run(job, question.request, facts, on_compile)
@@ -749,7 +754,7 @@ def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
         return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
     if job.decodes and answers_are_short(job):
         return SHORT
-    return None if question.simulate is False else _why_no_closed_form(job) or ("" if question.simulate else None)
+    return None if question.closed_form else _why_no_closed_form(job) or ("" if question.simulate else None)
 
 
 def _why_no_closed_form(job: ServeJob) -> str | None:
@@ -826,11 +831,11 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
 
 
 def _under_load(
-    job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None, simulate: bool | None
+    job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None, *, closed_form: bool
 ) -> UnderLoad:
     """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed.
 
-    Encoders that are not simulated take batches of one size, the quickest at this rate; others what waits, at most.
+    `closed_form`: encoders take batches of one size, the quickest at this rate; others what waits, at most.
     """
     assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
@@ -838,7 +843,7 @@ def _under_load(
     if job.decodes:
         sustained, waits = percentiles(job, most, each, PERCENTILES)
     else:
-        batch, machine = estimate.concurrency / ranks if simulate is False else _largest_batch(job), runner(job)
+        batch, machine = estimate.concurrency / ranks if closed_form else _largest_batch(job), runner(job)
         step_s = float(np.asarray(machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout).seconds))
         sustained = batch / step_s
         seen = (one_pass_latency_s(step_s, machine.engine.request_s, batch, each, p) for p in PERCENTILES)

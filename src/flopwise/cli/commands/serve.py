@@ -54,10 +54,16 @@ if TYPE_CHECKING:
 @add("--static", FLAG, "A fixed batch: all prompts first, then all answers.", default=False)
 @add("--encode", FLAG, "Embed: one pass over each input, without an answer.", default=False)
 @add(
-    "--simulate/--no-simulate",
+    "--simulate",
     FLAG,
-    "Latencies of --concurrency users or under --rate by simulated requests, or in closed form; by default simulated "
-    "where the closed form is known to be off.",
+    "Latencies of --concurrency users or under --rate by simulated requests, not in closed form.",
+    default=False,
+)
+@add(
+    "--closed-form",
+    FLAG,
+    "Latencies in closed form, also where it is known to be off and requests would be simulated.",
+    default=False,
 )
 @add("--sweep", name("axis"), "Show latency against throughput along concurrency, batch or tp, instead.")
 @flags(ServingSpec, without="tp pp ep dp")
