@@ -11,6 +11,10 @@ from flopwise.facts import defaults
 def test_a_plan_names_the_stack_that_nobody_stated() -> None:
     """The ends are those of the stacks that people use, by the formulas of a single estimate."""
     question: dict[str, Any] = {"task": "finetune", "lora": 16, "tokens": "20M", "gpu": "2xh100"}
+    length, adapters, _ = flopwise.plan("Llama-3.2-1B", **question).unstated
+    assert (length.name, adapters.name) == ("sequence length", "adapter targets")
+    assert length.speed_low < 1.0 < length.speed_high
+    question["seq"] = "2k"
     adapters, _ = flopwise.plan("Llama-3.2-1B", **question).unstated
     assert adapters.name == "adapter targets"
     question["lora_targets"] = "all-linear"

@@ -22,8 +22,8 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 
 
 def test_open_inputs_are_named_and_widen_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    said = ("--micro-batch", "2", "--recompute", "full", "--stack", "hf-trainer")
-    complete, silent = answer(capsys, *said), answer(capsys, "--recompute", "full", "--stack", "hf-trainer")
+    most = ("--recompute", "full", "--stack", "hf-trainer", "--seq", "4k")
+    complete, silent = answer(capsys, "--micro-batch", "2", *most), answer(capsys, *most)
     assert complete["unstated"] == []
     [batch] = silent["unstated"]
     assert batch["name"] == "micro-batch"
@@ -41,11 +41,23 @@ def test_the_ends_are_the_memory_of_the_job_as_others_run_it(capsys: pytest.Capt
         float(step_memory(model, other, layout).total_bytes)
         for size in (1, 4)
         for layout, other in [
-            other_settings(Layout(micro_batch=1), recipe, 16, {"micro-batch"})["micro-batch"][size // 2]
+            other_settings(Layout(micro_batch=1), recipe, model, {"micro-batch"})["micro-batch"][size // 2]
         ]
     )
     assert batch["high"] == pytest.approx(four / one, rel=1e-6)
     assert found["per_gpu_bytes"] == pytest.approx(one, rel=1e-6)
+
+
+def test_memory_holds_what_sequences_of_other_lengths_take(capsys: pytest.CaptureFixture[str]) -> None:
+    most = ("--micro-batch", "2", "--recompute", "full", "--stack", "hf-trainer")
+    silent, long, short = answer(capsys, *most), answer(capsys, *most, "--seq", "8k"), answer(capsys, *most, "--seq=2k")
+    [length] = silent["unstated"]
+    assert length["name"] == "sequence length"
+    assert any(note.startswith("sequence length not stated: ") for note in silent["assumptions"])
+    assert length["high"] == pytest.approx(long["per_gpu_bytes"] / silent["per_gpu_bytes"])
+    assert length["low"] == pytest.approx(short["per_gpu_bytes"] / silent["per_gpu_bytes"])
+    assert silent["low_bytes"] <= short["per_gpu_bytes"]
+    assert long["per_gpu_bytes"] <= silent["high_bytes"]
 
 
 def test_the_floor_is_that_of_the_leanest_stack(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +65,7 @@ def test_the_floor_is_that_of_the_leanest_stack(capsys: pytest.CaptureFixture[st
     found = answer(capsys, "--lora", "16", "--lora-targets", "all-linear")
     weights = 2.0 * 1.2358e9
     assert found["low_bytes"] >= weights
-    assert {one["name"] for one in found["unstated"]} == {"stack", "micro-batch", "recompute"}
+    assert {one["name"] for one in found["unstated"]} == {"stack", "micro-batch", "recompute", "sequence length"}
 
 
 def test_stacks_of_others_run_on_the_device_and_have_the_degrees() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from flopwise.training.estimate import estimate, job_memory
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import TARGET_SETS, Layout
 from flopwise.training.memory import memory_band
+from flopwise.training.spec import CHOSEN_MICRO_BATCH
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
 from named import FACTS, lora_with, recipe_with
 
@@ -45,6 +47,39 @@ def test_each_input_is_taken_at_the_ends_of_what_people_do() -> None:
     ]
     alone = other_jobs(job(dp=1), {"interleave", "sharding", "network", "adapters"})
     assert not alone  # nothing of it is there to be done otherwise
+
+
+def test_lengths_reach_from_half_the_default_to_8k_with_the_tokens_of_a_step() -> None:
+    """64 sequences of 4,096 tokens are 128 of 2,048 or 32 of 8,192; a micro-batch that was chosen keeps its tokens."""
+    given = job(dp=4, tp=2, pp=4, zero=1, micro_batch=2)
+    fixed = other_jobs(given, {"sequence length"})["sequence length"]
+    shapes = [(one.recipe.seq_len, one.recipe.global_batch, one.layout.micro_batch) for one in fixed]
+    assert shapes == [(2048, 128, 2), (8192, 32, 2)]
+    chosen = other_jobs(given, {"sequence length", CHOSEN_MICRO_BATCH})["sequence length"]
+    assert [one.layout.micro_batch for one in chosen] == [4, 1]
+    once = replace(given, recipe=replace(given.recipe, global_batch=8))
+    assert [one.recipe.global_batch for one in other_jobs(once, {"sequence length"})["sequence length"]] == [8, 8]
+    gpt = job("GPT-2", dp=4)
+    short = replace(gpt, recipe=replace(gpt.recipe, seq_len=1024))
+    lengths = [one.recipe.seq_len for one in other_jobs(short, {"sequence length"})["sequence length"]]
+    assert lengths == [512, 1024]  # as far as the model goes
+
+
+@pytest.mark.parametrize(("told", "open_"), [((), True), (("--seq", "4k"), False)])
+def test_train_names_the_length_of_sequences_where_nobody_states_it(
+    told: tuple[str, ...], *, open_: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "Llama-3.2-1B", "--gpu", "h100-sxm", "--gpus", "8", "--micro-batch", "1", *told, "--json"]
+    assert cli.main(command) == 0
+    shown = json.loads(capsys.readouterr().out)
+    named = {one["name"]: one for one in shown["unstated"]}
+    assert ("sequence length" in named) is open_
+    if not open_:
+        return
+    for length in ("2k", "8k"):
+        assert cli.main([*command[:-1], "--seq", length, "--json"]) == 0
+        other = json.loads(capsys.readouterr().out)["tokens_per_s_per_gpu"]
+        assert shown["low"] <= other <= shown["high"]
 
 
 def test_adapters_range_from_small_to_all_products() -> None:

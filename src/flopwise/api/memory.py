@@ -125,7 +125,8 @@ def _step_memory(
 
     if grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
-    seq_len, open_settings = data.seq_len(model, tunes=spec.tunes), spec.open_settings
+    seq_len = data.seq_len(model, tunes=spec.tunes)
+    open_settings = spec.open_settings | data.open_settings(model)
     layout = spec.layout(model, gpus)
     in_a_step = _sequences_of_a_step(data, seq_len, int(layout.dp) * int(layout.micro_batch), grad_accum)
     spec = spec if chip is None else spec.on(chip, facts)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.provenance import Kind
-    from flopwise.training.alternatives import Setting
     from flopwise.training.answer import TrainAnswer
     from flopwise.training.corpus import Corpus
     from flopwise.training.job import TrainJob
@@ -99,8 +98,9 @@ def train_layers(
         conditions=conditions,
     )  # fmt: skip
     job = with_start(job, facts, epochs=data.epochs, pretrained=spec.tunes)
-    on_gpus = _on_measured_gpus(job, recipe_of, spec, gpus, facts)
-    answer = train_answer(job, facts, laid_out, notes, data.epochs, _open_settings(spec, machines), on_gpus)
+    open_settings = data.open_settings(architecture) | _open_settings(spec, machines)
+    on_gpus = _on_measured_gpus(job, recipe_of, spec, machines, facts)
+    answer = train_answer(job, facts, laid_out, notes, data.epochs, open_settings, on_gpus)
     text, usd = (None, None) if tokens is None else _corpus(job, tokens / data.epochs, facts)
     options = [name for part in (data, spec, run, machines, reads) for name in changed_options(part)]
     kinds = _setting_kinds(options, "default" if spec.says_layout else "chosen")
@@ -175,25 +175,28 @@ def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, 
 
 
 def _on_measured_gpus(
-    job: TrainJob, recipe_of: Callable[[Accelerator], tuple[Recipe, tuple[str, ...]]], spec: TrainingSpec, gpus: int,
-    facts: Facts,
-) -> tuple[Setting, ...]:  # fmt: skip
-    """Layout and recipe that a question without a layout has on the best measured GPUs, where these can run it.
+    job: TrainJob, recipe_of: Callable[[Accelerator], tuple[Recipe, tuple[str, ...]]], spec: TrainingSpec,
+    machines: MachineSpec, facts: Facts,
+) -> tuple[TrainJob, ...]:  # fmt: skip
+    """The job that a question without a layout has on the best measured GPUs, where these can run it.
 
     Empty for a question with a layout, and for a device whose software is a GPU's.
     """
-    from flopwise.cost.cluster import cluster
     from flopwise.cost.intervals import OTHER_SOFTWARE
     from flopwise.errors import InfeasibleError
     from flopwise.training.alternatives import BEST_MEASURED
 
     if spec.says_layout or job.cluster.accelerator.kind not in OTHER_SOFTWARE:
         return ()
-    found: list[Setting] = []
-    for device in map(facts.accelerator, BEST_MEASURED):
-        recipe, _ = recipe_of(device)
+    found: list[TrainJob] = []
+    gpus = int(job.layout.num_gpus)
+    for name in BEST_MEASURED:
+        recipe, _ = recipe_of(facts.accelerator(name))
         with suppress(InfeasibleError):
-            found.append((_layout(job.model, recipe, cluster(device), spec, gpus)[0], recipe))
+            named = replace(machines, gpu=name, provider=None, instance=None, region=None, power_limit=None)
+            nodes = named.cluster(gpus, facts)
+            layout, _ = _layout(job.model, recipe, nodes, spec, gpus)
+            found.append(replace(job, recipe=recipe, layout=layout, cluster=nodes))
     return tuple(found)
 
 

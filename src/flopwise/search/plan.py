@@ -193,7 +193,9 @@ def _plain(needs: Sequence[LinkNeed | RequestLinkNeed | StorageNeed]) -> list[di
 
 def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Facts) -> list[OpenInput]:
     """Inputs of the first plan of a training run that are neither stated nor searched: its stack, its adapters."""
-    open_settings = workload.training.assumed_settings if workload.task in TRAINING else frozenset[str]()
+    if workload.task not in TRAINING:
+        return []
+    open_settings = workload.training.assumed_settings | workload.data.open_settings(model)
     if not open_settings:
         return []
     from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.facts import defaults
 from flopwise.facts.software import PARALLELISM
-from flopwise.training.layout import TARGET_SETS, Layout, Recipe
+from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
+from flopwise.training.spec import CHOSEN_MICRO_BATCH
 from flopwise.training.stages import cuts_alike
 from flopwise.units import format_change
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
+    from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.facts.software import TrainingStack
 
@@ -57,7 +59,7 @@ Setting = tuple[Layout, Recipe]
 def other_settings(
     layout: Layout,
     recipe: Recipe,
-    layers: int,
+    model: Model,
     open_settings: Collection[str],
     stacks: Sequence[TrainingStack] = (),
     recomputes: tuple[int, int] = (0, 1),
@@ -69,7 +71,7 @@ def other_settings(
     Source: published runs (benchmarks/truth/training.csv) for the ends. Assumes: a batch is rounded up to whole
     micro-batches.
     """
-    stages = int(layout.pp)
+    stages, layers = int(layout.pp), model.stacks[0].num_layers
     others: dict[str, list[Setting]] = {}
 
     def laid_out(**fields: int) -> Setting:
@@ -78,6 +80,10 @@ def other_settings(
         batch = math.ceil(int(recipe.global_batch) / replicas) * replicas
         return changed, replace(recipe, global_batch=batch)
 
+    if "sequence length" in open_settings:
+        follows = CHOSEN_MICRO_BATCH in open_settings
+        lengths = _lengths(recipe, model)
+        others["sequence length"] = [_of_length(length, layout, recipe, follows=follows) for length in lengths]
     if "micro-batch" in open_settings:
         own = int(layout.micro_batch)
         others["micro-batch"] = [laid_out(micro_batch=size) for size in sorted({*MICRO_BATCHES, own, 2 * own})]
@@ -88,19 +94,45 @@ def other_settings(
         others["interleave"] = [laid_out(interleave=chunks) for chunks in (1, deepest)]
     if "sharding" in open_settings and int(layout.dp) > 1:
         others["sharding"] = [laid_out(zero=stage) for stage in (0, 1, 3) if stage <= recipe.stack.zero]
-    if (lora := recipe.lora) is not None:
-        sets = [(rank, TARGET_SETS[targets]) for rank, targets in LORA_ENDS]
-        ends = {
-            "adapters": [replace(lora, rank=rank, targets=targets) for rank, targets in sets],
-            "adapter rank": [replace(lora, rank=rank) for rank, _ in sets],
-            "adapter targets": [replace(lora, targets=targets) for _, targets in sets],
-        }
-        for name, adapters in ends.items():
-            if name in open_settings:
-                others[name] = [(layout, replace(recipe, lora=other)) for other in adapters]
+    for name, adapters in _adapters(recipe, open_settings).items():
+        others[name] = [(layout, replace(recipe, lora=other)) for other in adapters]
     if "stack" in open_settings:
         others["stack"] = [(layout, replace(recipe, stack=stack)) for stack in stacks]
     return others
+
+
+def _adapters(recipe: Recipe, open_settings: Collection[str]) -> dict[str, list[Lora]]:
+    """Small and large adapters, by what of them nobody stated."""
+    if (lora := recipe.lora) is None:
+        return {}
+    sets = [(rank, TARGET_SETS[targets]) for rank, targets in LORA_ENDS]
+    ends = {
+        "adapters": [replace(lora, rank=rank, targets=targets) for rank, targets in sets],
+        "adapter rank": [replace(lora, rank=rank) for rank, _ in sets],
+        "adapter targets": [replace(lora, targets=targets) for _, targets in sets],
+    }
+    return {name: adapters for name, adapters in ends.items() if name in open_settings}
+
+
+def _lengths(recipe: Recipe, model: Model) -> tuple[int, int]:
+    """The shortest and the longest sequences that people have where the recipe's are the default ones."""
+    own = int(recipe.seq_len)
+    longest = max(own, defaults.LONG_SEQ_LEN)
+    return max(own // 2, 1), min(longest, model.max_position or longest)
+
+
+def _of_length(length: int, layout: Layout, recipe: Recipe, *, follows: bool) -> Setting:
+    """Sequences of `length` tokens, as many in whole micro-batches as make up the tokens of a step.
+
+    `follows`: a micro-batch keeps its tokens, too, as far as it can; else its sequences. A step of one stays so.
+    """
+    own, size, replicas = int(recipe.seq_len), int(layout.micro_batch), int(layout.dp)
+    alone = int(recipe.global_batch) <= replicas * size
+    if follows:
+        size = max(1, size * own // length)
+    several = 1 if alone else max(1, round(int(recipe.global_batch) * own / length / (replicas * size)))
+    batch = several * replicas * size
+    return replace(layout, micro_batch=size), replace(recipe, seq_len=length, global_batch=batch)
 
 
 BEST_MEASURED = ("H100-SXM-80", "H100-PCIe-80")

@@ -25,7 +25,6 @@ from flopwise.units import format_count, format_interval, format_items, format_p
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.training.alternatives import Setting
     from flopwise.training.sampled import SampledEstimate
 
 
@@ -135,20 +134,21 @@ def train_answer(
     notes: tuple[str, ...],
     epochs: float = 1.0,
     open_settings: Collection[str] = (),
-    on_gpus: Sequence[Setting] = (),
+    on_gpus: Sequence[TrainJob] = (),
 ) -> TrainAnswer:
     """The answer for one job, laid out by whom `laid_out` says, which goes `epochs` times through its data.
 
     `notes`: what was assumed of the job; `open_settings`: its inputs that nobody stated, as `other_jobs` names them;
-    `on_gpus`: as `memory_answer` takes them.
+    `on_gpus`: the jobs that the same question has on the best measured GPUs, where it has one there.
     """
     result = estimate(job)
     if open_settings:
-        result = with_unstated_inputs(result, open_inputs(result, open_settings, facts))
+        result = with_unstated_inputs(result, open_inputs(result, open_settings, facts, on_gpus))
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
     memory = memory_answer(
-        job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings, on_gpus=on_gpus
-    )
+        job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings,
+        on_gpus=[(one.layout, one.recipe) for one in on_gpus],
+    )  # fmt: skip
     node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
     millions, run = (job.tokens or 0.0) / 1e6, result.run
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)

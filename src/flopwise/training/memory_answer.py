@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.memory_answer import MemoryAnswer, fit_figures
 from flopwise.cost.quick import QuickFormula, quick_gpus
 from flopwise.facts.accelerators import Accelerator
@@ -17,7 +18,14 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
-from flopwise.training.alternatives import Setting, UnstatedInput, measured_recipe, other_settings, usual_stacks
+from flopwise.training.alternatives import (
+    BEST_MEASURED,
+    Setting,
+    UnstatedInput,
+    measured_recipe,
+    other_settings,
+    usual_stacks,
+)
 from flopwise.training.job import as_trained
 from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Layout, Recipe, shard_ranks
@@ -67,6 +75,9 @@ def memory_answer(
     shifts = [(math.log(one.low), math.log(one.high)) for one in unstated]
     floor = min(memory.floor_bytes, least)
     band = memory_band(recipe, facts.calibration, device).between(*ends_of([stale_shifts(memory, total), *shifts]))
+    if (measured := measured_recipe(recipe, device, facts)) is not None:
+        settings = on_gpus or ((layout, measured),)
+        band = _no_surer_above_floor(band, total, floor, _widest(model, settings, facts, open_settings))
     default = "" if seq_given else " (the default; --seq sets it)"
     assumed = tuple(one.text("memory") for one in unstated if one.matters)
     notes = (*model.assumptions, *check_length(model, int(recipe.seq_len)), *memory.assumptions, *assumed)
@@ -96,6 +107,23 @@ def memory_answer(
     )
 
 
+def _widest(model: Model, settings: Sequence[Setting], facts: Facts, open_settings: Collection[str]) -> float:
+    """The high end of an interval over its low one, of the widest that these settings have on the measured GPUs."""
+    device = facts.accelerator(BEST_MEASURED[0])
+    there = [memory_answer(model, recipe, layout, device, facts, open_settings=open_settings)
+             for layout, recipe in settings]  # fmt: skip
+    return max(one.high_bytes / one.low_bytes for one in there)
+
+
+def _no_surer_above_floor(band: ErrorBand, total: float, floor: float, widest: float) -> ErrorBand:
+    """The band, reaching so far up that its interval over an exact `floor` has ends no nearer than `widest` apart.
+
+    What is counted exactly cuts the interval from below. It says nothing on the rest, which nobody measured there.
+    """
+    low, _ = band.interval(total, floor=floor)
+    return band.between(1.0, max(1.0, float(low) * widest / (total * band.high)))
+
+
 def unstated_memory(
     model: Model, own: Setting, device: Accelerator | None, facts: Facts, open_settings: Collection[str],
     on_gpus: Sequence[Setting] = (),
@@ -121,9 +149,9 @@ def _moved_memory(
 ) -> tuple[tuple[UnstatedInput, ...], float]:
     """As `unstated_memory`, of this device alone; None: a GPU."""
     layout, recipe = own
-    kind, layers = "gpu" if device is None else device.kind, model.stacks[0].num_layers
+    kind = "gpu" if device is None else device.kind
     stacks = usual_stacks(layout, recipe, device, facts) if "stack" in open_settings else []
-    others = other_settings(layout, recipe, layers, open_settings, stacks, (NO_RECOMPUTE, FULL))
+    others = other_settings(layout, recipe, model, open_settings, stacks, (NO_RECOMPUTE, FULL))
     inputs, least = list[UnstatedInput](), math.inf
     total = float(step_memory(model, recipe, layout, device_kind=kind).total_bytes) if others else 0.0
     for name, settings in others.items():

@@ -30,6 +30,9 @@ _data = partial(option, section="Data and batches")
 _recipe = partial(option, section="Recipe")
 _layout = partial(option, section="Layout")
 
+CHOSEN_MICRO_BATCH = "chosen micro-batch"
+"""Among open settings: the micro-batch is what fits and is fastest, and so follows the length of sequences."""
+
 
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,14 @@ class DataSpec(Spec):
             return sequences, (note,)
         exact = self.global_batch_tokens in (None, sequences * seq_len)
         return sequences, () if exact else (f"a global batch of {sequences:,} sequences, nearest to the given tokens",)
+
+    def open_settings(self, model: Model) -> frozenset[str]:
+        """The names of data settings that the options leave open, as `alternatives.other_settings` has them.
+
+        Assumes: who says how long documents are packs or pads them to the default.
+        """
+        stated = self.seq or self.packing or model.stacks[0].tokens_per_sample
+        return frozenset() if stated else frozenset({"sequence length"})
 
     def length_note(self, seq_len: int) -> tuple[str, ...]:
         """The assumption on the length of sequences."""
@@ -319,7 +330,8 @@ class TrainingSpec(Spec):
     @property
     def assumed_settings(self) -> frozenset[str]:
         """The settings that stay open where the layout is searched: of `open_settings`, what is none of a layout."""
-        return self.open_settings - {"micro-batch", "recompute", "interleave"}
+        chosen = frozenset() if self.micro_batch else frozenset({CHOSEN_MICRO_BATCH})
+        return self.open_settings - {"micro-batch", "recompute", "interleave"} | chosen
 
     @property
     def adapts(self) -> bool:

@@ -30,7 +30,7 @@ def other_jobs(
 
     Source and assumptions: `other_settings`; the network of a generation ago.
     """
-    settings = other_settings(job.layout, job.recipe, job.model.stacks[0].num_layers, open_settings, stacks)
+    settings = other_settings(job.layout, job.recipe, job.model, open_settings, stacks)
     others = {
         name: [replace(job, layout=layout, recipe=recipe) for layout, recipe in ends] for name, ends in settings.items()
     }
@@ -59,12 +59,14 @@ def _inputs(own_rate: float, others: Mapping[str, Sequence[TrainJob]]) -> tuple[
     return tuple(inputs)
 
 
-def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Facts) -> tuple[UnstatedInput, ...]:
+def open_inputs(
+    found: TrainEstimate, open_settings: Collection[str], facts: Facts, on_gpus: Sequence[TrainJob] = ()
+) -> tuple[UnstatedInput, ...]:
     """The inputs of `open_settings` that are assumed in an estimate.
 
     On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
     same number of the best measured GPUs, in the same layout, with as small micro-batches as a smaller memory leads to,
-    and in stages as people have them there.
+    in stages as people have them there, and in `on_gpus`, the jobs that the same question has there.
 
     Source and assumptions: as `unstated_inputs`.
     """
@@ -75,13 +77,14 @@ def open_inputs(found: TrainEstimate, open_settings: Collection[str], facts: Fac
     if measured is None:
         return inputs
     nodes = cluster(facts.accelerator(BEST_MEASURED[0]), gpus_per_node=job.cluster.gpus_per_node)
-    for layout in (job.layout, replace(job.layout, micro_batch=1), _in_stages(job.layout)):
-        alike = replace(job, recipe=measured, cluster=nodes, layout=layout)
-        if (rate := _rate(alike)) is None:
+    layouts = job.layout, replace(job.layout, micro_batch=1), _in_stages(job.layout)
+    alike = [replace(job, recipe=measured, cluster=nodes, layout=layout) for layout in layouts]
+    for one in (*alike, *on_gpus):
+        if (rate := _rate(one)) is None:
             continue
-        others = other_jobs(alike, open_settings, usual_stacks(layout, measured, nodes.accelerator, facts))
-        on_gpus = {one.name: one for one in _inputs(rate, others)}
-        inputs = tuple(one.no_surer_than(on_gpus.get(one.name, one)) for one in inputs)
+        usual = usual_stacks(one.layout, one.recipe, one.cluster.accelerator, facts)
+        there = {each.name: each for each in _inputs(rate, other_jobs(one, open_settings, usual))}
+        inputs = tuple(each.no_surer_than(there.get(each.name, each)) for each in inputs)
     return inputs
 
 
