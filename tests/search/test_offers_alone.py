@@ -10,9 +10,9 @@ import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.search.deployments import SIZED, _in_flight
-from flopwise.search.layout_search import timed_layouts
+from flopwise.search.layout_search import LayoutSearch, timed_layouts
 from flopwise.search.plan import plan
-from flopwise.search.plan_training import _kept_layouts
+from flopwise.search.plan_training import _kept_layouts, _with_memory
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 
@@ -161,8 +161,30 @@ def test_a_run_is_the_same_after_others_of_another_length(monkeypatch: pytest.Mo
     assert timed
 
 
+def test_precisions_that_take_the_same_memory_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is evaluated once for both, with what lies on the host; the plans are those of each alone."""
+    evaluated, own = list[object](), LayoutSearch.with_memory
+
+    def counted(search: LayoutSearch) -> LayoutSearch:
+        evaluated.append(search)
+        return own(search)
+
+    monkeypatch.setattr(LayoutSearch, "with_memory", counted)
+    numbers, best = list[int](), list[float]()
+    for precisions in (["bf16"], ["fp8"], ["bf16", "fp8"]):
+        _kept_layouts.cache_clear()
+        _with_memory.cache_clear()
+        evaluated.clear()
+        wanted = {"constraints": {"gpus": "h100", "precision": precisions}}
+        best.append(plan(workload_from(TUNING | wanted), facts()).plans[0].cost_usd)
+        numbers.append(len(evaluated))
+    assert numbers[2] == max(numbers[:2]) < sum(numbers[:2])
+    assert best[2] == min(best[:2])
+
+
 def test_a_large_search_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flopwise.search.plan_training.MOST_KEPT_BYTES", 0)
     _kept_layouts.cache_clear()
     plan(workload_from(TUNING), facts())
     assert not _kept_layouts.cache_info().currsize
+    assert not _with_memory.cache_info().currsize

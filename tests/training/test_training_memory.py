@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.tensors import parameters
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.layer_sums import MemoryTable
+from flopwise.training.layer_sums import MemoryTable, alike_in_memory
 from flopwise.training.layout import TARGET_SETS, Layout, Lora
 from flopwise.training.memory import Memory, allocated_and_host, reported_bytes, step_memory
 from named import FACTS, lora_with, recipe_with, training_remedies
@@ -262,6 +264,24 @@ def test_fp8_inputs_take_less_than_bf16_where_the_stack_keeps_them() -> None:
     saved = 32 * 4096 * (4096 + 4096 + 11008) / 2
     assert kept("megatron-te", "bf16") - kept("megatron-te", "fp8") == pytest.approx(saved, rel=1e-6)
     assert kept("fsdp-compile", "bf16") == kept("fsdp-compile", "fp8")
+
+
+def test_recipes_alike_in_memory_take_the_same_of_it() -> None:
+    """Of every stack, precision and kernel of attention, with whole types and adapters; few of them differ."""
+    model, layout = load_model("Mixtral-8x7B"), Layout(dp=2, tp=2, zero=2, micro_batch=2, recompute=np.array([0, 1, 2]))
+    taken = dict[Any, Any]()
+    for stack in FACTS.stacks.values():
+        kernels = [stack, replace(stack, attention_kernel="fa1")]
+        for precision in TRAINING_PRECISIONS:
+            for row, attention, lora in product(kernels, ("flash", "sdpa", "eager"), (None, lora_with(rank=8))):
+                recipe = recipe_with(seq_len=512, global_batch=4, stack=row, attention=attention, lora=lora)
+                recipe = replace(recipe, precision=precision)
+                found = np.asarray(step_memory(model, recipe, layout).total_bytes).tolist()
+                assert taken.setdefault(alike_in_memory(recipe), found) == found, (stack.name, precision, attention)
+    assert len(taken) < len(FACTS.stacks) * len(TRAINING_PRECISIONS) * 2  # of six times as many
+    plain = recipe_with(seq_len=512, global_batch=4)
+    assert alike_in_memory(plain) == alike_in_memory(replace(plain, precision="fp8"))
+    assert alike_in_memory(plain) != alike_in_memory(replace(plain, precision="fp32"))
 
 
 def test_adapters_that_scale_results_keep_them() -> None:

@@ -11,7 +11,7 @@ same without recompute, and needs more than the same with all of it. Two bounds 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,6 +120,21 @@ class LayoutSearch:
     _possible: dict[tuple[int, ...], PossibleMeshes] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _variants: dict[Hashable, LayoutSearch] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def of_recipe(self, recipe: Recipe, conditions: Conditions = DEFAULT_CONDITIONS) -> LayoutSearch:
+        """The same layouts of a recipe that takes the same memory; both share what is evaluated of it, variants too."""
+        other = replace(self, recipe=as_multiplied(self.model, recipe), conditions=conditions)
+        for each in fields(self):
+            if not each.init:
+                object.__setattr__(other, each.name, getattr(self, each.name))
+        return other
+
+    def variant(self, kind: Hashable, make: Callable[[], LayoutSearch]) -> LayoutSearch:
+        """The search that `make` varies this one to, evaluated once for all recipes that share its memory."""
+        if kind not in self._variants:
+            self._variants[kind] = make()
+        return self._variants[kind].of_recipe(self.recipe, self.conditions)
 
     def least_bytes(self, number: int) -> Floats:
         """The lower bound of the tensors' bytes of a family on each of its meshes, over all other choices."""

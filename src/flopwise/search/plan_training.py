@@ -45,6 +45,7 @@ from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, ti
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
+from flopwise.training.layer_sums import alike_in_memory
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
@@ -385,7 +386,8 @@ def _options(
         kept = _kept_layouts(model, recipe, workload.max_gpus, workload.min_gpus, schedule, shard)
         if alone and kept.nbytes > MOST_KEPT_BYTES:
             _kept_layouts.cache_clear()
-        job = replace(kept.search, conditions=stated_conditions(workload))
+            _with_memory.cache_clear()
+        job = kept.search.of_recipe(kept.search.recipe, stated_conditions(workload))
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count, stage="layouts")
         away = Offloads(job)
@@ -470,7 +472,15 @@ def _kept_layouts(
     model: Model, recipe: Recipe, most: int, least: int, schedule: str | None, shard: int | None
 ) -> KeptLayouts:
     """The layouts of a recipe, whose times are to be filled in."""
-    return KeptLayouts(layout_search(model, recipe, most=most, least=least, schedule=schedule, shard=shard))
+    return KeptLayouts(_with_memory(model, alike_in_memory(recipe), most, least, schedule, shard).of_recipe(recipe))
+
+
+@lru_cache(maxsize=8)
+def _with_memory(
+    model: Model, recipe: Recipe, most: int, least: int, schedule: str | None, shard: int | None
+) -> LayoutSearch:
+    """The layouts of all recipes that take the memory of this one."""
+    return layout_search(model, recipe, most=most, least=least, schedule=schedule, shard=shard)
 
 
 def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tuple[str, Recipe, list[NodeKind]]]:
@@ -637,22 +647,16 @@ class Offloads:
     """A search with what may be offloaded: spaces and their memory are evaluated once, for all kinds of node."""
 
     search: LayoutSearch
-    known: dict[tuple[str, ...], LayoutSearch] = field(default_factory=dict)
-    plain: LayoutSearch | None = None  # what copied activations are instead of
-    instead: tuple[LayoutSearch, LayoutSearch] | None = None  # with activations copied and without, none recomputed
 
     def at(self, parts: tuple[str, ...]) -> LayoutSearch:
         """The search with `parts` in host memory."""
-        if parts not in self.known:
-            self.known[parts] = with_offload(self.single if "activations" in parts else self.search, parts)
-        return self.known[parts]
+        whole = self.single if "activations" in parts else self.search
+        return self.search.variant(parts, lambda: with_offload(whole, parts))
 
     @property
     def single(self) -> LayoutSearch:
-        """The search without pipelines."""
-        if self.plain is None:
-            self.plain = without_pipelines(self.search)
-        return self.plain
+        """The search without pipelines: what copied activations are instead of."""
+        return self.search.variant("single", lambda: without_pipelines(self.search))
 
     def worth_trying(
         self, node: NodeKind, result: TimedLayouts, clock: Callable[..., TimedLayouts]
@@ -669,8 +673,8 @@ class Offloads:
         if result.fitting:
             away = self.at(ACTIVATIONS)
             if copying_is_quicker(self.search, away, result):
-                self.instead = self.instead or (without_recompute(away), without_recompute(self.single))
-                instead, kept = self.instead
+                instead = self.search.variant("copied", lambda: without_recompute(away))
+                kept = self.search.variant("kept", lambda: without_recompute(self.single))
                 yield instead, clock(instead, after=result, unless=kept)
             return
         for row in OFFLOADS:
