@@ -144,14 +144,53 @@ def test_train_chooses_a_layout_that_fits_and_is_no_slower_than_a_plain_one(
 
 
 def test_a_layout_that_does_not_fit_is_estimated_with_a_warning_and_exit_code_one(run: Run) -> None:
-    code, out, _ = run("train Llama-3.1-8B --gpu l4 --gpus 4 --tp 1")
+    code, out, _ = run("train Llama-3.2-1B --gpu l4 --dp 1")
     assert code == 1
     assert "WARNING" in out
     assert "tokens/s" in out
-    code, out, _ = run("train Llama-3.1-8B --gpu l4 --gpus 4 --tp 1 --json")
+    code, out, _ = run("train Llama-3.2-1B --gpu l4 --dp 1 --json")
     assert (code, json.loads(out)["fits"]) == (1, False)
+    assert json.loads(out)["step_s"] > 0
     code, out, _ = run("serve Llama-3.1-70B --gpu h100 --json")
     assert (code, json.loads(out)["max_concurrency"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "question", ["Llama-3.1-8B --gpu l4 --gpus 4 --tp 1 --tokens 1B", "resnet50 --gpu t4 --micro-batch 4096"]
+)
+def test_what_certainly_cannot_run_shows_no_speed(question: str, run: Run) -> None:
+    """Its memory and the reasons stay, and the exit code; an explanation has memory alone."""
+    code, out, _ = run(f"train {question}")
+    assert code == 1
+    assert "does not fit the memory: there is no speed to show" in out
+    assert "Memory per accelerator" in out
+    assert not any(word in out for word in ("tokens/s", "samples/s", "One step", "The run", "throughput"))
+    code, out, _ = run(f"train {question} --json")
+    found = json.loads(out)
+    assert (code, found["fits"]) == (1, False)
+    assert found["memory"]["per_gpu_bytes"] > found["memory"]["capacity_bytes"]
+    speed = {
+        "step_s",
+        "low",
+        "high",
+        "lower_bound_s",
+        "upper_bound_s",
+        "mfu_frac",
+        "bound",
+        "breakdown",
+        "run",
+        "interval",
+    }
+    assert {found[name] for name in speed} == {None}
+    code, out, _ = run(f"train {question} --explain")
+    assert code == 1
+    assert "memory per GPU" in out
+    assert "step time" not in out
+
+
+def test_what_cannot_run_has_sensitivities_of_its_memory_alone(run: Run) -> None:
+    _, out, _ = run("explain train Llama-3.1-8B --gpu l4 --gpus 4 --tp 1 --json")
+    assert {name for one in json.loads(out)["sensitivities"] for name in one["effects"]} == {"memory"}
 
 
 def test_serve_has_its_keys_and_its_parts_agree(document: Callable[[str], dict[str, Any]]) -> None:

@@ -94,7 +94,7 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
     if isinstance(answer, TrainAnswer):
         from flopwise.changes import training  # noqa: PLC0415 - half is enough
 
-        return training.sensitivities(answer.estimate, facts)
+        return training.sensitivities(answer.estimate, facts, can_run=answer.can_run)
     from flopwise.changes import serving  # noqa: PLC0415 - half is enough
 
     return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
@@ -116,7 +116,7 @@ def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAns
     if isinstance(answer, TrainAnswer):
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
 
-        job, tree = answer.estimate.job, train_figure(answer.estimate)
+        job, tree = answer.estimate.job, train_figure(answer.estimate, can_run=answer.can_run)
         tokens = job.recipe.useful_tokens if job.tokens is None else job.tokens
         data = term("tokens trained on", float(tokens), "tokens", f"{COUNTED}: of the run, or of a step without a run")
         quantities = {**quantities, "tokens": data}
@@ -136,7 +136,7 @@ def _sampled_figure(answer: Any) -> Figure:
 
     if not isinstance(answer, SampledTrainAnswer):
         return memory_figure(answer)
-    job, figures = answer.estimate.job, list(sampled_figures(answer.estimate))
+    job, figures = answer.estimate.job, list(sampled_figures(answer.estimate)) if answer.can_run else []
     if answer.memory is not None:
         figures += memory_figure(answer.memory).inputs
     return estimate_of(f"{job.recipe.work.name} on {job.num_gpus:,} x {job.cluster.accelerator.name}", figures)

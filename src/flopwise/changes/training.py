@@ -81,8 +81,11 @@ def remedies(setup: TrainingSetup, capacity_bytes: float | None = None, *, devic
     return ranked_remedies(memory(setup.recipe, setup.layout)()[1], changes)
 
 
-def sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
-    """Time, memory and cost of a token after each single change over those before; the largest effect first."""
+def sensitivities(now: TrainEstimate, facts: Facts, *, can_run: bool = True) -> tuple[Sensitivity, ...]:
+    """Time, memory and cost of a token after each single change over those before; the largest effect first.
+
+    Of what cannot run, the memory alone.
+    """
     from flopwise.training.estimate import estimate  # noqa: PLC0415 - remedies of memory need no times
 
     job = now.job
@@ -93,6 +96,8 @@ def sensitivities(now: TrainEstimate, facts: Facts) -> tuple[Sensitivity, ...]:
             memory, usd = float(step.memory.total_bytes), job.cluster.usd_per_gpu_hour
             cost = None if usd is None else step.num_gpus * usd / step.tokens_per_s
             fits = memory <= job.cluster.accelerator.hbm_bytes
+            if not can_run:
+                return {"memory": memory}, "" if fits else "does not fit"
             figures = {"time per token": 1.0 / step.tokens_per_s, "memory": memory, "cost per token": cost}
             return figures, "" if fits else "does not fit"
 

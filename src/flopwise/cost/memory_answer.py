@@ -17,6 +17,9 @@ from flopwise.results import Result, attributes, entries, interval, notes
 from flopwise.units import GIB, format_chance, format_gib, format_interval
 from flopwise.values import dataclass
 
+LEAST_CHANCE = 0.001
+"""Probability to fit below which a job certainly does not run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
@@ -69,6 +72,11 @@ class MemoryAnswer(Result):
         usable = None if self.usable_bytes is None else ("may be used", self.usable_bytes / GIB)
         rows = [(name, nbytes / GIB) for name, nbytes in self.items if nbytes] + [("total", self.per_gpu_bytes / GIB)]
         return BarPicture(title=self.verdict, unit="GiB", rows=rows, limit=usable)
+
+    @property
+    def can_run(self) -> bool:
+        """False where it certainly does not fit: less than one such job in a thousand would run."""
+        return self.fits is not False or self.fits_probability is None or self.fits_probability >= LEAST_CHANCE
 
     @property
     def margin_bytes(self) -> float | None:

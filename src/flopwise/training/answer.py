@@ -26,6 +26,7 @@ from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.training.sampled import SampledEstimate
+    from flopwise.training.sampled_answer import SampledMemoryAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -34,15 +35,22 @@ class StepAnswer(Result):
 
     table = "breakdown"
     estimate: TrainEstimate | SampledEstimate
+    memory: TrainingMemoryAnswer | SampledMemoryAnswer | None
     fits: bool | None
     unit_usd: dict[str, float]  # of the run: an hour, a million tokens or samples, an epoch, a step
     settings: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
+    @property
+    def can_run(self) -> bool:
+        """False where memory certainly does not hold it: there are no figures of its speed to show."""
+        return self.memory is None or self.memory.can_run
+
     def picture(self) -> Picture:
-        """The parts of a step."""
-        rows = [(name.replace("_", " "), seconds) for name, seconds in self.estimate.breakdown if seconds > 0]
+        """The parts of a step; none of what cannot run."""
+        parts = self.estimate.breakdown if self.can_run else ()
+        rows = [(name.replace("_", " "), seconds) for name, seconds in parts if seconds > 0]
         return BarPicture(title=self.verdict, unit="seconds of a step", rows=rows)
 
     def run_ends(self) -> dict[str, float | None]:
@@ -83,31 +91,40 @@ class TrainAnswer(StepAnswer):
         return f"{text} {run.sentence(f'{format_count(found.job.tokens or 0.0)} tokens', found.band)}"
 
     def document(self) -> dict[str, Any]:
-        """The training estimate as the JSON that scripts rely on."""
+        """The training estimate as the JSON that scripts rely on. What cannot run has no speed."""
         estimate, job = self.estimate, self.estimate.job
+        speed, bands = self._speed_document(), {"interval": interval(estimate.band)}
+        if not self.can_run:
+            speed, bands = dict.fromkeys(speed), dict.fromkeys(bands)
         degrees = attributes(job.layout, "dp tp pp cp ep zero shard micro_batch interleave recompute recompute_every")
         layout = {name: int(value) for name, value in degrees.items()}
         layout |= attributes(job.layout, "recompute_first stage_layers")
         return {
-            **attributes(
-                estimate,
-                "model=job.model.name gpu=job.cluster.accelerator.name num_gpus step_s tokens_per_s "
-                "useful_tokens_per_s tokens_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac "
-                "mfu_full_attention_frac hfu_frac bound dropped_frac",
-            ),
-            "breakdown": entries(estimate.breakdown, "seconds"),
+            **attributes(estimate, "model=job.model.name gpu=job.cluster.accelerator.name num_gpus"),
+            **speed,
             "memory": self.memory.document(),
             "fits": self.fits,
-            "network": [asdict(need) for need in self.network],
-            "run": self.run_document(),
             "layout": layout | {"schedule": NAMES[int(job.layout.schedule)]},
             **attributes(self, "laid_out seq_len=estimate.job.recipe.seq_len"),
             **attributes(job, "recipe.global_batch cluster.usd_per_gpu_hour"),
             "price_source": job.cluster.price_source or None,
-            "interval": interval(estimate.band),
+            **bands,
             "unstated": [asdict(one) for one in estimate.unstated],
             "quick": [rule.document() for rule in self.quick],
             **notes(self),
+        }
+
+    def _speed_document(self) -> dict[str, Any]:
+        """The step and its parts, rates, bounds, what links have to carry, and the run."""
+        names = (
+            "step_s tokens_per_s useful_tokens_per_s tokens_per_s_per_gpu low high lower_bound_s upper_bound_s "
+            "mfu_frac mfu_full_attention_frac hfu_frac bound dropped_frac"
+        )
+        return {
+            **attributes(self.estimate, names),
+            "breakdown": entries(self.estimate.breakdown, "seconds"),
+            "network": [asdict(need) for need in self.network],
+            "run": self.run_document(),
         }
 
     def run_document(self) -> dict[str, Any] | None:

@@ -33,11 +33,16 @@ _MEMORY_ITEMS = {
 }
 
 
-def train_figure(estimate: TrainEstimate) -> Figure:
-    """The tree of an estimate: throughput with its interval, utilisation, bounds, memory and the run."""
+def train_figure(estimate: TrainEstimate, *, can_run: bool = True) -> Figure:
+    """The tree of an estimate: throughput with its interval, utilisation, bounds, memory and the run.
+
+    What cannot run has memory alone.
+    """
     tree, job = _TrainingTree(estimate), estimate.job
     memory = step_memory_figure(job.model, job.recipe, job.layout, estimate.memory)
-    figures = [*tree.throughput(), *tree.utilisation(), *tree.bounds(), memory, *tree.run()]
+    figures = [memory]
+    if can_run:
+        figures = [*tree.throughput(), *tree.utilisation(), *tree.bounds(), memory, *tree.run()]
     return estimate_of(f"{job.model.name} on {estimate.num_gpus:,} x {job.cluster.accelerator.name}", figures)
 
 

@@ -180,23 +180,24 @@ class SampledTrainAnswer(StepAnswer):
         return f"{text} {run.sentence(f'{format_count(estimate.job.samples or 0.0)} samples', estimate.band)}"
 
     def document(self) -> dict[str, Any]:
-        """The training estimate as the JSON that scripts rely on."""
+        """The training estimate as the JSON that scripts rely on. What cannot run has no speed."""
         estimate, job, run = self.estimate, self.estimate.job, self.estimate.run
-        return {
-            **attributes(
-                estimate,
-                "model=job.recipe.work.name gpu=job.cluster.accelerator.name job.num_gpus step_s samples_per_s "
-                "samples_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac bound efficiency_frac "
-                "rate_origin=rate.origin rate.precision",
-            ),
+        names = "step_s samples_per_s samples_per_s_per_gpu low high lower_bound_s upper_bound_s mfu_frac bound"
+        speed = {
+            **attributes(estimate, f"{names} efficiency_frac rate_origin=rate.origin"),
             "breakdown": entries(estimate.breakdown, "seconds"),
+            "run": None if run is None else {"samples": job.samples, **run.document(self.unit_usd, estimate.band)},
+            "interval": interval(estimate.band),
+        }
+        return {
+            **attributes(estimate, "model=job.recipe.work.name gpu=job.cluster.accelerator.name job.num_gpus"),
+            **(speed if self.can_run else dict.fromkeys(speed)),
+            "precision": estimate.rate.precision,
             "memory": None if self.memory is None else self.memory.document(),
             "fits": self.fits,
-            "run": None if run is None else {"samples": job.samples, **run.document(self.unit_usd, estimate.band)},
             **attributes(
                 job, "recipe.batch micro_steps global_batch optimizer=recipe.optimizer.name cluster.usd_per_gpu_hour"
             ),
             "price_source": job.cluster.price_source or None,
-            "interval": interval(estimate.band),
             **notes(self),
         }

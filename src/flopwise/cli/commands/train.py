@@ -62,7 +62,7 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: An
     """Step time, throughput, utilisation, memory, and the run's cost.
 
     Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is used. A layout that
-    does not fit is still estimated; the exit code is then 1.
+    does not fit is still estimated, unless it certainly cannot run; the exit code is then 1.
     """
     if compare:
         from flopwise.api.compare import compare as compared
@@ -103,21 +103,28 @@ def lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
     """The training estimate as people read it."""
     estimate, job = answer.estimate, answer.estimate.job
     yield heading(f"Training {job.model.name} on {estimate.num_gpus:,} x {job.cluster.accelerator.name}", paper)
-    if not answer.fits:
-        warning = "WARNING: this layout does not fit the memory; the figures are of a run that would fail."
-        yield paper.paint(warning, "red")
+    yield from _warnings(answer, "this layout", paper)
     yield pairs(answer.settings, paper)
-    yield pairs(_speed_rows(answer), paper)
-    yield heading(f"One step: {units.format_seconds(estimate.step_s)}, bound by {estimate.bound}", paper)
-    yield parts.shares(estimate.breakdown, units.format_seconds, paper)
-    if answer.network:
+    if answer.can_run:
+        yield pairs(_speed_rows(answer), paper)
+        yield heading(f"One step: {units.format_seconds(estimate.step_s)}, bound by {estimate.bound}", paper)
+        yield parts.shares(estimate.breakdown, units.format_seconds, paper)
+    if answer.network and answer.can_run:
         yield heading("Network bandwidth needed per accelerator, in one direction", paper)
         yield table(*parts.network_table([asdict(need) for need in answer.network]), paper)
     yield heading("Memory per accelerator", paper)
     yield from memory_items(answer.memory, paper)
-    yield from _run_lines(answer, paper)
+    if answer.can_run:
+        yield from _run_lines(answer, paper)
     yield parts.quick_table(answer.quick, paper)
     yield parts.assumption_list(answer.assumptions)
+
+
+def _warnings(answer: TrainAnswer | SampledTrainAnswer, what: str, paper: Screen) -> Iterator[str]:
+    """The warning of what does not fit, and whether the figures below are of it."""
+    if answer.fits is False:
+        rest = "; the figures are of a run that would fail." if answer.can_run else ": there is no speed to show."
+        yield paper.paint(f"WARNING: {what} does not fit the memory{rest}", "red")
 
 
 def _speed_rows(answer: TrainAnswer) -> list[tuple[str, Any]]:
@@ -153,11 +160,26 @@ def _reads_words(answer: SampledTrainAnswer, model: str) -> list[str]:
 
 def sample_lines(answer: SampledTrainAnswer, paper: Screen) -> Iterator[str]:
     """The training estimate of a network that is known by its samples, as people read it."""
-    estimate, job, seconds = answer.estimate, answer.estimate.job, units.format_seconds
+    estimate, job = answer.estimate, answer.estimate.job
     yield heading(f"Training {job.recipe.work.name} on {job.num_gpus:,} x {job.cluster.accelerator.name}", paper)
-    if answer.fits is False:
-        yield paper.paint("WARNING: this does not fit the memory; the figures are of a run that would fail.", "red")
+    yield from _warnings(answer, "this", paper)
     yield pairs(answer.settings, paper)
+    if answer.can_run:
+        yield from _sample_speed(answer, paper)
+    if answer.memory is not None:
+        yield heading("Memory per accelerator", paper)
+        yield from memory_items(answer.memory, paper)
+    if estimate.run is not None and answer.can_run:
+        samples = units.format_count(job.samples or 0.0)
+        yield heading(f"The run: {samples} samples in {estimate.run.steps:,.0f} steps", paper)
+        yield pairs(_run_rows(estimate.run, answer.run_ends(), answer.unit_usd), paper)
+        yield parts.shares(estimate.run.breakdown, units.format_seconds, paper)
+    yield parts.assumption_list(answer.assumptions)
+
+
+def _sample_speed(answer: SampledTrainAnswer, paper: Screen) -> Iterator[str]:
+    """The rates and the step of a network that is known by its samples."""
+    estimate, job, seconds = answer.estimate, answer.estimate.job, units.format_seconds
     from flopwise.training.sampled_answer import format_samples as rate
 
     ends = f"(80 % interval: {rate(estimate.low)} to {rate(estimate.high)}; {estimate.band.evidence})"
@@ -180,15 +202,6 @@ def sample_lines(answer: SampledTrainAnswer, paper: Screen) -> Iterator[str]:
     bound = f", bound by {estimate.bound}" if estimate.bound else ""
     yield heading(f"One step: {seconds(estimate.step_s)}{bound}", paper)
     yield parts.shares(estimate.breakdown, seconds, paper)
-    if answer.memory is not None:
-        yield heading("Memory per accelerator", paper)
-        yield from memory_items(answer.memory, paper)
-    if estimate.run is not None:
-        samples = units.format_count(job.samples or 0.0)
-        yield heading(f"The run: {samples} samples in {estimate.run.steps:,.0f} steps", paper)
-        yield pairs(_run_rows(estimate.run, answer.run_ends(), answer.unit_usd), paper)
-        yield parts.shares(estimate.run.breakdown, seconds, paper)
-    yield parts.assumption_list(answer.assumptions)
 
 
 def _run_lines(answer: TrainAnswer, paper: Screen) -> Iterator[str]:
