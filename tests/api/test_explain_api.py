@@ -554,6 +554,25 @@ def test_rules_of_thumb_say_what_they_are_made_of() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "asked", "fits"),
+    [
+        ("Llama-3.1-70B", {"gpu": "h100", "concurrency": 8}, False),
+        ("Llama-3.1-8B", {"gpu": "l4", "concurrency": 200}, True),
+        ("Llama-3.1-8B", {"gpu": "4xh100", "dp": 2, "tp": 2, "concurrency": 8}, True),
+    ],
+)
+def test_the_memory_of_a_service_is_explained_for_the_requests_that_it_holds(
+    model: str, asked: dict[str, Any], *, fits: bool
+) -> None:
+    """One where none fits, and not all that are asked for where fewer do."""
+    answer = flopwise.serve(model, **asked)
+    named = {one.name: one.value for one in walk(figure_of(answer))}
+    assert answer.fits is fits
+    assert named["memory per GPU"] == pytest.approx(answer.memory.per_gpu_bytes)
+    assert named["KV cache"] == pytest.approx(dict(answer.memory.items)["KV cache"])
+
+
+@pytest.mark.parametrize(
     "asked",
     [
         {"gpu": "l4", "samples": 1e6},

@@ -29,6 +29,7 @@ from flopwise.serving.estimate import (
     job_memory,
     outgrows_cache,
     request_tokens,
+    requests_held,
 )
 from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
@@ -209,10 +210,10 @@ class ServeAnswer(Result):
         else:
             result, by_priority, simulation_notes = _closed_loop(job, question, facts, on_compile)
             request_notes += simulation_notes
-        at_once = max(1, min(job.concurrency or result.max_concurrency, result.max_concurrency) // int(job.layout.dp))
+        at_once = requests_held(job, result.max_concurrency)
         memory = memory_answer(
             job.model, replace(question.deployment, weights=job.weights.name),
-            job_memory(replace(job, concurrency=at_once * int(job.layout.dp))), cluster.accelerator, facts,
+            job_memory(job, concurrency=at_once), cluster.accelerator, facts,
             context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
         alone = request.requests is None and session_run is None

@@ -275,6 +275,11 @@ def job_memory(job: ServeJob, **load: Any) -> ServingMemory:
     )  # fmt: skip
 
 
+def requests_held(job: ServeJob, most: int) -> int:
+    """Requests in flight of one attention replica, of `most` that all hold at once; 1 where these hold none."""
+    return max(1, min(job.concurrency or most, most) // int(job.layout.dp))
+
+
 def _replica_concurrency(job: ServeJob) -> int | None:
     """Concurrent requests for each attention replica; None where as many run as fit."""
     return None if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))

@@ -14,7 +14,7 @@ from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
 from flopwise.provenance import Figure, fact, setting, term, walk
-from flopwise.serving.estimate import steady_state, step_lines
+from flopwise.serving.estimate import job_memory, requests_held, steady_state, step_lines
 from flopwise.serving.iteration import (
     StepLoad,
     StepTime,
@@ -46,12 +46,14 @@ def serve_figure(
 ) -> Figure:  # fmt: skip
     """The tree of an estimate: latencies and throughput with intervals, memory, cost and energy.
 
-    Further a cold start, the percentiles of a load that can be kept up with, and sums over several `replicas`. What
-    does not fit has memory, a price per hour and a cold start alone.
+    Further a cold start, the percentiles of a load that can be kept up with, and sums over several `replicas`. The
+    memory is that of the requests that it holds at once. What does not fit has that of one, a price per hour and a cold
+    start alone.
     """
     job, tree = estimate.job, _ServingTree(estimate)
     name = f"{job.model.name} on {estimate.num_gpus} x {job.cluster.accelerator.name}"
-    memory = serving_memory_figure(job.model, job.layout, estimate.memory, job.weights, job.kv_dtype, job.engine)
+    held = job_memory(job, concurrency=requests_held(job, estimate.max_concurrency))
+    memory = serving_memory_figure(job.model, job.layout, held, job.weights, job.kv_dtype, job.engine)
     more = () if start is None else (_cold_start_figure(start),)
     if not estimate.max_concurrency:
         figures = [*tree.room(), memory, *tree.hourly(), *more]
