@@ -447,7 +447,8 @@ def _serve_estimate(
     hourly = None if paid is None else paid * (gpus if job.paid_gpus is None else job.paid_gpus)
     inputs = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
-    queued = bool(job.concurrency and 0 < int(memory.max_concurrency) * ranks < job.concurrency)
+    most = int(memory.max_concurrency) * ranks
+    queued = bool(job.concurrency and 0 < most < job.concurrency)
     throughput = _figure(job, "throughput", rate, most=most_per_s)
     if job.arrivals_per_s is not None:  # in the long run no more is answered than arrives
         throughput = replace(throughput, high=min(throughput.high, max(rate, job.arrivals_per_s)))
@@ -468,9 +469,9 @@ def _serve_estimate(
         total_tokens_per_s=rate * (inputs + outputs),
         concurrency=concurrency,
         max_whole_contexts=int(memory.max_whole_contexts) * ranks,
-        max_concurrency=int(memory.max_concurrency) * ranks,
+        max_concurrency=most,
         kv_capacity_tokens=int(memory.kv_capacity_tokens) * ranks,
-        memory=memory,
+        memory=job_memory(job, concurrency=requests_held(job, most)) if (job.concurrency or 0) > most else memory,
         bound=max(lines, key=lambda line: line[1])[0],
         breakdown=lines,
         lower_bound_s=_number(step.floor_s),

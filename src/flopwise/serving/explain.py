@@ -14,7 +14,7 @@ from flopwise.facts.software import CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token
 from flopwise.origin import COUNTED, KERNEL, Device, estimate_of, interval, number, price, total
 from flopwise.provenance import Figure, fact, setting, term, walk
-from flopwise.serving.estimate import job_memory, requests_held, steady_state, step_lines
+from flopwise.serving.estimate import steady_state, step_lines
 from flopwise.serving.iteration import (
     StepLoad,
     StepTime,
@@ -52,8 +52,7 @@ def serve_figure(
     """
     job, tree = estimate.job, _ServingTree(estimate)
     name = f"{job.model.name} on {estimate.num_gpus} x {job.cluster.accelerator.name}"
-    held = job_memory(job, concurrency=requests_held(job, estimate.max_concurrency))
-    memory = serving_memory_figure(job.model, job.layout, held, job.weights, job.kv_dtype, job.engine)
+    memory = serving_memory_figure(job.model, job.layout, estimate.memory, job.weights, job.kv_dtype, job.engine)
     more = () if start is None else (_cold_start_figure(start),)
     if not estimate.max_concurrency:
         figures = [*tree.room(), memory, *tree.hourly(), *more]
