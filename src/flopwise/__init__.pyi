@@ -2740,7 +2740,8 @@ def train(
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
-    found; a layout that does not fit is estimated all the same: `fits` says so. Of a network without token layers,
+    found; a layout that does not fit is estimated all the same: `fits` says so, and what certainly cannot run shows no
+    speed (`can_run`). Of a network without token layers,
     such as ResNet-50, the answer is a `SampledTrainAnswer`: samples per second of data-parallel replicas.
 
     Args:
