@@ -27,10 +27,12 @@ from flopwise.serving.estimate import (
     answers_are_short,
     estimate,
     job_memory,
+    largest_batch,
     outgrows_cache,
     request_tokens,
+    waiting_batches,
 )
-from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
+from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
@@ -48,11 +50,10 @@ from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import (
     Percentile,
     SteadyCurves,
-    batch_sizes,
-    one_pass_latency_s,
 )
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
+from flopwise.serving.waiting_batches import one_pass_latency_s
 from flopwise.units import (
     HOUR_S,
     format_arrivals,
@@ -218,7 +219,7 @@ class ServeAnswer(Result):
         alone = request.requests is None and session_run is None
         waits = None
         if rate is not None and alone:
-            waits = _under_load(job, result, rate, cached, closed_form=question.closed_form)
+            waits = _under_load(job, result, rate, cached)
         if waits is not None and (job.output_tokens > 1 or not job.decodes) and waits.utilisation_frac < 1:
             share, because = format_percent(waits.utilisation_frac), _why_simulated(job, question)
             if because is not None:
@@ -580,25 +581,15 @@ def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
     return float(machines * node / replicas)
 
 
-def _largest_batch(job: ServeJob) -> int:
-    """Inputs that one attention replica takes in one pass at most."""
-    most = max(1, int(job_memory(job, concurrency=None).max_concurrency))
-    return int(min(most, job.engine.most_inputs(float(np.max(prompt(job.model, job.input_tokens).tokens)))))
-
-
 def _batch_at_rate(job: ServeJob) -> int:
-    """Inputs that go through at once, over all attention replicas: of the batches that memory holds the quickest.
+    """Inputs that go through at once, over all attention replicas: as many as wait on average, rounded up.
 
-    Of a `max_batch` that is given as many. Source: `one_pass_latency_s` at its mean.
+    Of a `max_batch` that is given as many. Source: `WaitingBatches.mean_batch`.
     """
-    ranks, most = int(job.layout.dp), _largest_batch(job)
-    if job.max_batch is not None or job.arrivals_per_s is None:
-        return most * ranks
-    sizes, machine = np.floor(batch_sizes(most)), runner(job)
-    step_s = np.asarray(machine.step(whole_prompts(job.model, sizes, job.input_tokens), job.layout).seconds)
-    latency_s = one_pass_latency_s(step_s, machine.engine.request_s, sizes, job.arrivals_per_s / ranks, "mean")
-    quickest = int(np.argmin(latency_s)) if np.isfinite(latency_s).any() else -1
-    return int(sizes[quickest]) * ranks
+    ranks = int(job.layout.dp)
+    if job.max_batch is not None:
+        return largest_batch(job) * ranks
+    return math.ceil(float(waiting_batches(job, runner(job)).mean_batch[0])) * ranks
 
 
 def _session_run(
@@ -830,24 +821,19 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
 
 
-def _under_load(
-    job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None, *, closed_form: bool
-) -> UnderLoad:
-    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed.
-
-    `closed_form`: encoders take batches of one size, the quickest at this rate; others what waits, at most.
-    """
+def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None) -> UnderLoad:
+    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed."""
     assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
     each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
     if job.decodes:
         sustained, waits = percentiles(job, most, each, PERCENTILES)
     else:
-        batch, machine = estimate.concurrency / ranks if closed_form else _largest_batch(job), runner(job)
-        step_s = float(np.asarray(machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout).seconds))
-        sustained = batch / step_s
-        seen = (one_pass_latency_s(step_s, machine.engine.request_s, batch, each, p) for p in PERCENTILES)
-        waits = {p: Percentile(one, 0.0) for p, one in zip(PERCENTILES, seen, strict=True)}
+        machine = runner(job)
+        batches = waiting_batches(job, machine)
+        sustained = float(batches.sustained_per_s[0])
+        seen = (one_pass_latency_s(machine.engine, batches, job.input_tokens, p) for p in PERCENTILES)
+        waits = {p: Percentile(one[0], 0.0) for p, one in zip(PERCENTILES, seen, strict=True)}
     over = each >= sustained
     return UnderLoad(
         requests_per_s=rate,

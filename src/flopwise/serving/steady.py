@@ -368,26 +368,6 @@ def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
     return size * np.minimum(arrivals_per_s / rising[:1], 1.0)
 
 
-def one_pass_latency_s(
-    step_s: Floats, request_s: Floats, batch: Floats, arrivals_per_s: Floats, percentile: str
-) -> Floats:
-    """Time of a request that is one pass over its input, in batches that fill, wait for the device and run; broadcasts.
-
-    Infinite where the replica cannot keep up.
-
-    Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
-    Assumes: inputs of one length.
-    """
-    capacity, tail = batch / step_s, TAILS[percentile]
-    busy = np.minimum(arrivals_per_s / capacity, 0.999)
-    queue = busy * step_s / (2 * (1 - busy))
-    if tail is not None:
-        queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
-    fill = (batch - 1) / np.maximum(arrivals_per_s, 1e-9) * (0.5 if tail is None else 1 - tail)
-    latency: Floats = request_s + step_s + np.where(arrivals_per_s < capacity, queue + fill, np.inf)
-    return latency
-
-
 class Percentile(NamedTuple):
     """The latencies of a percentile of requests."""
 

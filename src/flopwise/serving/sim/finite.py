@@ -174,6 +174,8 @@ class ArrivalRun(NamedTuple):
     ttft_s: dict[str, float]  # by percentile
     tpot_s: dict[str, float]
     by_priority: dict[int, ClassFigures]  # of each class of requests; none where they are alike
+    simulated: SimulatedRun
+    counted: slice  # requests of the run that figures are of
 
     @classmethod
     def of(
@@ -194,8 +196,8 @@ class ArrivalRun(NamedTuple):
             priorities=job.priorities or None,
         )  # fmt: skip
         run = _request(job, traffic, facts).run_fixed(1, on_compile)
-        cut = ARRIVALS // 4
-        ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
+        counted = slice(ARRIVALS // 4, ARRIVALS - ARRIVALS // 4)
+        ttft_s, tpot_s = (np.asarray(seen)[counted] for seen in (run.ttft_s, run.tpot_s))
         shares = [float(name.removeprefix("p")) for name in percentiles]
         if not job.decodes:
             tpot_s = np.zeros_like(ttft_s)
@@ -203,7 +205,7 @@ class ArrivalRun(NamedTuple):
             dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s)
         )
         means = RunMeans(float(np.nanmean(ttft_s)), float(np.nanmean(tpot_s)), job.arrivals_per_s or 0.0)
-        return cls(means, first, each, run.by_priority(slice(cut, ARRIVALS - cut)))
+        return cls(means, first, each, run.by_priority(counted), run, counted)
 
 
 class SessionRun(NamedTuple):
