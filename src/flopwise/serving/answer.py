@@ -542,9 +542,8 @@ def _check_load(model: Model, question: ServeQuestion, *, decodes: bool) -> None
         "with --static and for models that answer in one pass")  # fmt: skip
     if request.output_tokens is not None and not decodes:
         raise OptionError("output_tokens", f"{model.name} answers in one pass, without output tokens: leave it out")
-    if question.simulate and alone:
-        raise OptionError("simulate", "a fixed batch, or a model that answers in one pass, has no queue to simulate: "
-        "leave it out with --static and for such models")  # fmt: skip
+    if question.simulate and question.static:
+        raise OptionError("simulate", "a fixed batch has no queue to simulate: leave it out with --static")
     if question.simulate and question.closed_form:
         raise OptionError("closed_form", "--simulate asks for simulated requests; give one of them")
     if question.simulate and not any(value is not None for value in loads.values()):
@@ -727,12 +726,9 @@ def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
     if outgrows_cache(job):
         return OUTGROWN
     because = _why_simulated(job, question)
-    if (
-        not job.decodes
-        or job.arrivals_per_s is not None
-        or because is None
-        or (job.concurrency is None and because != SHORT)
-    ):
+    if not job.decodes:  # the closed form stands for users, whose batches are alike, unless asked for
+        because = "" if question.simulate and job.concurrency is not None else None
+    if job.arrivals_per_s is not None or because is None or (job.concurrency is None and because != SHORT):
         return ""
     return f"latencies are those of simulated requests: {because or 'as asked for'}"
 

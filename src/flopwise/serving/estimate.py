@@ -397,7 +397,7 @@ def _encoder_estimate(
             rate = job.arrivals_per_s
             latency_s = _number(one_pass_latency_s(machine.engine, batches, job.input_tokens, "mean"))
     if run is not None:
-        latency_s = run.ttft_s
+        latency_s, rate = run.ttft_s, run.requests_per_s
     return _serve_estimate(
         job, memory, step, ttft_s=latency_s, least_ttft_s=floor_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
         requests_per_s=rate, most_per_s=max(inputs / floor_s, rate), concurrency=inputs, prefill_frac=1.0,

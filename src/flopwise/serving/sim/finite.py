@@ -102,7 +102,9 @@ def closed_loop_run(
 ) -> ClosedLoopRun:
     """A replica and the users of a closed loop, each of whom sends `ROUNDS` requests: means over them, simulated.
 
-    `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own.
+    `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own. Inputs that are answered
+    in one pass are all of its own length then, and those of the first and the last round are not counted: there all
+    begin together, or few are left.
 
     Source: `flopwise.serving.sim`; `flopwise.serving.steady.ROUNDS` for what load generators send; Little's law for the
     rate, as the end of a run, when few are left, is no steady state.
@@ -110,12 +112,17 @@ def closed_loop_run(
     """
     users = max(int(job.concurrency or 1), 1)
     inputs, outputs = lengths or (_about(job.input_tokens), _about(job.output_tokens))
+    if not job.decodes:
+        inputs, outputs = inputs if lengths else job.input_tokens, 1
     traffic = Traffic(
         requests=ROUNDS * users, users=users, together=True, input_tokens=inputs, output_tokens=outputs,
         priorities=job.priorities or None,
     )  # fmt: skip
 
     def means(run: SimulatedRun) -> RunMeans:
+        if not job.decodes:
+            whole_s = float(np.nanmean(run.e2e_s[users:-users]))
+            return RunMeans(whole_s, 0.0, users / whole_s)
         return _means(job, run, 1)._replace(requests_per_s=users / float(np.nanmean(run.e2e_s)))
 
     runs = _draws(job, traffic, 1, facts, on_compile)
