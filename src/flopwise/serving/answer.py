@@ -30,6 +30,7 @@ from flopwise.serving.estimate import (
     largest_batch,
     outgrows_cache,
     request_tokens,
+    steady_state,
     waiting_batches,
 )
 from flopwise.serving.iteration import StepLoad, prompt
@@ -82,8 +83,15 @@ LONG_PROMPT, CROWDED_FRAC = 4_000, 0.2
 """Tokens of a prompt, and the share of the time for which a replica reads prompts, from which a user's wait for the
 prompts of others depends on who comes when. Over six deployments, prompts of 1,000 to 120,000 tokens, answers of 128 to
 1,024 and 2 to 64 users (the loops of benchmarks/serve_and_simulate.py) the closed form is within 11 % of the simulator
-in TTFT, TPOT and throughput at lower shares. At higher ones it is off by more than 10 % in 44 of 133 loops with prompts
-of 1,000 and 2,000 tokens, by 27 % at most; with longer ones in 417 of 626, by 15 to 60 %, and six times at worst."""
+in TTFT, TPOT and throughput at lower shares, but off by 15 to 60 %, and six times at worst, in 417 of 626 loops at
+higher ones. Arrivals at random: it has TPOT of 16,000 tokens 20 to 90 % too long at low load, and p99 10 to 30 % too
+short at 30 to 45 % (prompts of 4,000 to 64,000 tokens, answers of 256 to 1,000, four deployments)."""
+SHORT_PROMPT, BUNCHED_FRAC, FULL_FRAC = 512, 0.05, 0.9
+"""The same of shorter prompts, from these tokens on: the share of a first token's time that hangs on how far users
+drift apart (`Steady.bunched_s`), or the share of the time for which prompts are read. Over the seven deployments of
+that benchmark, prompts of 512 to 4,096 tokens, answers of 128 and 512 and 2 to 64 users the closed form is within 10 %
+in TTFT, TPOT and throughput in all but 4 of 195 loops below both, there within 13.3 %; at higher shares it is off by
+more in 87 of 217, by 36 % at worst. A simulated loop takes 0.1 s of processor time, and loading the simulator 20 ms."""
 SIMULATED_FROM = 0.45
 """Share of capacity from which simulation differs from the moments of `OpenLoop` (serve_and_simulate.py)."""
 
@@ -676,35 +684,31 @@ OUTGROWN = (
 )
 
 
-CROWDED = (
-    f"latencies are those of simulated requests: prompts take {format_percent(CROWDED_FRAC)} of the time or "
-    "more, so that users wait for one another's"
-)
+CROWDED = "latencies are those of simulated requests: users wait for one another's prompts"
 SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a closed form"
 
 
-def _prompts_are_long(job: ServeJob) -> bool:
-    """True if prompts of `LONG_PROMPT` tokens or more and answers share the steps of one kind of replica.
-
-    Of arrivals at random the closed form has TPOT of 16,000 tokens 20 to 90 % too long at low load, and p99 10 to 30 %
-    too short at 30 to 45 % (prompts of 4,000 to 64,000 tokens, answers of 256 to 1,000, four deployments).
-    """
+def _prompts_mix(job: ServeJob, least_tokens: int) -> bool:
+    """True if prompts of so many tokens or more and answers share the steps of one kind of replica."""
     apart = job.static or job.techniques.prefill_gpus or job.requests is not None or job.model.kind != "decoder"
-    return not apart and job.growing > 1 and job.input_tokens >= LONG_PROMPT
+    return not apart and job.growing > 1 and job.input_tokens >= least_tokens
 
 
 def _prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
-    """True if users in a closed loop send so many long prompts that they wait for one another's (`CROWDED_FRAC`).
+    """True if users in a closed loop wait for one another's prompts, as a closed form cannot say (`BUNCHED_FRAC`).
 
     `loaded`: their closed form. Prompts that a replica answers a second, each as long as one that nobody disturbs.
     """
     users = 1 if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
-    crowd = users > 1 and job.arrivals_per_s is None
-    if not crowd or not _prompts_are_long(job) or loaded.ttft_s is None:
+    apart = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
+    if apart or not _prompts_mix(job, SHORT_PROMPT):
         return False
-    alone = estimate(replace(job, concurrency=1)).ttft_s
+    steady, _ = steady_state(job, runner(job), job_memory(job))
+    if float(np.ravel(steady.bunched_s)[0]) >= BUNCHED_FRAC * loaded.ttft_s.value:
+        return True
     each_per_s = loaded.requests_per_s / int(job.layout.dp)
-    return alone is not None and each_per_s * alone.value >= CROWDED_FRAC
+    share = each_per_s * estimate(replace(job, concurrency=1)).ttft_s.value
+    return share >= (CROWDED_FRAC if job.input_tokens >= LONG_PROMPT else FULL_FRAC)
 
 
 def _closed_loop(
@@ -748,7 +752,7 @@ def _why_no_closed_form(job: ServeJob) -> str | None:
     """The reason why the closed form of a load is known to be off; None: it is not."""
     if not job.decodes:
         return "what waits when a batch ends goes into the next"
-    if job.arrivals_per_s is not None and _prompts_are_long(job):
+    if job.arrivals_per_s is not None and _prompts_mix(job, LONG_PROMPT):
         return f"prompts of {LONG_PROMPT:,} tokens or more fill steps of their own"
     return None
 

@@ -31,6 +31,9 @@ times max-concurrency, all sent at once; its times to a first token are means ov
 DRAWN, APART = 0.0642, 3.0
 """Standard deviation of a request's time over its mean, where lengths are drawn between 0.8 and 1 of the nominal ones
 (the same benchmarks: random-range-ratio); and the round that stands for all after the first, as users drift apart."""
+MET_BESIDE = 3.0
+"""Times that the prompts in a prompt's own steps take what is said of them here, where users are simulated: a part of
+what they wait too long, as they bunch less than they are assumed to (benchmarks/serve_and_simulate.py)."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
 
 
@@ -46,6 +49,7 @@ class Steady(NamedTuple):
     prefill_share: Floats  # of steps that carry prefill
     decode: StepTime
     mixed: StepTime
+    bunched_s: Floats = 0.0  # by which users who drift apart wait less for the prompts of others (`MET_BESIDE`)
 
 
 def micro_batches(runner: Runner, layout: ServingLayout, in_flight: Floats) -> Floats:
@@ -213,7 +217,8 @@ def closed_loop(
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
-    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed)
+    bunched_s = later_s - MET_BESIDE * beside_s
+    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed, bunched_s)
 
 
 def _first_round_s(

@@ -83,7 +83,8 @@ def _draws(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_comp
     """Runs of the same traffic, drawn with one seed after another."""
     draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // max(traffic.requests or 1, 1)))
     seeds = range(traffic.seed, traffic.seed + draws)
-    return [_request(job, replace(traffic, seed=seed), facts).run_fixed(replicas, on_compile) for seed in seeds]
+    requests = (_request(job, replace(traffic, seed=seed), facts) for seed in seeds)
+    return [request.run_fixed(replicas, on_compile, samples=1) for request in requests]
 
 
 def _mean(figures: Sequence[RunMeans]) -> RunMeans:
@@ -202,7 +203,7 @@ class ArrivalRun(NamedTuple):
             requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=inputs, output_tokens=outputs or 1,
             priorities=job.priorities or None,
         )  # fmt: skip
-        run = _request(job, traffic, facts).run_fixed(1, on_compile)
+        run = _request(job, traffic, facts).run_fixed(1, on_compile, samples=1)
         counted = slice(ARRIVALS // 4, ARRIVALS - ARRIVALS // 4)
         ttft_s, tpot_s = (np.asarray(seen)[counted] for seen in (run.ttft_s, run.tpot_s))
         shares = [float(name.removeprefix("p")) for name in percentiles]
