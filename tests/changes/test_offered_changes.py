@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import flopwise
+from flopwise import cli, units
 from flopwise.api.memory import memory
 from flopwise.changes.explanation import sensitivities
+from flopwise.changes.memory import memory_remedies
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import load_facts
 from named import FACTS
@@ -108,10 +112,45 @@ def test_experts_are_spread_over_ranks_that_there_are() -> None:
     assert degrees(tp=8) == {"pp 2"}
 
 
-@pytest.mark.parametrize(("gpu", "offered"), [("a100-80gb", False), ("h100", True)])
-def test_a_cache_that_is_read_by_software_is_no_remedy(gpu: str, *, offered: bool) -> None:
-    """An A100 converts fp8 in software, 3 to 16 times slower; an H100 has units for it."""
-    answer = memory("Llama-3.3-70B", task="serve", gpu=gpu, tp=2, context=32_000, concurrency=40)
-    changes = {remedy.change for remedy in answer.remedies}
-    assert changes
-    assert ("KV cache in fp8" in changes) == offered
+@pytest.mark.parametrize(("gpu", "priced"), [("a100-80gb", True), ("h100", False)])
+def test_a_cache_that_is_read_by_software_has_its_price(
+    gpu: str, capsys: pytest.CaptureFixture[str], *, priced: bool
+) -> None:
+    """An A100 converts fp8 in software, several times slower; an H100 has units for it. Others have no such price."""
+    asked: dict[str, Any] = {"gpu": gpu, "tp": 2, "context": 32_000, "concurrency": 40}
+    remedies = {one.change: one for one in memory("Llama-3.3-70B", task="serve", **asked).remedies}
+    price = remedies.pop("KV cache in fp8").slower_frac
+    assert (price is not None and price > 1.0) == priced
+    assert {one.slower_frac for one in remedies.values()} == {None}
+    line = "memory Llama-3.3-70B --task serve --tp 2 --context 32000 --concurrency 40 --gpu"
+    assert cli.main([*line.split(), gpu, "--json"]) == 0
+    told = {one["change"]: one for one in json.loads(capsys.readouterr().out)["remedies"]}
+    assert told["KV cache in fp8"]["slower_frac"] == pytest.approx(price)
+    assert cli.main([*line.split(), gpu]) == 0
+    out = capsys.readouterr().out
+    assert ("each token as long" in out) == priced
+    assert (units.format_times(1 + (price or 0.0)) in out) == priced
+
+
+def test_the_price_of_a_converted_cache_is_that_of_its_steps() -> None:
+    """Against two services of a fixed batch, one with each cache: their time a token at the same context."""
+    answer = memory("Llama-3.1-8B", task="serve", gpu="a100-80gb", context=8_000, concurrency=8)
+    (price,) = (one.slower_frac for one in memory_remedies(answer) if one.change == "KV cache in fp8")
+    how: dict[str, Any] = {"gpu": "a100-80gb", "static": True, "concurrency": 8, "input_tokens": 7_999}
+    plain, converted = (
+        flopwise.serve("Llama-3.1-8B", output_tokens=2, kv_dtype=cache, **how).estimate.tpot_s
+        for cache in ("bf16", "fp8")
+    )
+    assert plain is not None
+    assert converted is not None
+    assert 1.0 + (price or 0.0) == pytest.approx(converted.value / plain.value, rel=1e-3)
+
+
+def test_a_verdict_names_what_costs_speed_last_and_with_its_price() -> None:
+    """The converted cache saves more than half of the context, and is told after it."""
+    answer = memory("Llama-3.1-8B", task="serve", gpu="a100-80gb", context=8_000, concurrency=90)
+    cache, half = (one for one in answer.remedies if one.change.startswith(("KV cache in fp8", "a context of")))
+    text = f"KV cache in fp8 (each token takes {units.format_times(1 + (cache.slower_frac or 0.0))} as long)"
+    two = replace(answer, remedies=(cache, half)).verdict
+    assert two.endswith(f"It would fit with a context of 4,000 tokens or {text}."), two
+    assert "KV cache" not in answer.verdict, "three others suffice"

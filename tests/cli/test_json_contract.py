@@ -39,7 +39,7 @@ KEYS: dict[str, set[str]] = {
 }  # fmt: skip
 INSIDE: dict[tuple[str, str], set[str]] = {
     ("memory", "items"): {"name", "bytes"},
-    ("memory", "remedies"): {"change", "saves_bytes"},
+    ("memory", "remedies"): {"change", "saves_bytes", "slower_frac"},
     ("train", "breakdown"): {"name", "seconds"},
     ("train", "run"): {
         "seconds", "gpu_hours", "goodput_frac", "cost_usd", "start_s", "start_usd", "start_joules",

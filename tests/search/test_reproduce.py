@@ -196,6 +196,41 @@ def test_the_command_of_a_serving_plan_gives_its_figures(name: str, capsys: pyte
     checked({"task": "serve", "simulate": False, **SERVING[name]}, capsys)
 
 
+ENCODING: dict[str, dict[str, Any]] = {
+    "embeddings of a decoder": SERVING["embeddings of a decoder"],
+    "an encoder": {"model": "bge-m3", "traffic": {"requests_per_s": 500, "input_tokens": 256}},
+    "lengths that are drawn": {
+        "model": "bge-m3", "traffic": {"requests_per_s": 300, "input_tokens": "64:512"},
+        "targets": {"latency": {"p99": "100ms"}},
+    },
+    "served without a length": {"model": "bge-m3", "task": "serve", "traffic": {"requests_per_s": 200}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENCODING)
+def test_the_command_of_a_plan_that_answers_in_one_pass_gives_its_percentiles(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both are simulated: the plan had a closed form, up to twice as long, that `serve` had to be asked for."""
+    _, answers = checked({"task": "encode", "constraints": FEW, **ENCODING[name]}, capsys)
+    for one, there in answers:
+        assert one.simulated is not None
+        assert "--closed-form" not in one.reproduce
+        for percentile, seconds in there["under_load"]["ttft_s"].items():
+            assert one.simulated.e2e_s[percentile] == pytest.approx(seconds, rel=1e-6), one.reproduce
+
+
+def test_bursts_of_inputs_are_simulated_and_the_command_gives_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    traffic = {"requests_per_s": 100, "input_tokens": 256, "arrivals": "gamma", "burstiness": 3}
+    _, answers = checked({"task": "encode", "model": "bge-m3", "traffic": traffic, "constraints": FEW}, capsys)
+    for one, _ in answers:
+        assert one.simulated is not None
+        assert "--closed-form" in one.reproduce
+        p95_s = one.simulated.e2e_s["p95"]
+        assert p95_s is not None
+        assert p95_s > 1.5 * (one.figures["e2e_s"] or 0.0), "inputs that come in bursts wait longer"
+
+
 @pytest.mark.parametrize("path", sorted(p for p in (ROOT / "examples").glob("[0-9]*.yaml")), ids=lambda path: path.name)
 def test_the_commands_of_the_examples_give_their_figures(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without the simulator, which changes the number of replicas alone."""

@@ -24,6 +24,8 @@ from flopwise.search.serving_analysis import floors, message_s, weights_read_s
 from flopwise.search.serving_option import ServingOption, serving_options
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
+from flopwise.serving.steady import front_end_s
+from flopwise.serving.waiting_batches import WaitingBatches
 
 LLAMA_8B = 8_030_261_248
 """Parameters of Llama-3.1-8B, as its model card and checkpoint count them."""
@@ -159,25 +161,22 @@ def encoded(percentile: str, **traffic: Any) -> tuple[Deployments, float]:
     return found, float(server[0])
 
 
-@pytest.mark.parametrize(("percentile", "tail"), [("mean", None), ("p50", 0.5), ("p90", 0.1), ("p99", 0.01)])
-def test_an_encoder_waits_for_its_batch_and_for_the_device(percentile: str, tail: float | None) -> None:
-    """Bulk service: the (1 - tail) share of a batch's filling (on average half), and M/D/1 in batches.
-
-    Its tail is P(wait > t) = rho e^(-rho t / W), where W = rho s / (2 (1 - rho)) is the mean wait of M/D/1
-    (Pollaczek-Khinchine for constant service).
-    """
+@pytest.mark.parametrize("percentile", ["mean", "p50", "p90", "p99"])
+def test_an_encoder_takes_what_waits(percentile: str) -> None:
+    """Each row as a queue of its own, whose smaller batches are the rows before it of the same layout."""
     found, server = encoded(percentile)
+    engine = asked("encode", "BERT large (uncased)", "g6.xlarge").engine
+    sizes = found.batch.reshape(-1, found.num_layouts)
+    seconds = (found.batch / found.requests_per_s).reshape(sizes.shape)
     for row in range(found.batch.size):
-        batch, arrivals = float(found.batch[row]), 2000 / float(found.replicas[row])
-        service = batch / float(found.requests_per_s[row])
-        rho = arrivals * service / batch
-        mean = rho * service / (2 * (1 - rho))
-        wait, share = mean, 0.5
-        if tail is not None:
-            wait, share = mean / rho * math.log(max(rho / tail, 1.0)), 1 - tail
-        fill = (batch - 1) / arrivals * share
-        assert float(found.e2e_s[row]) == pytest.approx(server + service + wait + fill, rel=1e-9)
-        assert float(found.busy_frac[row]) == pytest.approx(rho)
+        place, layout = divmod(row, found.num_layouts)
+        arrivals = 2000 / float(found.replicas[row])
+        column = slice(0, place + 1), slice(layout, layout + 1)
+        batches = WaitingBatches(sizes[column], seconds[column], np.array([arrivals]))
+        front_s = front_end_s(engine, 256, batches.arrivals_per_s, batches.mean_batch)
+        expected = server + float((front_s + batches.latency_s(percentile))[0])
+        assert float(found.e2e_s[row]) == pytest.approx(expected, rel=1e-6)
+        assert float(found.busy_frac[row]) == pytest.approx(arrivals / float(found.requests_per_s[row]))
 
 
 def test_requests_of_unstated_length_are_as_long_as_the_model_takes() -> None:

@@ -23,7 +23,6 @@ from flopwise.serving.steady import (
     fixed_batch,
     in_flight_at,
     least_prompt_s,
-    one_pass_latency_s,
 )
 from named import FACTS
 
@@ -358,15 +357,6 @@ def test_requests_in_flight_lie_between_the_batches_that_sustain_their_rate() ->
     sizes, rates = np.array([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]), np.array([[10.0, 10.0], [16.0, 9.0], [20.0, 20.0]])
     found = in_flight_at(sizes, rates, np.array([[5.0, 5.0], [13.0, 15.0], [18.0, 20.0], [25.0, 40.0]]))
     assert found == pytest.approx(np.array([[0.5, 0.5], [1.5, 3.0], [3.0, 4.0], [4.0, 4.0]]))
-
-
-def test_a_request_of_one_pass_waits_for_its_batch_and_for_the_device() -> None:
-    """Batches of 4 in 0.1 s: 40 a second. 20 a second: half busy, a queue of 0.5 x 0.1 / (2 x 0.5) s, 1.5 arrivals to
-    fill the batch on average; of 95 % the queue stays below 0.1 ln 10 s, the filling below 0.95 x 3 arrivals."""
-    found = [float(one_pass_latency_s(0.1, 0.01, 4.0, 20.0, name)) for name in ("mean", "p95")]
-    assert found == pytest.approx([0.11 + 0.05 + 1.5 / 20, 0.11 + 0.1 * math.log(10) + 0.95 * 3 / 20])
-    assert float(one_pass_latency_s(0.1, 0.01, 4.0, 40.0, "mean")) == math.inf
-    assert float(one_pass_latency_s(0.1, 0.01, 1.0, 0.0, "p95")) == pytest.approx(0.11)
 
 
 def test_replicas_pay_for_the_machines_that_they_stand_in() -> None:

@@ -40,11 +40,16 @@ MemoryAfter = tuple[Mapping[str, Floats], float, bool]
 """Memory after a change: its items, their sum, and whether it fits."""
 
 
-def ranked_remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], MemoryAfter]]]) -> list[Remedy]:
+def ranked_remedies(
+    now_bytes: float, changes: Iterable[tuple[str, Callable[[], MemoryAfter]]],
+    slower: Mapping[str, float] | None = None,
+) -> list[Remedy]:  # fmt: skip
     """The changes that save memory: those that fit first, then by what they save.
 
     Each change is a name and a call that gives the memory after it; one that raises an error of ours is no remedy.
+    `slower`: `Remedy.slower_frac` of those that have one, by name.
     """
+    prices = slower or {}
     saving = []
     for change, memory_after in changes:
         try:
@@ -54,7 +59,14 @@ def ranked_remedies(now_bytes: float, changes: Iterable[tuple[str, Callable[[], 
         if total < now_bytes:
             items = tuple((name, float(np.ravel(size)[0])) for name, size in after.items())
             saving.append(
-                Remedy(change=change, saves_bytes=now_bytes - total, total_bytes=total, fits=fits, items=items)
+                Remedy(
+                    change=change,
+                    saves_bytes=now_bytes - total,
+                    total_bytes=total,
+                    fits=fits,
+                    items=items,
+                    slower_frac=prices.get(change),
+                )
             )
     return sorted(saving, key=lambda remedy: (not remedy.fits, -remedy.saves_bytes))
 

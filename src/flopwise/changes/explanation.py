@@ -165,6 +165,9 @@ def _remedy_figures(remedies: Iterable[Remedy], now: Figure) -> Iterator[Figure]
         after = total(f"memory with the change: {remedy.change}", "B", parts)
         saved = f"saved by the change: {remedy.change}"
         yield term(saved, remedy.saves_bytes, "B", f"{now.name} - {after.name}", now, after)
+        if remedy.slower_frac is not None:
+            added = "step in which all sequences decode, converting the cache in software, over that without - 1"
+            yield term(f"time added to each token by the change: {remedy.change}", remedy.slower_frac, "frac", added)
 
 
 def _quantities(answer: MemoryAnswer) -> dict[str, Figure]:

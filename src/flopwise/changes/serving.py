@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from flopwise.changes.effects import (
     Headline,
     MemoryAfter,
@@ -14,7 +16,7 @@ from flopwise.changes.effects import (
     ranked_remedies,
     ranked_sensitivities,
 )
-from flopwise.cost.cluster import Cluster
+from flopwise.cost.cluster import Cluster, cluster
 from flopwise.cost.fabric import fabric
 from flopwise.cost.memory_answer import Remedy
 from flopwise.cost.rates import rates
@@ -25,10 +27,11 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.estimate import check_layout, estimate, least_offload
+from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import ServeEstimate, ServeJob
-from flopwise.serving.memory import ServingLayout, serving_memory
+from flopwise.serving.memory import ServingLayout, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
-from flopwise.serving.techniques import memory_changes
+from flopwise.serving.techniques import memory_changes, runner
 
 WEIGHTS = ("bf16", "fp8", "awq", "nvfp4", "Q4_K_M")
 CACHES = ("bf16", "fp8", "q4_0")
@@ -101,9 +104,10 @@ def remedies(
 ) -> list[Remedy]:
     """Single changes of one service that save memory: those that fit first, then by what they save.
 
-    A cache format that the device reads by software is left out: it costs more time than most would pay for memory.
-    `device` None: any, and nothing is known to fit. `job`: its techniques take memory too, of a wider layout less
-    each. `how`: as `serving_memory`.
+    A cache format that the device converts in software has its price: the time that it adds to a step in which all
+    sequences decode, each with its whole context; where a fact is missing for that, it is left out. `device` None: any,
+    and nothing is known to fit. `job`: its techniques take memory too, of a wider layout less each. `how`: as
+    `serving_memory`.
     """
     service: dict[str, Any] = {"layout": layout, "engine": engine, "weights": weights, "kv_dtype": kv_dtype, **how}
     on = {} if device is None else {"hbm_bytes": device.hbm_bytes, "device_kind": device.kind}
@@ -119,20 +123,37 @@ def remedies(
 
         return after
 
-    achieved = None if device is None else rates(device)
-
-    def slows(fields: dict[str, Any]) -> bool:
+    achieved = None if device is None or not generates(model) else rates(device)
+    changes = [(n, fields) for n, fields in serving_changes(model, service, facts, device) if "engine" not in fields]
+    saving, slower = list[tuple[str, Callable[[], MemoryAfter]]](), dict[str, float]()
+    for name, fields in changes:
         cache = fields.get("kv_dtype")
-        return cache is not None and achieved is not None and conversion_note(cache, achieved) is not None
-
-    changes = serving_changes(model, service, facts, device)
-    saving = [(n, memory(fields)) for n, fields in changes if "engine" not in fields and not slows(fields)]
+        if cache is not None and device is not None and achieved is not None and conversion_note(cache, achieved):
+            try:
+                now = job or ServeJob(
+                    model=model, cluster=cluster(device), layout=layout, engine=engine, weights=weights,
+                    kv_dtype=kv_dtype,
+                )  # fmt: skip
+                slower[name] = _slower_frac(now, replace(now, kv_dtype=cache), how["concurrency"] or 1, how["context"])
+            except MissingFactError:
+                continue
+        saving.append((name, memory(fields)))
     if job is not None and job.engine.offload == "host" and (away := least_offload(job, facts)) is not None:
         layers = job.model.stacks[0].num_layers
         stay = layers - round(away.frac * layers)
         techniques = replace(job.techniques, offload=away)
         saving.append((f"gpu layers {stay} of {layers}", memory({"techniques": techniques})))
-    return ranked_remedies(memory({})()[1], saving)
+    return ranked_remedies(memory({})()[1], saving, slower)
+
+
+def _slower_frac(now: ServeJob, changed: ServeJob, batch: int, context: int) -> float:
+    """Time that a change adds to a step of an attention replica which decodes `batch` sequences of `context` tokens.
+
+    Over the time without it; 0 where it takes less. Source: `Runner.step`. Assumes: as there; both fit.
+    """
+    load = StepLoad(decode_batch=float(batch), decode_context=float(context))
+    before_s, after_s = (float(np.ravel(runner(job).step(load, job.layout).seconds)[0]) for job in (now, changed))
+    return max(after_s / before_s - 1.0, 0.0)
 
 
 def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]) -> tuple[Sensitivity, ...]:

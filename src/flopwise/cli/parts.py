@@ -129,8 +129,11 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
         totals.append(("at most", f"{units.format_items(round(answer.max_concurrency), 'sequence')}{cached}"))
     yield pairs(totals, paper)
     if answer.remedies:
-        changes = [(r.change, gib(r.saves_bytes), r.fits) for r in answer.remedies]
-        yield table(["change", ">saves", "enough"], changes, paper)
+        priced = any(r.slower_frac is not None for r in answer.remedies)
+        prices = (None if r.slower_frac is None else units.format_times(1 + r.slower_frac) for r in answer.remedies)
+        changes = [(r.change, gib(r.saves_bytes), r.fits, p) for r, p in zip(answer.remedies, prices, strict=True)]
+        headers, most = ["change", ">saves", "enough", ">each token as long"], 4 if priced else 3
+        yield table(headers[:most], [row[:most] for row in changes], paper)
 
 
 def network_table(needs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -98,6 +98,7 @@ def further(plan: Plan, row: str = "Row 1") -> dict[str, str]:
     if one is None or not one.reproduce:
         return {}
     exact = one.simulated is None or " --requests " in one.reproduce  # of services percentiles are not means
+    exact |= one.figures.get("tpot_s", 0.0) is None and " --closed-form" not in one.reproduce  # answers in one pass
     same = "with the same figures" if exact else "as estimated, before its simulation"
     if " --turns " in one.reproduce:
         same = "simulated, with the same means and cost per session" if one.simulated else "simulated"
@@ -346,6 +347,9 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
         ("simulated", f"{run.requests:,} requests through {units.format_items(run.replicas, 'replica')}")
     ]
     latencies = {"TTFT": run.ttft_s, "TPOT": run.tpot_s, "whole request": run.e2e_s}
+    one_pass = run.tpot_s["p50"] is None and run.ttft_s == run.e2e_s
+    if one_pass:
+        del latencies["TTFT"]
     for label, values in {"TPOT": run.tpot_s}.items() if queued else latencies.items():
         shown = [f"{p} {units.format_seconds(v)}" for p, v in values.items() if v is not None and p != "mean"]
         if shown:
@@ -357,10 +361,10 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
         rows.append(("  within all targets", units.format_percent(run.goodput_frac)))
     if run.sessions is not None:
         rows += _session_rows(run.sessions)
-    cache = f"cache at most {units.format_percent(run.kv_peak_frac)} full"
+    cache = "" if one_pass else f", cache at most {units.format_percent(run.kv_peak_frac)} full"
     dropped = f"; {run.dropped:,} requests too long for the model or the cache" if run.dropped else ""
     busy = f"{units.format_percent(run.utilisation_frac)} of the time in engine steps"
-    return [*rows, ("  busy", f"{busy}, {cache}{dropped}")]
+    return [*rows, ("  busy", f"{busy}{cache}{dropped}")]
 
 
 def _session_rows(sessions: SimulatedSessions) -> Iterator[tuple[str, Any]]:

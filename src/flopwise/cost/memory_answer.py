@@ -14,7 +14,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
-from flopwise.units import GIB, format_chance, format_gib, format_interval
+from flopwise.units import GIB, format_chance, format_gib, format_interval, format_times
 from flopwise.values import dataclass
 
 LEAST_CHANCE = 0.001
@@ -23,13 +23,18 @@ LEAST_CHANCE = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change: its name, the bytes it saves on the fullest GPU, the bytes left, and whether these fit."""
+    """One change: its name, the bytes it saves on the fullest GPU, the bytes left, and whether these fit.
+
+    `slower_frac`: the price of a change that the device does by software: the time that it adds to a step which decodes
+    as many sequences as were asked for, over the time without it; None: it has no such price.
+    """
 
     change: str
     saves_bytes: float
     total_bytes: float
     fits: bool
     items: tuple[tuple[str, float], ...] = ()  # what is left, item by item
+    slower_frac: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -112,7 +117,8 @@ class MemoryAnswer(Result):
         odds = f"{format_chance(chance)} chance that it runs"
         if self.fits:
             return f"Fits {where}: {each}, {odds}.{self.room}"
-        enough = [remedy.change for remedy in self.remedies if remedy.fits][:3]
+        fitting = sorted((one for one in self.remedies if one.fits), key=lambda one: one.slower_frac is not None)
+        enough = [one.change + _price_text(one) for one in fitting][:3]
         fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
         if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
             enough.append(f"{fewest:,.0f} GPUs" + ", fully sharded" * (self.task == "train"))
@@ -131,12 +137,17 @@ class MemoryAnswer(Result):
             ],
             "moments": entries(self.moments, "bytes"),
             **attributes(self, "host_bytes capacity_bytes usable_bytes margin_bytes fits fits_probability"),
-            "remedies": [attributes(remedy, "change saves_bytes fits") for remedy in self.remedies],
+            "remedies": [attributes(remedy, "change saves_bytes fits slower_frac") for remedy in self.remedies],
             "interval": interval(self.band),
             **attributes(self, "kv_capacity_tokens max_concurrency max_whole_contexts"),
             "quick": [rule.document() for rule in self.quick],
             **notes(self),
         }
+
+
+def _price_text(remedy: Remedy) -> str:
+    """The price of a change, in words; empty without one."""
+    return "" if remedy.slower_frac is None else f" (each token takes {format_times(1 + remedy.slower_frac)} as long)"
 
 
 def _either(words: Sequence[str]) -> str:

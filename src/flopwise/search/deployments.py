@@ -40,7 +40,6 @@ from flopwise.serving.steady import (
     batch_sizes,
     closed_loop,
     full_step_s,
-    one_pass_latency_s,
 )
 from flopwise.serving.techniques import (
     cached_tokens,
@@ -50,6 +49,7 @@ from flopwise.serving.techniques import (
     runner,
     tokens_a_round,
 )
+from flopwise.serving.waiting_batches import WaitingBatches, one_pass_latency_s
 from flopwise.training.start import OBJECT_STORE
 from flopwise.units import format_bytes
 from flopwise.values import dataclass, replace
@@ -978,7 +978,7 @@ def latency_percentiles(workload: Resolved) -> dict[str, str]:
 
 
 def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str, Any]:
-    """Latency and number of replicas of models that answer in one pass: a batch fills, waits for the device, runs.
+    """Latency and number of replicas of models that answer in one pass: batches of what waits.
 
     Source: `one_pass_latency_s`.
     """
@@ -989,26 +989,44 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[s
     sure = capacity * _sure_frac(sized.job, workload)
     replicas = _replicas(sure, batch, workload, _least(sized, question), _start_s(sized, question))
     replicas = _on_whole_machines(replicas, batch, sized, question)
+    percentiles = latency_percentiles(workload)
     if workload.requests_per_s is None:
-        latency, busy = machine.engine.request_s + service, np.ones(batch.size)
+        busy = np.ones(batch.size)
+        first = whole = machine.engine.request_s + service
         total = replicas * capacity
     else:
         arrivals = workload.requests_per_s / replicas
         busy = np.minimum(arrivals / capacity, 0.999)
-        percentile = latency_percentiles(workload)["latency" if workload.latency else "ttft"]
-        latency = np.asarray(one_pass_latency_s(service, machine.engine.request_s, batch, arrivals, percentile))
+        batches = _waiting_batches(batch, service, sized.num_layouts, arrivals)
+        wanted = [percentiles["ttft"], percentiles["latency"]]
+        seen = {p: one_pass_latency_s(machine.engine, batches, workload.input_tokens, p) for p in {*wanted}}
+        first, whole = (seen[p] for p in wanted)
         total = np.full(batch.size, workload.requests_per_s / workload.peak)
     return {
         "replicas": replicas,
-        "ttft_s": latency,
+        "ttft_s": first,
         "tpot_s": np.zeros(batch.size),
-        "e2e_s": latency,
+        "e2e_s": whole,
         "least_tpot_s": np.zeros(batch.size),
         "requests_per_s": capacity,
         "tokens_per_s": total * workload.input_tokens,
         "busy_frac": busy,
         "watts_frac": _watts_frac(step, busy / workload.peak),
     }
+
+
+def _waiting_batches(batch: Floats, service: Floats, num_layouts: int, arrivals: Floats) -> WaitingBatches:
+    """The queues of replicas that take batches of up to `batch` each, whose smaller ones are those of the same layout.
+
+    `batch` and the seconds that it takes: the sizes of all layouts in turn.
+    """
+    sizes, step_s = (values.reshape(-1, num_layouts) for values in (batch, service))
+    smaller = sizes[:, None, :] < sizes[None]
+
+    def table(values: Floats) -> Floats:
+        return np.where(smaller, values[:, None, :], values[None]).reshape(len(sizes), -1)
+
+    return WaitingBatches(table(sizes), table(step_s), arrivals)
 
 
 # Replicas on several kinds of nodes, timed together: what a step costs is mostly its calls

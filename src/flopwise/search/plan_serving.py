@@ -142,7 +142,7 @@ def plan_serving(
         *_technique_assumptions(workload, model, nodes, wanted[0][0]),
         *_cache_assumptions(workload),
     ]
-    simulates = alone and workload.simulate and not one_pass
+    simulates = alone and workload.simulate and (not one_pass or workload.requests_per_s is not None)
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
     report = listeners.advance or (lambda *_: None)
     plain = [pair for pair in wanted if pair[1] == wanted[0][1]]
@@ -287,7 +287,7 @@ def _default_assumptions(
         )
         texts.append(f"the engine {' or '.join(used)}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
-        texts.append("the model answers in one pass: TTFT and latency are the whole request; it is not simulated")
+        texts.append("the model answers in one pass: TTFT and latency are the whole request")
         return texts
     names = list(dict.fromkeys(weights.name for weights, _ in wanted))
     if ANY in limits.weight_formats:
@@ -353,6 +353,8 @@ def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
     """The simulated plans, and remarks on their figures."""
     kind = "a batch complete at the start" if workload.task == "batch" else "requests as they arrive"
     balancer = "least-loaded balancer"
+    if draft.plans[0].figures["tpot_s"] is None and workload.is_poisson:
+        balancer = "an even share before each replica"
     if workload.sessions is not None:
         kind, balancer = "sessions as they start", "turns go where their session's prefix is"
     ran = f"{draft.simulated} plans were run through the simulator ({kind}, {balancer}, in rank order)"
@@ -399,11 +401,12 @@ def _with_batches_between(
     """The options, the cheapest of each provider tried at more batches around the largest that meets the targets.
 
     Batches are half apart, so that a service on many replicas could do with up to a third less of them. Tried again is
-    what could then be the cheapest of its provider.
+    what could then be the cheapest of its provider. Models that answer in one pass need no smaller batch: one takes
+    what waits.
 
     Source: none, a finer search. Assumes: a batch that misses a target is followed by none that meets it.
     """
-    if workload.objective != "cost" or workload.task != "serve" or not options:
+    if workload.objective != "cost" or workload.task != "serve" or not options or not options[0].decodes:
         return options
     table = OptionTable(options, workload)
     meets, costs, starts = table.allowed_rows(), table.cost_usd, table.ends - table.sizes

@@ -46,16 +46,20 @@ rank and targets are, too."""
 def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: SourceSpec) -> str:
     """The command line that estimates `chosen`, a plan of `workload`, by itself.
 
-    Of a service that is given a rate its percentiles under load are the plan's, as estimated; of a batch its simulated
-    means and throughput (as estimated, where lengths come from a trace), of sessions their simulated means and cost.
+    Of a service that is given a rate its percentiles under load are the plan's, as estimated, and as simulated where
+    the model answers in one pass; of a batch its simulated means and throughput (as estimated, where lengths come from
+    a trace), of sessions their simulated means and cost.
     """
     values = _values(source) | _machines(workload, chosen, facts)
     if workload.task in TRAINING:
         return command_line("train", workload.model, values | _training(workload, chosen), TRAIN)
     extra = ["--encode"] if workload.task == "encode" and generates(model) else []
-    if workload.task in ("serve", "encode") and (answers_in_one_pass(model, workload) or not workload.simulate):
+    one_pass = answers_in_one_pass(model, workload) and workload.requests_per_s is not None
+    # What answers in one pass is simulated by `serve` itself.
+    estimated = chosen.simulated is None or not workload.is_poisson if one_pass else not workload.simulate
+    if workload.task in ("serve", "encode") and estimated:
         extra.append("--closed-form")
-    return command_line("serve", workload.model, values | _service(workload, chosen), SERVE, extra)
+    return command_line("serve", workload.model, values | _service(workload, model, chosen), SERVE, extra)
 
 
 def command_line(
@@ -112,12 +116,12 @@ def layout_options(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, tuple(value) if isinstance(value, list) else value
 
 
-def _service(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
+def _service(workload: Resolved, model: Model, chosen: Candidate) -> dict[str, Any]:
     """Deployment, requests and techniques of a plan that serves."""
     document = chosen.layout
     degrees = {name: document.get(name, 1) for name in DEGREES}
     each = degrees["tp"] * degrees["pp"] * degrees["dp"] + document.get("prefill_gpus", 0)
-    answer = None if workload.task == "encode" else workload.outputs or workload.output_tokens
+    answer = None if answers_in_one_pass(model, workload) else workload.outputs or workload.output_tokens
     ends = workload.task == "batch" and chosen.simulated is not None and workload.trace is None
     return {
         **_values(workload.techniques), **degrees, "requests": workload.requests if ends else None,

@@ -16,7 +16,7 @@ from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.ops.types import Array
 from flopwise.search.answer import TARGET_NAMES, Candidate, PlanDraft, SimulatedFigures, SimulatedSessions
-from flopwise.search.deployments import Deployments, deployments
+from flopwise.search.deployments import Deployments, deployments, latency_percentiles
 from flopwise.search.rank import Pick
 from flopwise.search.replica import DEGREES
 from flopwise.search.serving_option import LATENCIES, ServingOption, latency_targets
@@ -25,7 +25,7 @@ from flopwise.serving.estimate import RunMeans
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
-from flopwise.serving.sim.finite import SessionRun, finite_run
+from flopwise.serving.sim.finite import ArrivalRun, SessionRun, finite_run
 from flopwise.serving.sim.request import transfer
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun
 from flopwise.serving.sim.simulate import simulate
@@ -151,7 +151,11 @@ class Simulator:
         key = _run_key(option, row)
         if key not in self._figures:
             run = self._run_batch if self.workload.task == "batch" else self._run_service
-            self._figures[key] = (self._run_sessions if self.workload.sessions else run)(option, row)
+            if self.workload.sessions:
+                run = self._run_sessions
+            elif not option.decodes and self.workload.is_poisson:
+                run = self._run_one_pass
+            self._figures[key] = run(option, row)
             self.runs += 1
         return self._figures[key]
 
@@ -181,6 +185,15 @@ class Simulator:
             **traffic,
         )  # fmt: skip
 
+    def _run_one_pass(self, option: ServingOption, row: int) -> SimulatedFigures:
+        """Inputs of a model that answers in one pass, as `flopwise serve --rate` simulates them, before one replica."""
+        workload = self.workload
+        assert workload.requests_per_s is not None
+        job = replace(option.job(row), arrivals_per_s=workload.requests_per_s / float(option.deployments.replicas[row]))
+        lengths = None if workload.inputs is None else (workload.inputs, 1)
+        run = ArrivalRun.of(job, tuple(PERCENTILES), workload.facts, lengths, self.on_compile)
+        return _figures(run.simulated, workload, run.counted, 1)
+
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
         workload, service = self.workload, option.deployments
         count = int(service.replicas[row])
@@ -198,6 +211,9 @@ class Simulator:
                 workload, rate=rate, users=users, lifetime_s=lifetime_s, seed=self.seed
             )
         requests = self._requests[key]
+        if not option.decodes:
+            alone = replace(requests.trace, output=np.ones(len(requests.trace), dtype=np.int64))
+            requests = requests._replace(trace=alone)
         run = self._run(option, row, requests.trace, replicas=replicas, users=requests.users, balancer="least-loaded")
         return _figures(run, workload, slice(requests.first, requests.last), replicas)
 
@@ -429,6 +445,7 @@ def _service_trial(pick: ServingPick, simulator: Simulator) -> Trial:
 
     def trial(tried: ServingPick) -> Trial:
         run = simulator.run(tried.option, tried.row)
+        tried = _as_simulated(tried, run)
         return Trial(tried, run, simulated_odds(tried.option, tried.row, run))
 
     def least(replicas: float) -> float:
@@ -486,6 +503,19 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:
             return Trial(pick, run, odds, note="the deadline needs more GPUs than --max-gpus allows", failed="deadline")
     return Trial(chosen, run, odds, failed="deadline")
+
+
+def _as_simulated(pick: ServingPick, run: SimulatedFigures) -> ServingPick:
+    """A pick whose row has the latencies that were simulated, where `flopwise serve` shows them, too: in one pass."""
+    service, workload = pick.option.deployments, pick.option.workload
+    if pick.option.decodes or not workload.is_poisson:
+        return pick
+    wanted, columns = latency_percentiles(workload), dict[str, Any]()
+    for name in ("ttft", "latency"):
+        column = LATENCIES[name]
+        columns[column] = np.array(getattr(service, column))
+        columns[column][pick.row] = getattr(run, column)[wanted[name]]
+    return _pick(pick.option, replace(service, **columns), pick.row)
 
 
 def _with_means(service: Deployments, row: int, means: RunMeans, output_tokens: float) -> Deployments:

@@ -70,6 +70,11 @@ class WorkloadTraffic:
             return None
         return self.requests_per_s / self.sessions.mean_turns
 
+    @property
+    def is_poisson(self) -> bool:
+        """True if requests arrive at random at a rate, as `flopwise serve --rate` has them."""
+        return self.requests_per_s is not None and self.trace is None and self.arrivals == "poisson"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(WorkloadTraffic):

@@ -27,11 +27,14 @@ from flopwise.serving.estimate import (
     answers_are_short,
     estimate,
     job_memory,
+    largest_batch,
     outgrows_cache,
     request_tokens,
     requests_held,
+    steady_state,
+    waiting_batches,
 )
-from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
+from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
@@ -49,11 +52,10 @@ from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
 from flopwise.serving.steady import (
     Percentile,
     SteadyCurves,
-    batch_sizes,
-    one_pass_latency_s,
 )
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
+from flopwise.serving.waiting_batches import one_pass_latency_s
 from flopwise.units import (
     HOUR_S,
     format_arrivals,
@@ -82,8 +84,15 @@ LONG_PROMPT, CROWDED_FRAC = 4_000, 0.2
 """Tokens of a prompt, and the share of the time for which a replica reads prompts, from which a user's wait for the
 prompts of others depends on who comes when. Over six deployments, prompts of 1,000 to 120,000 tokens, answers of 128 to
 1,024 and 2 to 64 users (the loops of benchmarks/serve_and_simulate.py) the closed form is within 11 % of the simulator
-in TTFT, TPOT and throughput at lower shares. At higher ones it is off by more than 10 % in 44 of 133 loops with prompts
-of 1,000 and 2,000 tokens, by 27 % at most; with longer ones in 417 of 626, by 15 to 60 %, and six times at worst."""
+in TTFT, TPOT and throughput at lower shares, but off by 15 to 60 %, and six times at worst, in 417 of 626 loops at
+higher ones. Arrivals at random: it has TPOT of 16,000 tokens 20 to 90 % too long at low load, and p99 10 to 30 % too
+short at 30 to 45 % (prompts of 4,000 to 64,000 tokens, answers of 256 to 1,000, four deployments)."""
+SHORT_PROMPT, BUNCHED_FRAC, FULL_FRAC = 512, 0.05, 0.9
+"""The same of shorter prompts, from these tokens on: the share of a first token's time that hangs on how far users
+drift apart (`Steady.bunched_s`), or the share of the time for which prompts are read. Over the seven deployments of
+that benchmark, prompts of 512 to 4,096 tokens, answers of 128 and 512 and 2 to 64 users the closed form is within 10 %
+in TTFT, TPOT and throughput in all but 4 of 195 loops below both, there within 13.3 %; at higher shares it is off by
+more in 87 of 217, by 36 % at worst. A simulated loop takes 0.1 s of processor time, and loading the simulator 20 ms."""
 SIMULATED_FROM = 0.45
 """Share of capacity from which simulation differs from the moments of `OpenLoop` (serve_and_simulate.py)."""
 
@@ -219,7 +228,7 @@ class ServeAnswer(Result):
         alone = request.requests is None and session_run is None
         waits = None
         if rate is not None and alone:
-            waits = _under_load(job, result, rate, cached, closed_form=question.closed_form)
+            waits = _under_load(job, result, rate, cached)
         if waits is not None and (job.output_tokens > 1 or not job.decodes) and waits.utilisation_frac < 1:
             share, because = format_percent(waits.utilisation_frac), _why_simulated(job, question)
             if because is not None:
@@ -542,9 +551,8 @@ def _check_load(model: Model, question: ServeQuestion, *, decodes: bool) -> None
         "with --static and for models that answer in one pass")  # fmt: skip
     if request.output_tokens is not None and not decodes:
         raise OptionError("output_tokens", f"{model.name} answers in one pass, without output tokens: leave it out")
-    if question.simulate and alone:
-        raise OptionError("simulate", "a fixed batch, or a model that answers in one pass, has no queue to simulate: "
-        "leave it out with --static and for such models")  # fmt: skip
+    if question.simulate and question.static:
+        raise OptionError("simulate", "a fixed batch has no queue to simulate: leave it out with --static")
     if question.simulate and question.closed_form:
         raise OptionError("closed_form", "--simulate asks for simulated requests; give one of them")
     if question.simulate and not any(value is not None for value in loads.values()):
@@ -581,25 +589,15 @@ def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
     return float(machines * node / replicas)
 
 
-def _largest_batch(job: ServeJob) -> int:
-    """Inputs that one attention replica takes in one pass at most."""
-    most = max(1, int(job_memory(job, concurrency=None).max_concurrency))
-    return int(min(most, job.engine.most_inputs(float(np.max(prompt(job.model, job.input_tokens).tokens)))))
-
-
 def _batch_at_rate(job: ServeJob) -> int:
-    """Inputs that go through at once, over all attention replicas: of the batches that memory holds the quickest.
+    """Inputs that go through at once, over all attention replicas: as many as wait on average, rounded up.
 
-    Of a `max_batch` that is given as many. Source: `one_pass_latency_s` at its mean.
+    Of a `max_batch` that is given as many. Source: `WaitingBatches.mean_batch`.
     """
-    ranks, most = int(job.layout.dp), _largest_batch(job)
-    if job.max_batch is not None or job.arrivals_per_s is None:
-        return most * ranks
-    sizes, machine = np.floor(batch_sizes(most)), runner(job)
-    step_s = np.asarray(machine.step(whole_prompts(job.model, sizes, job.input_tokens), job.layout).seconds)
-    latency_s = one_pass_latency_s(step_s, machine.engine.request_s, sizes, job.arrivals_per_s / ranks, "mean")
-    quickest = int(np.argmin(latency_s)) if np.isfinite(latency_s).any() else -1
-    return int(sizes[quickest]) * ranks
+    ranks = int(job.layout.dp)
+    if job.max_batch is not None:
+        return largest_batch(job) * ranks
+    return math.ceil(float(waiting_batches(job, runner(job)).mean_batch[0])) * ranks
 
 
 def _session_run(
@@ -687,35 +685,31 @@ OUTGROWN = (
 )
 
 
-CROWDED = (
-    f"latencies are those of simulated requests: prompts take {format_percent(CROWDED_FRAC)} of the time or "
-    "more, so that users wait for one another's"
-)
+CROWDED = "latencies are those of simulated requests: users wait for one another's prompts"
 SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a closed form"
 
 
-def _prompts_are_long(job: ServeJob) -> bool:
-    """True if prompts of `LONG_PROMPT` tokens or more and answers share the steps of one kind of replica.
-
-    Of arrivals at random the closed form has TPOT of 16,000 tokens 20 to 90 % too long at low load, and p99 10 to 30 %
-    too short at 30 to 45 % (prompts of 4,000 to 64,000 tokens, answers of 256 to 1,000, four deployments).
-    """
+def _prompts_mix(job: ServeJob, least_tokens: int) -> bool:
+    """True if prompts of so many tokens or more and answers share the steps of one kind of replica."""
     apart = job.static or job.techniques.prefill_gpus or job.requests is not None or job.model.kind != "decoder"
-    return not apart and job.growing > 1 and job.input_tokens >= LONG_PROMPT
+    return not apart and job.growing > 1 and job.input_tokens >= least_tokens
 
 
 def _prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
-    """True if users in a closed loop send so many long prompts that they wait for one another's (`CROWDED_FRAC`).
+    """True if users in a closed loop wait for one another's prompts, as a closed form cannot say (`BUNCHED_FRAC`).
 
     `loaded`: their closed form. Prompts that a replica answers a second, each as long as one that nobody disturbs.
     """
     users = 1 if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
-    crowd = users > 1 and job.arrivals_per_s is None
-    if not crowd or not _prompts_are_long(job) or loaded.ttft_s is None:
+    apart = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
+    if apart or not _prompts_mix(job, SHORT_PROMPT):
         return False
-    alone = estimate(replace(job, concurrency=1)).ttft_s
+    steady, _ = steady_state(job, runner(job), job_memory(job))
+    if float(np.ravel(steady.bunched_s)[0]) >= BUNCHED_FRAC * loaded.ttft_s.value:
+        return True
     each_per_s = loaded.requests_per_s / int(job.layout.dp)
-    return alone is not None and each_per_s * alone.value >= CROWDED_FRAC
+    share = each_per_s * estimate(replace(job, concurrency=1)).ttft_s.value
+    return share >= (CROWDED_FRAC if job.input_tokens >= LONG_PROMPT else FULL_FRAC)
 
 
 def _closed_loop(
@@ -737,12 +731,9 @@ def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
     if outgrows_cache(job):
         return OUTGROWN
     because = _why_simulated(job, question)
-    if (
-        not job.decodes
-        or job.arrivals_per_s is not None
-        or because is None
-        or (job.concurrency is None and because != SHORT)
-    ):
+    if not job.decodes:  # the closed form stands for users, whose batches are alike, unless asked for
+        because = "" if question.simulate and job.concurrency is not None else None
+    if job.arrivals_per_s is not None or because is None or (job.concurrency is None and because != SHORT):
         return ""
     return f"latencies are those of simulated requests: {because or 'as asked for'}"
 
@@ -762,7 +753,7 @@ def _why_no_closed_form(job: ServeJob) -> str | None:
     """The reason why the closed form of a load is known to be off; None: it is not."""
     if not job.decodes:
         return "what waits when a batch ends goes into the next"
-    if job.arrivals_per_s is not None and _prompts_are_long(job):
+    if job.arrivals_per_s is not None and _prompts_mix(job, LONG_PROMPT):
         return f"prompts of {LONG_PROMPT:,} tokens or more fill steps of their own"
     return None
 
@@ -831,24 +822,19 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
 
 
-def _under_load(
-    job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None, *, closed_form: bool
-) -> UnderLoad:
-    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed.
-
-    `closed_form`: encoders take batches of one size, the quickest at this rate; others what waits, at most.
-    """
+def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None) -> UnderLoad:
+    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed."""
     assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
     each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
     if job.decodes:
         sustained, waits = percentiles(job, most, each, PERCENTILES)
     else:
-        batch, machine = estimate.concurrency / ranks if closed_form else _largest_batch(job), runner(job)
-        step_s = float(np.asarray(machine.step(whole_prompts(job.model, batch, job.input_tokens), job.layout).seconds))
-        sustained = batch / step_s
-        seen = (one_pass_latency_s(step_s, machine.engine.request_s, batch, each, p) for p in PERCENTILES)
-        waits = {p: Percentile(one, 0.0) for p, one in zip(PERCENTILES, seen, strict=True)}
+        machine = runner(job)
+        batches = waiting_batches(job, machine)
+        sustained = float(batches.sustained_per_s[0])
+        seen = (one_pass_latency_s(machine.engine, batches, job.input_tokens, p) for p in PERCENTILES)
+        waits = {p: Percentile(one[0], 0.0) for p, one in zip(PERCENTILES, seen, strict=True)}
     over = each >= sustained
     return UnderLoad(
         requests_per_s=rate,

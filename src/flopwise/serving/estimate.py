@@ -25,13 +25,14 @@ from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, me
 from flopwise.serving.steady import (
     Steady,
     SteadyCurves,
+    batch_sizes,
     closed_loop,
     fixed_batch,
     least_prompt_s,
-    one_pass_latency_s,
 )
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import host_rates, memory_changes, per_token, request_work, runner, tokens_a_round
+from flopwise.serving.waiting_batches import WaitingBatches, one_pass_latency_s
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -392,17 +393,34 @@ def _encoder_estimate(
         _number(machine.engine.request_s + step.seconds * max(concurrency / batch, 1.0)),
         float(step.floor_s),
     )
-    ranks, arrivals = int(job.layout.dp), job.arrivals_per_s
+    ranks = int(job.layout.dp)
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
-    if arrivals is not None and arrivals < rate:
-        latency_s = _number(one_pass_latency_s(step.seconds, machine.engine.request_s, batch, arrivals / ranks, "mean"))
-        rate = arrivals
+    if job.arrivals_per_s is not None:
+        batches = waiting_batches(job, machine)
+        rate = _number(batches.sustained_per_s) * ranks
+        if job.arrivals_per_s < rate:
+            rate = job.arrivals_per_s
+            latency_s = _number(one_pass_latency_s(machine.engine, batches, job.input_tokens, "mean"))
     if run is not None:
-        latency_s = run.ttft_s
+        latency_s, rate = run.ttft_s, run.requests_per_s
     return _serve_estimate(
         job, memory, step, ttft_s=latency_s, least_ttft_s=floor_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
-        requests_per_s=rate, most_per_s=inputs / floor_s, concurrency=inputs, prefill_frac=1.0,
+        requests_per_s=rate, most_per_s=max(inputs / floor_s, rate), concurrency=inputs, prefill_frac=1.0,
     )  # fmt: skip
+
+
+def largest_batch(job: ServeJob) -> int:
+    """Inputs that one attention replica takes in one pass at most."""
+    most = max(1, int(job_memory(job, concurrency=None).max_concurrency))
+    return int(min(most, job.engine.most_inputs(float(np.max(prompt(job.model, job.input_tokens).tokens)))))
+
+
+def waiting_batches(job: ServeJob, machine: Runner) -> WaitingBatches:
+    """The queue of a model that answers in one pass, before each attention replica, at the job's rate; one column."""
+    sizes = batch_sizes(largest_batch(job))
+    step_s = machine.step(whole_prompts(job.model, sizes, job.input_tokens), job.layout).seconds
+    each_per_s = np.array([(job.arrivals_per_s or 0.0) / int(job.layout.dp)])
+    return WaitingBatches(sizes[:, None], np.broadcast_to(step_s, sizes.shape)[:, None], each_per_s)
 
 
 def _mean_step(steady: Steady, share: float) -> StepTime:

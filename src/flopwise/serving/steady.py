@@ -31,6 +31,9 @@ times max-concurrency, all sent at once; its times to a first token are means ov
 DRAWN, APART = 0.0642, 3.0
 """Standard deviation of a request's time over its mean, where lengths are drawn between 0.8 and 1 of the nominal ones
 (the same benchmarks: random-range-ratio); and the round that stands for all after the first, as users drift apart."""
+MET_BESIDE = 3.0
+"""Times that the prompts in a prompt's own steps take what is said of them here, where users are simulated: a part of
+what they wait too long, as they bunch less than they are assumed to (benchmarks/serve_and_simulate.py)."""
 TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
 
 
@@ -46,6 +49,7 @@ class Steady(NamedTuple):
     prefill_share: Floats  # of steps that carry prefill
     decode: StepTime
     mixed: StepTime
+    bunched_s: Floats = 0.0  # by which users who drift apart wait less for the prompts of others (`MET_BESIDE`)
 
 
 def micro_batches(runner: Runner, layout: ServingLayout, in_flight: Floats) -> Floats:
@@ -213,7 +217,8 @@ def closed_loop(
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
-    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed)
+    bunched_s = later_s - MET_BESIDE * beside_s
+    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed, bunched_s)
 
 
 def _first_round_s(
@@ -366,26 +371,6 @@ def in_flight_at(sizes: Array, rates: Array, arrivals_per_s: Array) -> Array:
     slope = np.where(apart > 0, (sizes.ravel()[high] - least) / np.where(apart > 0, apart, 1.0), 0.0)
     size: Array = slope * np.maximum(arrivals_per_s - start, 0.0) + least
     return size * np.minimum(arrivals_per_s / rising[:1], 1.0)
-
-
-def one_pass_latency_s(
-    step_s: Floats, request_s: Floats, batch: Floats, arrivals_per_s: Floats, percentile: str
-) -> Floats:
-    """Time of a request that is one pass over its input, in batches that fill, wait for the device and run; broadcasts.
-
-    Infinite where the replica cannot keep up.
-
-    Source: bulk service: filling takes (b - 1) / (2 x arrivals) on average, the queue is M/D/1 in batches.
-    Assumes: inputs of one length.
-    """
-    capacity, tail = batch / step_s, TAILS[percentile]
-    busy = np.minimum(arrivals_per_s / capacity, 0.999)
-    queue = busy * step_s / (2 * (1 - busy))
-    if tail is not None:
-        queue = queue / np.maximum(busy, 1e-9) * np.log(np.maximum(busy / tail, 1.0))
-    fill = (batch - 1) / np.maximum(arrivals_per_s, 1e-9) * (0.5 if tail is None else 1 - tail)
-    latency: Floats = request_s + step_s + np.where(arrivals_per_s < capacity, queue + fill, np.inf)
-    return latency
 
 
 class Percentile(NamedTuple):

@@ -135,7 +135,8 @@ def test_users_of_split_pools_are_simulated_where_that_is_asked_for() -> None:
     ("model", "given", "message"),
     [
         ("Llama-3.1-8B", {"static": True, "concurrency": 8}, "simulate: a fixed batch"),
-        ("bert-base", {"concurrency": 8}, "simulate: a fixed batch, or a model that answers in one pass"),
+        ("bert-base", {"static": True, "concurrency": 8}, "simulate: a fixed batch"),
+        ("bert-base", {}, "simulate: needs a load: give --concurrency or --rate"),
         ("Llama-3.1-8B", {}, "simulate: needs a load: give --concurrency or --rate"),
     ],
 )

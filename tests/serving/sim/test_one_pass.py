@@ -57,6 +57,30 @@ def test_serve_and_simulate_agree_on_encoders(name: str, load: float) -> None:
         assert waits.ttft_s[p] == pytest.approx(np.percentile(seen, float(p[1:])), rel=0.1)
 
 
+@pytest.mark.parametrize("users", [1, 8, 64, 200])
+@pytest.mark.parametrize("name", ["BGE-M3, A10G, TEI", "BERT, T4, TEI", "RoBERTa, Graviton4, ONNX"])
+def test_users_of_an_encoder_are_simulated_as_asked_for(name: str, users: int) -> None:
+    """`serve --concurrency --simulate` had refused; its means are those of `simulate --users` (Little's law)."""
+    case = CASES[name]
+    found = flopwise.serve(**case, concurrency=users, simulate=True)
+    assert "latencies are those of simulated requests: as asked for" in found.assumptions
+    run = flopwise.simulate(**case, users=users, requests=20 * users).simulated
+    whole_s = float(np.mean(np.asarray(run.e2e_s)[2 * users : -users]))
+    assert found.estimate.ttft_s.value == pytest.approx(whole_s, rel=0.06)
+    assert found.estimate.requests_per_s * found.estimate.e2e_s == pytest.approx(users, rel=1e-6)
+    closed = flopwise.serve(**case, concurrency=users).estimate
+    assert found.estimate.ttft_s.value == pytest.approx(closed.ttft_s.value, rel=0.06)
+
+
+def test_users_of_an_encoder_send_inputs_as_they_are_drawn() -> None:
+    case = CASES["BGE-M3, A10G, TEI"] | {"concurrency": 32, "simulate": True}
+    same, drawn = (
+        flopwise.serve(**(case | {"input_tokens": tokens})).estimate.ttft_s.value for tokens in (256, "1:511")
+    )
+    assert drawn == pytest.approx(same, rel=0.15)
+    assert drawn != same
+
+
 def batch_queue(arrivals: Array, seconds: Array) -> Array:
     """Latencies where a batch takes all that wait, up to len(seconds) - 1, and so many take `seconds`; one by one."""
     done, now, first = np.empty(len(arrivals)), 0.0, 0

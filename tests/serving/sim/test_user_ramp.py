@@ -67,7 +67,7 @@ def test_serve_and_simulate_agree_on_a_closed_loop(model: str, tp: int, users: i
     In step, first tokens wait for one another, and answers come faster in between.
     """
     how: dict[str, Any] = {"gpu": "h100", "tp": tp}
-    held = serve(model, concurrency=users, **how).estimate.tpot_s
+    held = serve(model, concurrency=users, closed_form=True, **how).estimate.tpot_s
     apart = simulate(model, users=users, input_tokens="910:1138", output_tokens="228:284", **how).summary
     step = simulate(model, users=users, together=True, **how).summary
     assert held is not None

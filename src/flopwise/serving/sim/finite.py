@@ -83,7 +83,8 @@ def _draws(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_comp
     """Runs of the same traffic, drawn with one seed after another."""
     draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // max(traffic.requests or 1, 1)))
     seeds = range(traffic.seed, traffic.seed + draws)
-    return [_request(job, replace(traffic, seed=seed), facts).run_fixed(replicas, on_compile) for seed in seeds]
+    requests = (_request(job, replace(traffic, seed=seed), facts) for seed in seeds)
+    return [request.run_fixed(replicas, on_compile, samples=1) for request in requests]
 
 
 def _mean(figures: Sequence[RunMeans]) -> RunMeans:
@@ -102,7 +103,9 @@ def closed_loop_run(
 ) -> ClosedLoopRun:
     """A replica and the users of a closed loop, each of whom sends `ROUNDS` requests: means over them, simulated.
 
-    `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own.
+    `lengths`: of prompts and answers as they are drawn; None: within a ninth of the job's own. Inputs that are answered
+    in one pass are all of its own length then, and those of the first and the last round are not counted: there all
+    begin together, or few are left.
 
     Source: `flopwise.serving.sim`; `flopwise.serving.steady.ROUNDS` for what load generators send; Little's law for the
     rate, as the end of a run, when few are left, is no steady state.
@@ -110,12 +113,17 @@ def closed_loop_run(
     """
     users = max(int(job.concurrency or 1), 1)
     inputs, outputs = lengths or (_about(job.input_tokens), _about(job.output_tokens))
+    if not job.decodes:
+        inputs, outputs = inputs if lengths else job.input_tokens, 1
     traffic = Traffic(
         requests=ROUNDS * users, users=users, together=True, input_tokens=inputs, output_tokens=outputs,
         priorities=job.priorities or None,
     )  # fmt: skip
 
     def means(run: SimulatedRun) -> RunMeans:
+        if not job.decodes:
+            whole_s = float(np.nanmean(run.e2e_s[users:-users]))
+            return RunMeans(whole_s, 0.0, users / whole_s)
         return _means(job, run, 1)._replace(requests_per_s=users / float(np.nanmean(run.e2e_s)))
 
     runs = _draws(job, traffic, 1, facts, on_compile)
@@ -174,6 +182,8 @@ class ArrivalRun(NamedTuple):
     ttft_s: dict[str, float]  # by percentile
     tpot_s: dict[str, float]
     by_priority: dict[int, ClassFigures]  # of each class of requests; none where they are alike
+    simulated: SimulatedRun
+    counted: slice  # requests of the run that figures are of
 
     @classmethod
     def of(
@@ -193,9 +203,9 @@ class ArrivalRun(NamedTuple):
             requests=ARRIVALS, rate=job.arrivals_per_s, input_tokens=inputs, output_tokens=outputs or 1,
             priorities=job.priorities or None,
         )  # fmt: skip
-        run = _request(job, traffic, facts).run_fixed(1, on_compile)
-        cut = ARRIVALS // 4
-        ttft_s, tpot_s = (np.asarray(seen)[cut : ARRIVALS - cut] for seen in (run.ttft_s, run.tpot_s))
+        run = _request(job, traffic, facts).run_fixed(1, on_compile, samples=1)
+        counted = slice(ARRIVALS // 4, ARRIVALS - ARRIVALS // 4)
+        ttft_s, tpot_s = (np.asarray(seen)[counted] for seen in (run.ttft_s, run.tpot_s))
         shares = [float(name.removeprefix("p")) for name in percentiles]
         if not job.decodes:
             tpot_s = np.zeros_like(ttft_s)
@@ -203,7 +213,7 @@ class ArrivalRun(NamedTuple):
             dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s)
         )
         means = RunMeans(float(np.nanmean(ttft_s)), float(np.nanmean(tpot_s)), job.arrivals_per_s or 0.0)
-        return cls(means, first, each, run.by_priority(slice(cut, ARRIVALS - cut)))
+        return cls(means, first, each, run.by_priority(counted), run, counted)
 
 
 class SessionRun(NamedTuple):

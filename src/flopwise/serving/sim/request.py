@@ -173,8 +173,10 @@ class SimulationRequest:
         """The requests that reach the replicas."""
         return self.requests if self.makers is None else self.requests.take(self.makers < 0)
 
-    def run_fixed(self, replicas: int, on_compile: Callable[[], None] | None = None) -> SimulatedRun:
-        """The simulated run of a fixed number of replicas.
+    def run_fixed(
+        self, replicas: int, on_compile: Callable[[], None] | None = None, *, samples: int = 200
+    ) -> SimulatedRun:
+        """The simulated run of a fixed number of replicas; `samples` of its timeline, as of `simulate`.
 
         Raises: SpecError: less than one replica.
         """
@@ -185,7 +187,7 @@ class SimulationRequest:
             self.computed_requests, self._cost_among(replicas), one.limits, replicas=replicas * one.schedulers,
             balancer=how.balancer, policy=how.policy, users=flow.users, think_s=flow.think_s, together=flow.together,
             prefill_replicas=self.prefill_pool(replicas) * one.schedulers, transfer=self.transfer,
-            on_compile=on_compile,
+            samples=samples, on_compile=on_compile,
         )  # fmt: skip
         return self._with_cached_answers(run)
 

@@ -137,12 +137,14 @@ function formats(rows) {
   ], rows));
 }
 
-/** Changes that save memory; `bytes`: what it is without them. */
+/** Changes that save memory; `bytes`: what it is without them. Those that cost speed have a price. */
 function remedies(rows, bytes) {
   if (!rows?.length) return "";
+  const priced = rows.some((r) => r.slower_frac !== null);
   return el("section", { class: "card" }, el("h2", {}, "What would make it fit"), table("Changes, each alone", [
     { title: "change", cell: (r) => r.change }, { title: "saves", number: true, cell: (r) => figure(`saved by the change: ${r.change}`, format.gib(r.saves_bytes)) },
     { title: "leaves", number: true, cell: (r) => figure(`memory with the change: ${r.change}`, format.gib(bytes - r.saves_bytes)) }, { title: "enough", cell: (r) => (r.fits ? "yes" : "no") },
+    ...(priced ? [{ title: "each token longer by", number: true, cell: (r) => (r.slower_frac === null ? "-" : figure(`time added to each token by the change: ${r.change}`, format.percent(r.slower_frac, 0))) }] : []),
   ], rows));
 }
 
