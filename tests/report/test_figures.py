@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -108,26 +109,41 @@ def strings(fleet: str) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
-WRITTEN: tuple[tuple[str, Callable[[float], set[str]]], ...] = (
-    (r".*bytes_per_s", lambda v: {format_rate(v), f"{v / 1e9:,.0f} GB/s"}),
-    (r".*flops_per_s", lambda v: {format_rate(v, "FLOP/s")}),
-    (r".*bytes.*", lambda v: {format_bytes(v)}),
-    (r"(?!.*_per_s$).*_s", lambda v: {format_seconds(v), f"{v / 60:g} min"}),
-    (rf".*_frac|.*\b({SHARES})\b.*", lambda v: {format_percent(v), format_percent(v, 0), f"{v:.2f}"}),
-    (r".*\brequests?", lambda v: {format_cost(v) or ""}),
-    (r".*_w", lambda v: {f"{v:.0f} W"}),
-    (r".*_kg_.*", lambda v: {digits(v), f"{digits(v)} kg"}),
-    (r".*", lambda v: {digits(v), hours(v), format_count(v), f"{v:,.1f}", f"{v:,g}", f"{v:.0f}"}),
+WRITTEN: tuple[tuple[re.Pattern[str], Callable[[float], set[str]]], ...] = tuple(
+    (re.compile(rf"(.*\.)?({pattern})"), write)
+    for pattern, write in (
+        (r".*bytes_per_s", lambda v: {format_rate(v), f"{v / 1e9:,.0f} GB/s"}),
+        (r".*flops_per_s", lambda v: {format_rate(v, "FLOP/s")}),
+        (r".*bytes.*", lambda v: {format_bytes(v)}),
+        (r"(?!.*_per_s$).*_s", lambda v: {format_seconds(v), f"{v / 60:g} min"}),
+        (rf".*_frac|.*\b({SHARES})\b.*", lambda v: {format_percent(v), format_percent(v, 0), f"{v:.2f}"}),
+        (r".*\brequests?", lambda v: {format_cost(v) or ""}),
+        (r".*_w", lambda v: {f"{v:.0f} W"}),
+        (r".*_kg_.*", lambda v: {digits(v), f"{digits(v)} kg"}),
+        (r".*", lambda v: {digits(v), hours(v), format_count(v), f"{v:,.1f}", f"{v:,g}", f"{v:.0f}"}),
+    )
 )
 """How a report writes a figure, by the end of its path: the first that matches."""
 
 
-def texts(path: str, value: float) -> set[str]:
-    """A figure as a report may write it, in the unit that its name says."""
+@cache
+def writer(path: str) -> Callable[[float], set[str]]:
+    """What writes the figures of a path."""
     name = re.sub(r"\.(value|low|high|mean)$", "", path)
-    write = next(write for pattern, write in WRITTEN if re.fullmatch(rf"(.*\.)?({pattern})", name))
+    return next(write for pattern, write in WRITTEN if pattern.fullmatch(name))
+
+
+@cache
+def texts(path: str, value: float) -> frozenset[str]:
+    """A figure as a report may write it, in the unit that its name says."""
     sure = {"99 %"} if ".meets." in path and value > 0.99 else set()  # ">99 %"
-    return write(value) | sure
+    return frozenset(writer(path)(value) | sure)
+
+
+@cache
+def own_texts(fleet: str) -> dict[int, frozenset[str]]:
+    """The figures of each object of a fleet's assessment as a report may write them, by the object's identity."""
+    return {id(o): frozenset().union(*itertools.starmap(texts, leaves(o))) for o in objects(figures(fleet))}
 
 
 def scope(whole: dict[str, Any], cells: list[str], above: str) -> list[dict[str, Any]]:
@@ -201,7 +217,7 @@ def unknown_figures(title: str, text: str, fleet: str = "small") -> list[tuple[s
         cells = [cell.strip() for cell in line.strip("|").split("|")] if row else []
         above = (cells[0] or above) if row else ""
         mine = scope(whole, cells, above) or [whole]
-        shown = computed.union(*(texts(path, value) for o in mine for path, value in leaves(o)))
+        shown = computed.union(*(own_texts(fleet)[id(o)] for o in mine))
         shown = shown.union(*(in_words(o) for o in mine if "threshold" in o))
         rest = line
         for constant in CONSTANTS:
