@@ -151,7 +151,8 @@ def _goes_on(job: ServeJob, replicas: int) -> bool:
 def _ends(row: Row, load: PublishedLoad, facts: Facts) -> dict[str, float]:
     """Of each quantity, the simulated run's over the steady state's."""
     steady = load_quantities(load, load.machine)
-    return {p.quantity: p.predicted / steady[p.quantity] for p in predict_row(row, facts) if p.quantity in steady}
+    run = {p.quantity: p.predicted for p in predict_row(row, facts)}
+    return {q: predicted / steady[q] for q in steady if (predicted := run.get(q)) is not None}
 
 
 def _waiting(job: ServeJob, memory: ServingMemory, machine: Runner) -> bool:

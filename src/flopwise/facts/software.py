@@ -399,6 +399,7 @@ class Engine(Software):
     local: bool  # for one user on one machine
     composed: bool = False  # experts and recurrences are several operations, which the host launches one by one
     triton_experts: bool = False  # its experts run in Triton kernels where the device's maker has none for it
+    fused_experts: bool = False  # experts in fewer than 16 bits have kernels of their own: `experts_s` is of wider ones
     library_rows: bool = False  # products of few rows are the library's on AMD devices other than CDNA 2 and later
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     copies_cache: bool = False  # each step copies the cache to append to it, and for each query head that shares it
