@@ -207,6 +207,21 @@ def test_only_experts_in_triton_kernels_take_the_time_of_amds_devices(engine: st
     assert (machine.rates.value["experts_s"] > 1e-6) is gpu.startswith("MI300")
 
 
+@pytest.mark.parametrize(("engine", "weights", "triton"), [
+    ("sglang", "bf16", True), ("sglang-2025", "bf16", True), ("sglang", "fp8-block", False), ("sglang", "mxfp4", False),
+    ("vllm-2025", "fp8-block", True),
+])  # fmt: skip
+def test_only_unquantised_experts_of_sglang_run_in_triton_kernels(engine: str, weights: str, *, triton: bool) -> None:
+    """SGLang, layers/quantization/unquant.py; FlashInfer's, DeepGEMM's and Marlin's kernels have the narrower ones."""
+    model, nodes = load_model("Qwen3-30B-A3B"), cluster(FACTS.accelerator("B200"))
+    machine = runner(serve_job_with(model=model, engine=engine, weights=weights, cluster=nodes))
+    none = replace(machine, engine=replace(machine.engine, experts_s=0.0))
+    load = StepLoad(decode_batch=1, decode_context=INPUT)
+    added_s = float(machine.step(load, ONE).seconds - none.step(load, ONE).seconds)
+    assert machine.engine.experts_s > 1e-5
+    assert added_s == pytest.approx(48 * machine.engine.experts_s if triton else 0.0, abs=1e-9)
+
+
 def test_who_calls_the_engine_has_no_front_end() -> None:
     """A list of requests: nobody's tokens pass through an API server, in the engine's process or in one of its own."""
     row = replace(ENGINE, stream_s=240e-6, front_s=1e-3, front_token_s=1e-6)
