@@ -21,7 +21,8 @@ ROW = {
 
 def test_a_closed_loop_with_an_end_is_what_its_simulation_makes_of_the_steady_state() -> None:
     [load] = serving.loads([ROW], FACTS)
-    steady, run = serving.load_quantities(load, load.machine), {p.quantity: p.predicted for p in predict_row(ROW, FACTS)}
+    steady = serving.load_quantities(load, load.machine)
+    run = {p.quantity: p.predicted for p in predict_row(ROW, FACTS)}
     for quantity in ("tpot_s", "ttft_s", "output_tokens_per_s"):
         assert steady[quantity] * load.ends[quantity] == pytest.approx(run[quantity], rel=1e-9)
         assert load.ends[quantity] != 1.0

@@ -377,6 +377,8 @@ class Engine(Software):
     # pp, dp, pools, drafts and adapters
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
+    joins_prompts: bool = False  # attention replicas read prompts in the same steps, once each of them has one
+    divides_budget: bool = False  # the prompt tokens of a step are those of all attention replicas together
     batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
     stream_interval: int = 1  # tokens that are handed out together, after the first
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
