@@ -251,8 +251,14 @@ def test_a_replica_that_decodes_waits_for_the_prompts_of_those_it_shares_experts
     longer_s = (1.0 - (1.0 - own) ** 7) * (steady.mixed.seconds - steady.decode.seconds)
     alone, loaded = replica(replace(job, concurrency=None)).cost, replica(job).cost
     assert float(longer_s) > 0.3 * float(steady.decode.seconds)
+    every, few = (StepLoad(prefill_tokens=INPUT, prefill_context=INPUT, prefill_ranks=n)
+                  for n in (8, float(8 * own / steady.prefill_share)))  # fmt: skip
+    machine, batch = runner(job), np.arange(1, len(alone.decode_ps))
+    less_s = float(machine.step(every, job.layout).seconds - machine.step(few, job.layout).seconds) / INPUT
+    assert 0.01 < less_s * INPUT / float(machine.step(every, job.layout).seconds) < 0.9
     added_s = (loaded.decode_ps[1:] - alone.decode_ps[1:]) / PS
-    assert added_s == pytest.approx(np.full(len(added_s), float(longer_s)), rel=1e-6)
+    assert added_s == pytest.approx(float(longer_s) + less_s * batch, rel=1e-6)
+    assert (alone.tokens_ps - loaded.tokens_ps)[500] / PS == pytest.approx(500 * less_s, rel=1e-6)
     assert loaded.decode_ps[0] == alone.decode_ps[0]
     dense = replace(job, model=LLAMA, layout=ServingLayout(dp=8))
     assert np.array_equal(replica(dense).cost.decode_ps, replica(replace(dense, concurrency=None)).cost.decode_ps)

@@ -20,7 +20,15 @@ from flopwise.serving.job import ServeJob, no_room_text
 from flopwise.serving.memory import default_batch, generates, rank_budget
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
-from flopwise.serving.steady import STEP_IN_PROGRESS, Steady, SteadyCurves, closed_loop, micro_batches, steps_unseen
+from flopwise.serving.steady import (
+    STEP_IN_PROGRESS,
+    Steady,
+    SteadyCurves,
+    chunk_tokens,
+    closed_loop,
+    micro_batches,
+    steps_unseen,
+)
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
 from flopwise.values import dataclass, replace
 
@@ -243,29 +251,39 @@ def loaded_cost(cost: StepCost, job: ServeJob, share: float = 1.0) -> StepCost:
     if load is None:
         return cost
     if joined and not row.joins_prompts:
-        cost = _joined_cost(cost, load, int(job.layout.dp))
+        cost = _joined_cost(cost, load, job)
     return replace(cost, request_ps=cost.request_ps + round(share * _unseen_s(load, job) * PS)) if waits else cost
 
 
-def _joined_cost(cost: StepCost, load: _UnderLoad, ranks: int) -> StepCost:
-    """The costs of one of `ranks` attention replicas that share experts, and so begin and end their steps together.
+def _joined_cost(cost: StepCost, load: _UnderLoad, job: ServeJob) -> StepCost:
+    """The costs of one of the job's attention replicas that share experts, and so begin and end their steps together.
 
-    A step in which a replica only decodes lasts as long as its own prompts' would where another one reads prompts.
+    A step in which a replica only decodes lasts as long as its own prompts' would where another one reads prompts. Few
+    replicas read prompts at once, so that experts see fewer tokens than where all do, as the tables have it.
 
     Source: as of `closed_loop`, whose share of steps with prompts on any replica this gives on average; LMSYS,
     Large-scale expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance".
     Assumes: prompts come to replicas independently of each other; steps beside another's prompts are as long as such
     steps are on average, and spread evenly over all.
     """
-    steady, machine = load.steady, load.machine
-    own = 1.0 - (1.0 - float(np.ravel(steady.prefill_share)[0])) ** (1.0 / ranks)
+    steady, machine, ranks = load.steady, load.machine, int(job.layout.dp)
+    share = float(np.ravel(steady.prefill_share)[0])
+    own = 1.0 - (1.0 - share) ** (1.0 / ranks)
     beside = 1.0 - (1.0 - own) ** (ranks - 1)
     if machine.engine.mixes:  # a step with prompts of its own decodes, too
         beside *= 1.0 - own
-    longer_s = beside * float(np.ravel(steady.mixed.seconds - steady.decode.seconds)[0])
-    decode_ps = cost.decode_ps + round(max(longer_s, 0.0) * PS)
-    decode_ps[0] = 0
-    return replace(cost, decode_ps=decode_ps)
+    longer_s = beside * max(float(np.ravel(steady.mixed.seconds - steady.decode.seconds)[0]), 0.0)
+    tokens = float(np.ravel(chunk_tokens(machine, job.layout, float(job.input_tokens)))[0])
+    reading = StepLoad(prefill_tokens=tokens, prefill_context=tokens)
+    few = replace(reading, prefill_ranks=max(1.0, ranks * own / max(share, 1e-9)))
+    every_s, few_s = (float(np.ravel(machine.step(one, job.layout).seconds)[0]) for one in (reading, few))
+    less_ps = (every_s - few_s) / tokens * PS * np.arange(len(cost.tokens_ps))  # of prompts alone: all decode
+    batch = np.arange(len(cost.decode_ps))
+    decoding_ps = less_ps[batch * cost.decode_tokens] + (batch > 0) * longer_s * PS
+    return replace(
+        cost, tokens_ps=np.maximum(cost.tokens_ps - np.rint(less_ps).astype(np.int64), cost.tokens_ps > 0),
+        decode_ps=cost.decode_ps + np.rint(decoding_ps).astype(np.int64),
+    )  # fmt: skip
 
 
 def _unseen_s(load: _UnderLoad, job: ServeJob) -> float:
