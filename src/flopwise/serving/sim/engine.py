@@ -211,7 +211,7 @@ def _one_pass_replica(job: ServeJob, longest: int) -> Replica:
     return Replica(cost=cost, limits=limits, block_bytes=0.0, schedulers=int(job.layout.dp))
 
 
-class _UnderLoad(NamedTuple):
+class _LoadedScheduler(NamedTuple):
     """One scheduler of a job under its load, on average."""
 
     machine: Runner
@@ -220,7 +220,7 @@ class _UnderLoad(NamedTuple):
     prompts: float  # that come during a step
 
 
-def _under_load(job: ServeJob) -> _UnderLoad | None:
+def _loaded_scheduler(job: ServeJob) -> _LoadedScheduler | None:
     """The steady state of as many sequences as the job has users, or as its rate keeps under way; None without.
 
     Source: `closed_loop` and `SteadyCurves`. Assumes: as there.
@@ -232,11 +232,11 @@ def _under_load(job: ServeJob) -> _UnderLoad | None:
     if job.arrivals_per_s is None:
         users = min(float(-(-(job.concurrency or 1) // ranks)), most)
         steady = closed_loop(machine, job.layout, users, *shape)
-        return _UnderLoad(machine, steady, (users - 1.0) / users, users / shape[1])
+        return _LoadedScheduler(machine, steady, (users - 1.0) / users, users / shape[1])
     curves = SteadyCurves.up_to(machine, job.layout, most, *shape)
     steady = curves.at(np.array([[min(job.arrivals_per_s / ranks, curves.most_per_s)]])).steady
     batch = float(np.ravel(steady.batch)[0])
-    return _UnderLoad(machine, steady, -math.expm1(-batch), batch / shape[1])
+    return _LoadedScheduler(machine, steady, -math.expm1(-batch), batch / shape[1])
 
 
 def loaded_cost(cost: StepCost, job: ServeJob, share: float = 1.0) -> StepCost:
@@ -247,7 +247,7 @@ def loaded_cost(cost: StepCost, job: ServeJob, share: float = 1.0) -> StepCost:
     row = job.software
     joined = int(job.layout.dp) > 1 and job.model.has_experts
     waits = row.recv_interval > 1 or row.batch_wait > 0 or (joined and row.joins_prompts)
-    load = _under_load(job) if waits or joined else None
+    load = _loaded_scheduler(job) if waits or joined else None
     if load is None:
         return cost
     if joined and not row.joins_prompts:
@@ -255,7 +255,7 @@ def loaded_cost(cost: StepCost, job: ServeJob, share: float = 1.0) -> StepCost:
     return replace(cost, request_ps=cost.request_ps + round(share * _unseen_s(load, job) * PS)) if waits else cost
 
 
-def _joined_cost(cost: StepCost, load: _UnderLoad, job: ServeJob) -> StepCost:
+def _joined_cost(cost: StepCost, load: _LoadedScheduler, job: ServeJob) -> StepCost:
     """The costs of one of the job's attention replicas that share experts, and so begin and end their steps together.
 
     A step in which a replica only decodes lasts as long as its own prompts' would where another one reads prompts. Few
@@ -286,13 +286,13 @@ def _joined_cost(cost: StepCost, load: _UnderLoad, job: ServeJob) -> StepCost:
     )  # fmt: skip
 
 
-def _unseen_s(load: _UnderLoad, job: ServeJob) -> float:
+def _unseen_s(load: _LoadedScheduler, job: ServeJob) -> float:
     """The mean wait of a request for a scheduler that has not seen it yet, beyond the simulated wait, in s.
 
     The simulator plays the rest of the step that runs when a request comes, and the next where the engine has planned
     it already. Nobody waits where no other answer is under way.
 
-    Source: `flopwise.serving.steady.steps_unseen`. Assumes: steps are those of `_under_load`.
+    Source: `flopwise.serving.steady.steps_unseen`. Assumes: steps are those of `_loaded_scheduler`.
     """
     machine, steady = load.machine, load.steady
     parts = float(np.ravel(micro_batches(machine, job.layout, steady.batch))[0])
