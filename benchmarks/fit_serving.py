@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 
 import numpy as np
 
 import fitting
 from flopwise.backtests.prediction import Row
-from flopwise.backtests.serving import STREAM, burst_requests, measured_quantities, row_job
+from flopwise.backtests.serving import STREAM, burst_requests, measured_quantities, predict_row, row_job
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
@@ -37,9 +37,12 @@ from flopwise.values import dataclass
 ROUNDS = 6
 BUSY = 0.8
 """Share of what a replica sustains from which a queue without end is near, and its length is anyone's guess."""
+WAVES = 4
+"""Requests of each user from which the steady state decides the figures of a closed loop with an end."""
 TTFT_WEIGHT = 0.5
 """Of a time to the first token against another figure: two runs of the same point differ by as much again."""
-COLD = ("sglang", "sglang-2025")
+SGLANG = ("sglang", "sglang-2025")
+COLD = SGLANG
 """Engines whose published times to a first token hold the compilation of kernels by the first requests, seconds in some
 runs and none in others: these times judge the fit and are no part of it."""
 LABELS = {"output_tokens_per_s": "throughput", "tpot_s": "TPOT", "ttft_s": "TTFT"}
@@ -67,6 +70,7 @@ CONSTANTS = (
     _engine("layer_s", NOW, 20e-6, 0.1e-6, 2e-4),
     _engine("layer_s", THEN, 40e-6, 0.1e-6, 2e-4),
     _engine("experts_s", ("vllm-2025", *OLD_VLLM), 50e-6, 1e-6, 4e-4, 1.0),
+    _engine("experts_s", SGLANG, 30e-6, 1e-6, 4e-4, 1.0),
     _engine("experts_s", (*NOW, *THEN), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("step_s", (*GRAPHS, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
@@ -74,13 +78,14 @@ CONSTANTS = (
     _engine("sequence_s", (*BATCH, *WAITING), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("request_s", (*GRAPHS, *OLD_VLLM), 10e-3, 1e-3, 0.3),
     _engine("request_s", TRT, 15e-3, 2e-3, 0.3),
-    _engine("launch_s", tuple(n for n in (*GRAPHS, *BATCH) if n not in EAGER), 5e-5, 5e-6, 3e-4),
+    _engine("launch_s", tuple(n for n in (*GRAPHS, *BATCH) if n not in (*EAGER, *SGLANG)), 5e-5, 5e-6, 3e-4),
+    _engine("launch_s", SGLANG, 5e-5, 5e-6, 3e-4),
     _engine("launch_s", EAGER, 7e-5, 5e-6, 3e-4),
     _engine("pointwise_traffic", (*CAPTURED, "deepspeed-mii", *NOW, *THEN), 0.71, 0.2, 2.0, 0.3),
     _engine("hidden_frac", GRAPHS, 0.5, 0.01, 1.0),
     _engine("stage_loss", (*GRAPHS, *BATCH, *TRT), 0.1, 0.01, 0.5),
     _engine("port_frac", THEN, 0.7, 0.1, 1.0),
-    _engine("block_port_frac", ("sglang", "sglang-2025"), 0.7, 0.1, 1.0),
+    _engine("block_port_frac", SGLANG, 0.7, 0.1, 1.0),
     _engine("core_bytes_per_cycle", (*NOW, *THEN), 7.0, 2.0, 40.0),
     _engine("core_flops_per_s", (*NOW, *THEN), 9e11, 2e11, 4e12),
     Constant("cache_convert_flops", ("any",), 40.0, 5.0, 200.0),
@@ -105,10 +110,15 @@ class PublishedLoad:
     replicas: int
     measured: Mapping[str, float]
     burst: int | None = None  # requests of one replica that are all there at the start of an offline run
+    ends: Mapping[str, float] = field(default_factory=dict)  # by quantity: of the whole run, over the steady state's
 
 
 def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
-    """All rows that can be predicted by their steady state; runs with an end are simulated, and judge the fit."""
+    """All rows that their steady state decides; other runs with an end judge the fit.
+
+    A closed loop with an end, of `WAVES` requests a user or more, is simulated once, under the constants of `facts`:
+    what its beginning and its end make of the steady state's figures is kept while the constants move.
+    """
     usable = []
     for row in rows:
         measured = measured_quantities(row)
@@ -118,18 +128,31 @@ def loads(rows: Iterable[Row], facts: Facts) -> list[PublishedLoad]:
             memory, machine = job_memory(job), runner(job)
         except FlopwiseError:
             continue
-        if not measured or not generates(job.model) or job.requests is not None:
+        ends = job.requests is not None
+        if not measured or not generates(job.model) or (ends and not _goes_on(job, replicas)):
             continue
         if job.engine.name in COLD or _waiting(job, memory, machine):
             measured.pop("ttft_s", None)
         burst = burst_requests(row, job.engine)
-        usable.append(
-            PublishedLoad(
-                row["id"], row["study"], row["mode"], job, memory, machine, replicas, measured,
-                None if burst is None else math.ceil(burst / replicas),
-            )
+        load = PublishedLoad(
+            row["id"], row["study"], row["mode"], replace(job, requests=None), memory, machine, replicas, measured,
+            None if burst is None else math.ceil(burst / replicas),
         )  # fmt: skip
-    return usable
+        usable.append(replace(load, ends=_ends(row, load, facts)) if ends else load)
+    return [load for load in usable if load.measured]
+
+
+def _goes_on(job: ServeJob, replicas: int) -> bool:
+    """True for users who each send `WAVES` requests or more, one after another."""
+    users = (job.concurrency or 0) * replicas
+    return job.arrivals_per_s is None and users > 0 and (job.requests or 0) >= WAVES * users
+
+
+def _ends(row: Row, load: PublishedLoad, facts: Facts) -> dict[str, float]:
+    """Of each quantity, the simulated run's over the steady state's."""
+    steady = load_quantities(load, load.machine)
+    run = {p.quantity: p.predicted for p in predict_row(row, facts)}
+    return {q: predicted / steady[q] for q in steady if (predicted := run.get(q)) is not None}
 
 
 def _waiting(job: ServeJob, memory: ServingMemory, machine: Runner) -> bool:
@@ -171,7 +194,8 @@ class ServingModel(FitModel):
                 own = replace(load.job, engine=engine).software
                 machine = replace(load.machine, engine=own, rates=chips[chip.name])
                 self._computed[key] = load_quantities(load, machine)
-            errors.append(math.log(self._computed[key][quantity] / load.measured[quantity]))
+            predicted = self._computed[key][quantity] * load.ends.get(quantity, 1.0)
+            errors.append(math.log(predicted / load.measured[quantity]))
         return np.array(errors)
 
     def only(self, members: Sequence[int]) -> ServingModel:

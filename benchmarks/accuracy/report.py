@@ -74,7 +74,8 @@ UNSEEN = {
     "serving": (
         "Constants of the engines refitted without each source, and without each GPU, in turn "
         "(`benchmarks/fit_serving.py --write`). Times to a first token are those of runs whose requests all fit "
-        "the memory: beyond that, requests wait."
+        "the memory: beyond that, requests wait. Of runs with an end, closed loops of four requests a user or more "
+        "are in it, by what their ends make of the steady state."
     ),
     "gpu-hours": (
         "The share that steps have of a campaign's hours, from the other sources (`benchmarks/fit_campaign.py "
@@ -378,7 +379,8 @@ UNMET = {
 What keeps serving rows off, and why no constant mends it:
 
 - Times to a first token of SGLang: means with the first requests' kernel compilation, 2 to 8 s in some runs and none in
-  others. No constant was fitted to them.
+  others. No constant was fitted to them: what its host takes to launch an operation of a prompt is fitted to times a
+  token and throughput alone.
 - Runs of few requests at rates near saturation: their answers' lengths vary, the longest go on alone, and rows name the
   mean only.
 - DeepSeek-R1 on TensorRT-LLM (up to +150 % in time a token at few users): speculative decoding that rows do not record;

@@ -23,7 +23,7 @@ from flopwise.serving.precision import product_path
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import ServingSpec
-from flopwise.serving.steady import closed_loop
+from flopwise.serving.steady import chunk_tokens, closed_loop, steps_unseen
 from flopwise.serving.techniques import runner
 from named import FACTS, serve_job_with, serving_memory, weight_bytes
 
@@ -205,6 +205,78 @@ def test_only_experts_in_triton_kernels_take_the_time_of_amds_devices(engine: st
     added_s = float(machine.step(load, ONE).seconds - none.step(load, ONE).seconds)
     assert added_s == pytest.approx(48 * machine.rates.value["experts_s"] if triton else 0.0, abs=1e-6)
     assert (machine.rates.value["experts_s"] > 1e-6) is gpu.startswith("MI300")
+
+
+@pytest.mark.parametrize(("engine", "weights", "triton"), [
+    ("sglang", "bf16", True), ("sglang-2025", "bf16", True), ("sglang", "fp8-block", False), ("sglang", "mxfp4", False),
+    ("vllm-2025", "fp8-block", True),
+])  # fmt: skip
+def test_only_unquantised_experts_of_sglang_run_in_triton_kernels(engine: str, weights: str, *, triton: bool) -> None:
+    """SGLang, layers/quantization/unquant.py; FlashInfer's, DeepGEMM's and Marlin's kernels have the narrower ones."""
+    model, nodes = load_model("Qwen3-30B-A3B"), cluster(FACTS.accelerator("B200"))
+    machine = runner(serve_job_with(model=model, engine=engine, weights=weights, cluster=nodes))
+    none = replace(machine, engine=replace(machine.engine, experts_s=0.0))
+    load = StepLoad(decode_batch=1, decode_context=INPUT)
+    added_s = float(machine.step(load, ONE).seconds - none.step(load, ONE).seconds)
+    assert machine.engine.experts_s > 1e-5
+    assert added_s == pytest.approx(48 * machine.engine.experts_s if triton else 0.0, abs=1e-9)
+
+
+def test_sglang_divides_the_budget_of_a_step_among_its_attention_replicas() -> None:
+    """SGLang, arg_groups/parallel_hook.py: chunked_prefill_size // attn_dp_size; in vLLM each has its own budget."""
+    model, nodes = load_model("Qwen3-30B-A3B"), cluster(FACTS.accelerator("H100-SXM-80"), gpus_per_node=8)
+    for engine, parts in (("sglang", 4), ("vllm", 1)):
+        one = serve_job_with(model=model, engine=engine, cluster=nodes)
+        four = replace(one, layout=ServingLayout(dp=4, ep=4))
+        assert four.software.prefill_tokens == 8192
+        assert replica(four).limits.step_tokens == 8192 // parts
+        assert float(chunk_tokens(runner(four), four.layout, 10_000)) == 8192 / parts
+        assert float(chunk_tokens(runner(one), one.layout, 10_000)) == 8192
+
+
+def _replicas(**how: Any) -> Any:
+    nodes = cluster(FACTS.accelerator("H200-SXM-141"), gpus_per_node=8)
+    job = serve_job_with(
+        model=load_model("DeepSeek-V3"), engine="sglang", cluster=nodes, layout=ServingLayout(dp=8, ep=8),
+        weights="fp8-block", input_tokens=INPUT, output_tokens=OUTPUT, concurrency=8 * USERS,
+    )  # fmt: skip
+    return replace(job, **how)
+
+
+def test_a_replica_that_decodes_waits_for_the_prompts_of_those_it_shares_experts_with() -> None:
+    """One of eight replicas: a step is as long as its own prompts' where any of the seven others reads one."""
+    job = _replicas()
+    steady = closed_loop(runner(job), job.layout, float(USERS), INPUT, OUTPUT)
+    own = 1.0 - (1.0 - steady.prefill_share) ** (1 / 8)
+    longer_s = (1.0 - (1.0 - own) ** 7) * (steady.mixed.seconds - steady.decode.seconds)
+    alone, loaded = replica(replace(job, concurrency=None)).cost, replica(job).cost
+    assert float(longer_s) > 0.3 * float(steady.decode.seconds)
+    every, few = (StepLoad(prefill_tokens=INPUT, prefill_context=INPUT, prefill_ranks=n)
+                  for n in (8, float(8 * own / steady.prefill_share)))  # fmt: skip
+    machine, batch = runner(job), np.arange(1, len(alone.decode_ps))
+    less_s = float(machine.step(every, job.layout).seconds - machine.step(few, job.layout).seconds) / INPUT
+    assert 0.01 < less_s * INPUT / float(machine.step(every, job.layout).seconds) < 0.9
+    added_s = (loaded.decode_ps[1:] - alone.decode_ps[1:]) / PS
+    assert added_s == pytest.approx(float(longer_s) + less_s * batch, rel=1e-6)
+    assert (alone.tokens_ps - loaded.tokens_ps)[500] / PS == pytest.approx(500 * less_s, rel=1e-6)
+    assert loaded.decode_ps[0] == alone.decode_ps[0]
+    dense = replace(job, model=LLAMA, layout=ServingLayout(dp=8))
+    assert np.array_equal(replica(dense).cost.decode_ps, replica(replace(dense, concurrency=None)).cost.decode_ps)
+
+
+def test_replicas_whose_prompts_are_joined_read_them_in_the_same_steps_and_wait_for_the_last_one() -> None:
+    """SGLang, managers/prefill_delayer.py; the last of n comes at 1 + 1/2 ... 1/n times the mean: 2.718 of eight."""
+    apart, joined = _replicas(), _replicas(prefill_delayer=True)
+    steady, together = (closed_loop(runner(j), j.layout, float(USERS), INPUT, OUTPUT) for j in (apart, joined))
+    own = 1.0 - (1.0 - steady.prefill_share) ** (1 / 8)
+    assert float(together.prefill_share) == pytest.approx(float(own), rel=0.15)
+    assert float(together.output_tokens_per_s) > 1.2 * float(steady.output_tokens_per_s)
+    alone = replica(replace(joined, concurrency=None)).cost
+    assert np.array_equal(replica(joined).cost.decode_ps, alone.decode_ps)
+    assert replica(joined).cost.request_ps > alone.request_ps
+    rows = [steps_unseen(j.software, 0.25, 8) for j in (joined, apart)]
+    assert float(rows[0] - rows[1]) == pytest.approx((sum(1 / n for n in range(1, 9)) - 1) / 0.25, rel=1e-9)
+    assert float(steps_unseen(joined.software, 0.01, 8) - rows[1]) == pytest.approx(30.0)
 
 
 def test_who_calls_the_engine_has_no_front_end() -> None:

@@ -314,6 +314,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         batch_wait=_row_interval(row, "batch_wait"),
         stream_interval=_row_interval(row, "stream_interval"),
         eager=flag(row, "eager", default=False),
+        prefill_delayer=flag(row, "prefill_delayer", default=False),
         arrivals_per_s=None if rate is None else rate / replicas,
         static=mode in ("fixed_batch", *PROMPT_ONLY),
         called=mode in OFFLINE,

@@ -377,6 +377,8 @@ class Engine(Software):
     # pp, dp, pools, drafts and adapters
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
+    joins_prompts: bool = False  # attention replicas read prompts in the same steps, once each of them has one
+    divides_budget: bool = False  # the prompt tokens of a step are those of all attention replicas together
     batch_wait: int = 0  # steps for which a prompt waits at most, so that others are read with it
     stream_interval: int = 1  # tokens that are handed out together, after the first
     reserves: bool  # a request starts when its whole answer fits the cache; else the cache grows with the answer
@@ -399,6 +401,7 @@ class Engine(Software):
     local: bool  # for one user on one machine
     composed: bool = False  # experts and recurrences are several operations, which the host launches one by one
     triton_experts: bool = False  # its experts run in Triton kernels where the device's maker has none for it
+    fused_experts: bool = False  # experts in fewer than 16 bits have kernels of their own: `experts_s` is of wider ones
     library_rows: bool = False  # products of few rows are the library's on AMD devices other than CDNA 2 and later
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     copies_cache: bool = False  # each step copies the cache to append to it, and for each query head that shares it

@@ -43,7 +43,7 @@ def replica_of(
     job = ServeJob(
         model=model, cluster=cluster, layout=spec.layout(), **software, memory_frac=spec.memory_fraction,
         max_batch=spec.max_batch, recv_interval=spec.recv_interval, batch_wait=spec.batch_wait,
-        stream_interval=spec.stream_interval, eager=spec.eager,
+        stream_interval=spec.stream_interval, eager=spec.eager, prefill_delayer=spec.prefill_delayer,
     )  # fmt: skip
     return replace(job, techniques=resolve_techniques(techniques, job, source.catalog, source.model)), notes
 

@@ -277,14 +277,17 @@ class _ServingTree:
         inputs = [layer, term("layers", count, "", f"{COUNTED}: of the model")]
         formula = f"{layer.name} x layers"
         if routed:
-            each = [_engine(self.row, "time per layer of experts")]
+            each = []
+            if self.machine.engine_experts_s or not self.row.fused_experts:
+                each.append(_engine(self.row, "time per layer of experts"))
             if self.row.triton_experts:
                 each.append(self.device.parameter("experts_s"))
             if on_intel(self.machine.rates) and self.row.intel_experts_s:
                 each.append(_engine(self.row, "time per layer of experts on Intel"))
             value += sum(number(one.value) for one in each) * routed
-            formula += f" + ({' + '.join(one.name for one in each)}) x layers with experts"
-            inputs += [*each, term("layers with experts", routed, "", f"{COUNTED}: of the model")]
+            if each:
+                formula += f" + ({' + '.join(one.name for one in each)}) x layers with experts"
+                inputs += [*each, term("layers with experts", routed, "", f"{COUNTED}: of the model")]
         if self.row.delta_s and (recurrent := delta_layers(self.job.model.stacks[0])):
             one = _engine(self.row, "time per layer of a delta rule")
             value += self.row.delta_s * recurrent

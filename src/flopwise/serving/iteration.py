@@ -78,6 +78,8 @@ HOST_TIMES = ("request_s", "front_s", "step_s", "layer_s", "sequence_s")
 """Columns of an engine that no kernel depends on."""
 DELTA_RULES = frozenset({"delta", "kda"})
 """Kinds of recurrences that follow a delta rule."""
+WIDE_BITS = 16.0
+"""Bits of a weight that is not quantised."""
 DISPATCH_CORES = 24
 """Cores that DeepEP's kernels for prompts keep busy (docs/legacy.md, Buffer.set_num_sms)."""
 
@@ -232,6 +234,15 @@ class Runner:
         return self.engine.prefill_tokens
 
     @property
+    def engine_experts_s(self) -> float:
+        """The engine's own seconds a layer of experts and step beyond its kernels, for experts of these weights.
+
+        Source: `experts_s` and `fused_experts` of data/engines.json. Assumes: nothing further.
+        """
+        fused = self.engine.fused_experts and self.weight_bits < WIDE_BITS
+        return 0.0 if fused else self.engine.experts_s
+
+    @property
     def kv_bytes(self) -> float:
         """Bytes of a cached element."""
         return self.kv_dtype.elem_bytes
@@ -251,7 +262,7 @@ class Runner:
         total, layers = self.device_step(load, split)
         hops = self.pipeline_s(load, split, stack.width)
         layers_s = self.engine.layer_s * layers * cold_host(self.rates, total.read_bytes / layers)
-        experts_s = self.engine.experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
+        experts_s = self.engine_experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
         experts_s += self.engine.intel_experts_s * on_intel(self.rates)
         layers_s = layers_s + experts_s * expert_layers(stack) + self.engine.delta_s * delta_layers(stack)
         if self.engine.local:  # small kernels of its own, one after another

@@ -96,6 +96,7 @@ class ServeJob:
     recv_interval: int | None = None  # steps between two looks for new requests; None: as the engine does
     batch_wait: int | None = None  # steps for which a prompt waits for others at most; None: as the engine does
     stream_interval: int | None = None  # tokens handed out together; None: as the engine does
+    prefill_delayer: bool = False  # attention replicas read prompts in the same steps, once each of them has one
     eager: bool = False  # operations are launched one by one, although the engine could capture them
     graph_batches: tuple[int, ...] = ()  # numbers of sequences that graphs are captured for; none: for any
     policy: str = "fcfs"  # of the queue, by its name in `flopwise.serving.sim.policies`
@@ -114,6 +115,8 @@ class ServeJob:
         names = ("prefill_tokens", "recv_interval", "batch_wait", "stream_interval")
         set_here = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {name: value for name, value in set_here.items() if value is not None}
+        if self.prefill_delayer:
+            changed["joins_prompts"] = True
         if self.eager:
             changed["graphs"] = False
         if row.eager_prompts & self._in_use:

@@ -295,7 +295,8 @@ def serving_memory(
     """
     layout, row = layout or ServingLayout(), engine
     share, cap = _share(row, memory_frac), default_batch(model, row, layout.dp) if max_batch is None else max_batch
-    chunk = (row.prefill_tokens or context) if prefill_tokens is None else prefill_tokens
+    step_tokens = row.prefill_tokens if prefill_tokens is None else prefill_tokens
+    chunk = rank_budget(row, step_tokens, layout.dp) if step_tokens else context
     stored = _with_copies(model, changes.redundant_experts) if changes.redundant_experts else model
     loaded = weights_per_gpu(stored, weights, layout) - changes.away_bytes
     cache = partial(_cache_bytes, model, layout, row, kv_dtype)
@@ -325,7 +326,8 @@ def serving_memory(
     used, workspace = one * batch, working(batch)
     elsewhere: Floats = 0.0
     if device_kind in OTHER_SOFTWARE:
-        largest = max([chunk, *(limits.prefill_tokens for limits in row.step_limits)]) if row.prefill_tokens else chunk
+        budgets = max([0, *(limits.prefill_tokens for limits in row.step_limits)]) if row.prefill_tokens else 0
+        largest = np.maximum(chunk, rank_budget(row, budgets, layout.dp))
         elsewhere = row.graph_bytes + row.context_bytes + _working_bytes(model, row, largest, context, layout.tp, batch)
     budget = _kv_budget(row, share, card, standing + working(np.maximum(complete, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
@@ -347,6 +349,15 @@ def serving_memory(
         own_bytes_elsewhere=_plain(elsewhere),
         assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
     )
+
+
+def rank_budget(row: Engine, tokens: Floats, dp: Ints) -> Floats:
+    """Of prompt tokens that a step takes at most, those of one of `dp` attention replicas; broadcasts. 0: no limit.
+
+    Source: `divides_budget` of data/engines.json (SGLang, enable_dp_attention: chunked_prefill_size over the replicas).
+    Assumes: nothing further.
+    """
+    return np.maximum(tokens // np.asarray(dp), np.minimum(tokens, 1)) if row.divides_budget else tokens
 
 
 def default_batch(model: Model, row: Engine, dp: Ints = 1) -> Ints:

@@ -140,6 +140,9 @@ class ServingSpec(Spec):
         "Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).")
     stream_interval: int | None = _format("--stream-interval", options.whole(high=10_000),
         "Tokens streamed together after the first, as in vLLM and SGLang (default: 1).")
+    prefill_delayer: bool = _format("--prefill-delayer/--no-prefill-delayer", options.FLAG,
+        "Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.",
+        default=False)
     eager: bool = _format("--eager/--no-eager", options.FLAG,
         "Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).", default=False)
     tp: int = same(SharedSpec, "tp", default=1)

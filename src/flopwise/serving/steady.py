@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flopwise.ops.types import Array, Floats
+from flopwise.ops.types import Array, Floats, Ints
 from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
-from flopwise.serving.memory import ServingLayout
+from flopwise.serving.memory import ServingLayout, rank_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,9 @@ PERCENTILES = {"mean": 0.0, "p50": 0.0, "p90": 1.2816, "p95": 1.6449, "p99": 2.3
 """Standard normal quantiles."""
 LEAST_S = 1e-30
 """Stands for no time at all where something is divided by it."""
+JOINING_STEPS = 30.0
+"""Steps for which a prompt waits for those of other attention replicas at most (SGLang,
+--prefill-delayer-max-delay-passes)."""
 STEP_IN_PROGRESS = 0.5
 """Share of a step that remains on average when a request arrives."""
 ROUNDS = 10
@@ -73,15 +76,16 @@ def _pipeline_step(runner: Runner, step: StepTime, parts: Floats) -> StepTime:
     return step._replace(seconds=step.seconds + waits, communication_s=step.communication_s + waits)
 
 
-def chunk_tokens(runner: Runner, input_tokens: Floats) -> Floats:
+def chunk_tokens(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:
     """Tokens of one prompt that one step works through: the whole prompt, or the engine's budget if that is less."""
-    return np.minimum(input_tokens, _step_tokens(runner, input_tokens))
+    return np.minimum(input_tokens, _step_tokens(runner, layout, input_tokens))
 
 
-def _step_tokens(runner: Runner, tokens: Floats) -> Floats:
-    """Prompt tokens that one step takes at most: the engine's budget, or `tokens` where it has none."""
+def _step_tokens(runner: Runner, layout: ServingLayout, tokens: Floats) -> Floats:
+    """Prompt tokens of a step of one attention replica at most: by the engine's budget, or `tokens` without one."""
     most = runner.step_tokens
-    return most if isinstance(most, np.ndarray) else most or tokens
+    whole = most if isinstance(most, np.ndarray) else most or tokens
+    return rank_budget(runner.engine, whole, layout.dp)
 
 
 def _mixed_load(
@@ -130,7 +134,7 @@ def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) 
     Assumes: pieces of a prompt may follow one another through the stages of a pipeline, so that all work at once.
     """
     one = prompt(runner.model, input_tokens)
-    pieces = np.ceil(one.tokens / chunk_tokens(runner, one.tokens))
+    pieces = np.ceil(one.tokens / chunk_tokens(runner, layout, one.tokens))
     floor_s = runner.step(_mixed_load(one, 1.0 * one.tokens), layout).floor_s
     least: Floats = floor_s / np.minimum(np.asarray(layout.pp), pieces)
     return least
@@ -160,7 +164,8 @@ def closed_loop(
     for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt or a step of his own: what
     others cause goes by their share. Attention replicas that share experts step together: where any of them has a
     prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
-    that carries prompts on one does so on all. `only_seconds`: of steps with prompts, as of `StepLoad`.
+    that carries prompts on one does so on all, as where the engine joins their prompts. `only_seconds`: of steps with
+    prompts, as of `StepLoad`.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
     expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`.
@@ -171,12 +176,12 @@ def closed_loop(
     in_flight = in_flight / parts
     one = prompt(runner.model, input_tokens)
     prompt_tokens = one.tokens
-    chunk = chunk_tokens(runner, prompt_tokens)
-    budget = _prefill_budget(runner, one)
+    chunk = chunk_tokens(runner, layout, prompt_tokens)
+    budget = _prefill_budget(runner, layout, one)
     chunks = np.ceil(prompt_tokens / chunk)
     context = one.own + output_tokens / 2
     others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
-    unseen = steps_unseen(runner.engine, in_flight / output_tokens)
+    unseen = steps_unseen(runner.engine, in_flight / output_tokens, layout.dp)
     wanted = in_flight * output_tokens / (output_tokens + chunks + unseen * others)
     batch = np.maximum(np.minimum(wanted, budget * output_tokens / prompt_tokens), 1.0)
     due = batch * prompt_tokens / output_tokens
@@ -184,7 +189,8 @@ def closed_loop(
     decode = _pipeline_step(runner, runner.step(alone, layout), parts)
     own = _carrying_share(due / chunk, due / budget, in_flight)
     tokens = np.clip(due / np.maximum(own, LEAST_S), chunk, budget)
-    ranks = np.asarray(layout.dp) if runner.model.has_experts and not alike else np.asarray(1)
+    joined = alike or runner.engine.joins_prompts
+    ranks = np.asarray(layout.dp) if runner.model.has_experts and not joined else np.asarray(1)
     share = 1.0 - (1.0 - own) ** ranks
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
     mixed = _with_prompts(runner, layout, one, tokens, batch, context, carrying, only_seconds=only_seconds)
@@ -230,7 +236,7 @@ def _first_round_s(
 
     Source: counting. Assumes: half of `batch` decode meanwhile, where prompts share their steps.
     """
-    budget = np.minimum(_prefill_budget(runner, one), in_flight * one.tokens)
+    budget = np.minimum(_prefill_budget(runner, layout, one), in_flight * one.tokens)
     decoding = batch / 2.0 if runner.engine.mixes else 0.0
     full = runner.step(_mixed_load(one, budget, decoding, context, only_seconds=True), layout)
     prompts = np.maximum(budget / one.tokens, 1.0)
@@ -269,7 +275,7 @@ def _carrying_share(due: Floats, least: Floats, in_flight: Floats) -> Floats:
     return np.minimum(np.maximum(share, least), 1.0)
 
 
-def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0) -> Floats:
+def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0, ranks: Ints = 1) -> Floats:
     """Steps that others take, on average, from a request's arrival to the step that its prompt is in.
 
     The rest of the one that runs; the next where it is planned already; half of those until the scheduler looks for
@@ -277,12 +283,17 @@ def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0) -> Floats:
 
     Source: vLLM, async_scheduling, and TensorRT-LLM, overlap scheduler (a step is planned while the one before it
     runs); SGLang, scheduler: with `--scheduler-recv-interval n` it looks for requests once in n steps; TensorRT-LLM,
-    batch_wait_timeout_iters: prompts are held back for n steps, or until they fill most of the budget.
-    Assumes: a request comes at any of these steps with equal chances; prompts that wait do not fill the budget.
+    batch_wait_timeout_iters: prompts are held back for n steps, or until they fill most of the budget; SGLang,
+    managers/prefill_delayer.py: prompts are held back until each attention replica has one.
+    Assumes: a request comes at any of these steps with equal chances; prompts that wait do not fill the budget; those
+    of the `ranks` attention replicas come independently of each other.
     """
     more = prompts_per_step * engine.batch_wait  # prompts that join the one that waits longest, half as long each
     wait_steps = engine.batch_wait * (1.0 + more / 2.0) / (1.0 + more)
     steps: Floats = STEP_IN_PROGRESS + engine.plans_ahead + (engine.recv_interval - 1) / 2.0 + wait_steps
+    if engine.joins_prompts:  # the last of the replicas' prompts comes 1 + 1/2 + ... 1/n times as late as one does
+        last = np.cumsum(1.0 / np.arange(1, np.max(ranks) + 1))[np.asarray(ranks) - 1] - 1.0
+        steps = steps + np.minimum(last / np.maximum(prompts_per_step, 1e-9), JOINING_STEPS)
     return steps
 
 
@@ -311,9 +322,10 @@ def fixed_batch(
     """
     one = prompt(runner.model, input_tokens)
     prompt_tokens = one.tokens
-    prompts = np.maximum(np.floor((runner.engine.prefill_tokens or prompt_tokens) / prompt_tokens), 1.0)
-    prompts = np.minimum(prompts, batch)
-    chunk = np.minimum(prompts * prompt_tokens, runner.engine.prefill_tokens or prompts * prompt_tokens)
+    budget = rank_budget(runner.engine, runner.engine.prefill_tokens, layout.dp)
+    limited = bool(np.all(budget))
+    prompts = np.minimum(np.maximum(np.floor(budget / prompt_tokens), 1.0) if limited else 1.0, batch)
+    chunk = np.minimum(prompts * prompt_tokens, budget) if limited else prompts * prompt_tokens
     rounds = batch * prompt_tokens / chunk
     prefill = runner.step(_mixed_load(one, chunk), layout)
     parts = micro_batches(runner, layout, batch)
@@ -386,15 +398,15 @@ def full_step_s(
     """Seconds of a step that uses all its prefill budget, in which `batch` sequences decode where steps are shared."""
     one = prompt(runner.model, input_tokens)
     decoding = batch * runner.engine.mixes / micro_batches(runner, layout, batch)
-    budget, context = _prefill_budget(runner, one), one.own + output_tokens / 2
+    budget, context = _prefill_budget(runner, layout, one), one.own + output_tokens / 2
     full = _mixed_load(one, budget, decoding, context, only_seconds=True)
     return runner.step(full, layout).seconds
 
 
-def _prefill_budget(runner: Runner, one: Prompt) -> Floats:
+def _prefill_budget(runner: Runner, layout: ServingLayout, one: Prompt) -> Floats:
     """Prompt tokens that one step takes at most: the engine's budget, or a chunk of one prompt if that is more."""
-    chunk = chunk_tokens(runner, one.tokens)
-    return np.maximum(_step_tokens(runner, chunk), chunk)
+    chunk = chunk_tokens(runner, layout, one.tokens)
+    return np.maximum(_step_tokens(runner, layout, chunk), chunk)
 
 
 class _Spread(NamedTuple):
@@ -539,13 +551,13 @@ class OpenLoop(NamedTuple):
     @property
     def _busy(self) -> Floats:
         """Share of the engine's prefill budget that is asked for."""
-        budget = _prefill_budget(self.curves.runner, self._one)
+        budget = _prefill_budget(self.curves.runner, self.curves.layout, self._one)
         return self.arrivals_per_s / self._parts * self._one.tokens / budget * self.full_s
 
     @property
     def _pieces(self) -> Floats:
         """Steps that a prompt goes through."""
-        return np.ceil(self._one.tokens / chunk_tokens(self.curves.runner, self._one.tokens))
+        return np.ceil(self._one.tokens / chunk_tokens(self.curves.runner, self.curves.layout, self._one.tokens))
 
     @property
     def _queue(self) -> _Spread:
@@ -553,7 +565,7 @@ class OpenLoop(NamedTuple):
 
         Source: `_queue_wait`. Assumes: prompts of one length.
         """
-        budget = _prefill_budget(self.curves.runner, self._one)
+        budget = _prefill_budget(self.curves.runner, self.curves.layout, self._one)
         return _queue_wait(np.minimum(self._busy, 0.999), self.full_s * self._one.tokens / budget)
 
     @property
@@ -568,7 +580,8 @@ class OpenLoop(NamedTuple):
         """
         curves, steady, one = self.curves, self.steady, self._one
         engine, per_s = curves.runner.engine, self.arrivals_per_s / self._parts
-        alone = 1.0 - chunk_tokens(curves.runner, one.tokens) / _prefill_budget(curves.runner, one)
+        chunk = chunk_tokens(curves.runner, curves.layout, one.tokens)
+        alone = 1.0 - chunk / _prefill_budget(curves.runner, curves.layout, one)
         decode_s = steady.decode.seconds
         mean_s = decode_s + steady.prefill_share * (steady.mixed.seconds - decode_s)
         under_way = -np.expm1(-steady.batch)
@@ -583,7 +596,8 @@ class OpenLoop(NamedTuple):
         beside = per_s * (waits + under_way) * longer_s / mean_s * alone
         another_s = steady.added_s
         if not engine.mixes:  # weights are read once for all prompts of a step of their own
-            another_s = np.minimum(another_s, self.full_s * one.tokens / _prefill_budget(curves.runner, one))
+            budget = _prefill_budget(curves.runner, curves.layout, one)
+            another_s = np.minimum(another_s, self.full_s * one.tokens / budget)
         return step.plus(_poisson_sum(beside, another_s)).plus(self._queue)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,18 @@ from flopwise.ops.types import Array, Floats
 from flopwise.serving.estimate import check, job_memory
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, TimedKernel, layer_kinds, whole_prompts
 from flopwise.serving.job import ServeJob, no_room_text
-from flopwise.serving.memory import default_batch, generates
+from flopwise.serving.memory import default_batch, generates, rank_budget
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
-from flopwise.serving.steady import STEP_IN_PROGRESS, SteadyCurves, closed_loop, micro_batches, steps_unseen
+from flopwise.serving.steady import (
+    STEP_IN_PROGRESS,
+    Steady,
+    SteadyCurves,
+    chunk_tokens,
+    closed_loop,
+    micro_batches,
+    steps_unseen,
+)
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
 from flopwise.values import dataclass, replace
 
@@ -155,7 +163,7 @@ def replica(
     longest = max(max_tokens or 0, job.context)
     rates = job.cluster.rates
     host_bytes_per_s = host_link_bytes_per_s(rates) if rates.host_link_bytes_per_s else HOST_BYTES_PER_S
-    budget = step_tokens or row.prefill_tokens or longest
+    budget = step_tokens or int(rank_budget(row, row.prefill_tokens, job.layout.dp)) or longest
     drafts = how.speculation
     limits = ReplicaLimits(
         max_batch=most, step_tokens=budget, ahead=row.plans_ahead, block_tokens=row.block_tokens, num_blocks=blocks,
@@ -164,7 +172,7 @@ def replica(
         proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
     )  # fmt: skip
     cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest, kernels=kernels)
-    cost = replace(cost, request_ps=cost.request_ps + round(unseen_s(job) * PS))
+    cost = loaded_cost(cost, job)
     block_bytes = float(memory.kv_budget_bytes) / (blocks * parts) * int(job.layout.tp) * int(job.layout.pp)
     return Replica(cost=cost, limits=limits, block_bytes=block_bytes, schedulers=int(job.layout.dp) * parts)
 
@@ -203,35 +211,95 @@ def _one_pass_replica(job: ServeJob, longest: int) -> Replica:
     return Replica(cost=cost, limits=limits, block_bytes=0.0, schedulers=int(job.layout.dp))
 
 
-def unseen_s(job: ServeJob) -> float:
+class _LoadedScheduler(NamedTuple):
+    """One scheduler of a job under its load, on average."""
+
+    machine: Runner
+    steady: Steady
+    others: float  # the chance that another answer is under way
+    prompts: float  # that come during a step
+
+
+def _loaded_scheduler(job: ServeJob) -> _LoadedScheduler | None:
+    """The steady state of as many sequences as the job has users, or as its rate keeps under way; None without.
+
+    Source: `closed_loop` and `SteadyCurves`. Assumes: as there.
+    """
+    if not generates(job.model) or (job.concurrency is None and job.arrivals_per_s is None):
+        return None
+    machine, shape = runner(job), request_work(job)
+    most, ranks = float(max(int(job_memory(job, concurrency=None).max_concurrency), 1)), int(job.layout.dp)
+    if job.arrivals_per_s is None:
+        users = min(float(-(-(job.concurrency or 1) // ranks)), most)
+        steady = closed_loop(machine, job.layout, users, *shape)
+        return _LoadedScheduler(machine, steady, (users - 1.0) / users, users / shape[1])
+    curves = SteadyCurves.up_to(machine, job.layout, most, *shape)
+    steady = curves.at(np.array([[min(job.arrivals_per_s / ranks, curves.most_per_s)]])).steady
+    batch = float(np.ravel(steady.batch)[0])
+    return _LoadedScheduler(machine, steady, -math.expm1(-batch), batch / shape[1])
+
+
+def loaded_cost(cost: StepCost, job: ServeJob, share: float = 1.0) -> StepCost:
+    """Step costs of a scheduler under the job's load: what the simulator, which plays it alone, does not see.
+
+    `share`: of the requests, those that wait for the scheduler to look at them.
+    """
+    row = job.software
+    joined = int(job.layout.dp) > 1 and job.model.has_experts
+    waits = row.recv_interval > 1 or row.batch_wait > 0 or (joined and row.joins_prompts)
+    load = _loaded_scheduler(job) if waits or joined else None
+    if load is None:
+        return cost
+    if joined and not row.joins_prompts:
+        cost = _joined_cost(cost, load, job)
+    return replace(cost, request_ps=cost.request_ps + round(share * _unseen_s(load, job) * PS)) if waits else cost
+
+
+def _joined_cost(cost: StepCost, load: _LoadedScheduler, job: ServeJob) -> StepCost:
+    """The costs of one of the job's attention replicas that share experts, and so begin and end their steps together.
+
+    A step in which a replica only decodes lasts as long as its own prompts' would where another one reads prompts. Few
+    replicas read prompts at once, so that experts see fewer tokens than where all do, as the tables have it.
+
+    Source: as of `closed_loop`, whose share of steps with prompts on any replica this gives on average; LMSYS,
+    Large-scale expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance".
+    Assumes: prompts come to replicas independently of each other; steps beside another's prompts are as long as such
+    steps are on average, and spread evenly over all.
+    """
+    steady, machine, ranks = load.steady, load.machine, int(job.layout.dp)
+    share = float(np.ravel(steady.prefill_share)[0])
+    own = 1.0 - (1.0 - share) ** (1.0 / ranks)
+    beside = 1.0 - (1.0 - own) ** (ranks - 1)
+    if machine.engine.mixes:  # a step with prompts of its own decodes, too
+        beside *= 1.0 - own
+    longer_s = beside * max(float(np.ravel(steady.mixed.seconds - steady.decode.seconds)[0]), 0.0)
+    tokens = float(np.ravel(chunk_tokens(machine, job.layout, float(job.input_tokens)))[0])
+    reading = StepLoad(prefill_tokens=tokens, prefill_context=tokens)
+    few = replace(reading, prefill_ranks=max(1.0, ranks * own / max(share, 1e-9)))
+    every_s, few_s = (float(np.ravel(machine.step(one, job.layout).seconds)[0]) for one in (reading, few))
+    less_ps = (every_s - few_s) / tokens * PS * np.arange(len(cost.tokens_ps))  # of prompts alone: all decode
+    batch = np.arange(len(cost.decode_ps))
+    decoding_ps = less_ps[batch * cost.decode_tokens] + (batch > 0) * longer_s * PS
+    return replace(
+        cost, tokens_ps=np.maximum(cost.tokens_ps - np.rint(less_ps).astype(np.int64), cost.tokens_ps > 0),
+        decode_ps=cost.decode_ps + np.rint(decoding_ps).astype(np.int64),
+    )  # fmt: skip
+
+
+def _unseen_s(load: _LoadedScheduler, job: ServeJob) -> float:
     """The mean wait of a request for a scheduler that has not seen it yet, beyond the simulated wait, in s.
 
     The simulator plays the rest of the step that runs when a request comes, and the next where the engine has planned
     it already. Nobody waits where no other answer is under way.
 
-    Source: `flopwise.serving.steady.steps_unseen`.
-    Assumes: steps are those of as many sequences as the job has users, or as its rate keeps under way; 0 without.
+    Source: `flopwise.serving.steady.steps_unseen`. Assumes: steps are those of `_loaded_scheduler`.
     """
-    if not generates(job.model):
-        return 0.0
-    machine, shape = runner(job), request_work(job)
-    row = machine.engine
-    if (row.recv_interval == 1 and not row.batch_wait) or (job.concurrency is None and job.arrivals_per_s is None):
-        return 0.0
-    most, ranks = float(max(int(job_memory(job, concurrency=None).max_concurrency), 1)), int(job.layout.dp)
-    if job.arrivals_per_s is None:
-        users = min(float(-(-(job.concurrency or 1) // ranks)), most)
-        steady, others = closed_loop(machine, job.layout, users, *shape), (users - 1.0) / users
-        per_step = users / shape[1]
-    else:
-        curves = SteadyCurves.up_to(machine, job.layout, most, *shape)
-        steady = curves.at(np.array([[min(job.arrivals_per_s / ranks, curves.most_per_s)]])).steady
-        others = -math.expm1(-float(np.ravel(steady.batch)[0]))
-        per_step = float(np.ravel(steady.batch)[0]) / shape[1]
+    machine, steady = load.machine, load.steady
     parts = float(np.ravel(micro_batches(machine, job.layout, steady.batch))[0])
     mean_s = steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
-    steps = steps_unseen(row, per_step / parts) - STEP_IN_PROGRESS - row.plans_ahead
-    return float(steps) * others * float(np.ravel(mean_s)[0])
+    row = machine.engine
+    steps = steps_unseen(row, load.prompts / parts, int(job.layout.dp)) - STEP_IN_PROGRESS - row.plans_ahead
+    return float(steps) * load.others * float(np.ravel(mean_s)[0])
 
 
 def _step_cost(

@@ -25,7 +25,7 @@ from flopwise.serving.job import ServeJob, not_simulated_text
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Replica, replica, unseen_s
+from flopwise.serving.sim.engine import Replica, loaded_cost, replica
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
@@ -219,7 +219,7 @@ class SimulationRequest:
     def _cost_among(self, replicas: int) -> StepCost:
         """Step costs where so many replicas share the load.
 
-        Source: `unseen_s`. Assumes: of users who begin together none waits for the first time.
+        Source: `loaded_cost`. Assumes: of users who begin together none waits for the first time.
         """
         cost, users, share = self.replica.cost, self.traffic.users, 1.0
         if self.prefill_pool(replicas):
@@ -229,7 +229,7 @@ class SimulationRequest:
             share = max(0.0, 1.0 - users / len(self.trace)) if self.traffic.together else 1.0
         else:
             job = replace(self.job, arrivals_per_s=self._requests_per_s / replicas)
-        return replace(cost, request_ps=cost.request_ps + round(share * unseen_s(job) * PS))
+        return loaded_cost(cost, job, share)
 
     def _with_cached_answers(self, run: SimulatedRun) -> SimulatedRun:
         """A run of `computed_requests` and the answers that the cache gave."""
