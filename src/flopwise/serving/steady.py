@@ -189,7 +189,7 @@ def closed_loop(
     decode = _pipeline_step(runner, runner.step(alone, layout), parts)
     own = _carrying_share(due / chunk, due / budget, in_flight)
     tokens = np.clip(due / np.maximum(own, LEAST_S), chunk, budget)
-    ranks = np.asarray(1 if alike or not _apart(runner) else layout.dp)
+    ranks = np.asarray(1 if alike or not _reads_apart(runner) else layout.dp)
     share = 1.0 - (1.0 - own) ** ranks
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
     mixed = _with_prompts(runner, layout, one, tokens, batch, context, carrying, only_seconds=only_seconds)
@@ -226,7 +226,7 @@ def closed_loop(
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed, bunched_s)
 
 
-def _apart(runner: Runner) -> bool:
+def _reads_apart(runner: Runner) -> bool:
     """True if attention replicas that step together read prompts in steps of their own."""
     return runner.model.has_experts and not runner.engine.joins_prompts
 
