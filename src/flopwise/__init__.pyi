@@ -215,6 +215,7 @@ def calibrate(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -259,6 +260,7 @@ def calibrate(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -304,6 +306,7 @@ def fit(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -345,6 +348,7 @@ def fit(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -691,6 +695,7 @@ def memory(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     assume_family: str | None = ...,
     offline: bool = ...,
@@ -767,6 +772,7 @@ def memory(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
@@ -848,6 +854,7 @@ def replay(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -919,6 +926,7 @@ def replay(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -1504,6 +1512,7 @@ def import_runs(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     expert_tensor_parallel_size: int | None | str = ...,
     hsdp: int | None | str = ...,
@@ -1602,6 +1611,7 @@ def import_runs(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
 
     Raises:
@@ -1690,6 +1700,7 @@ def serve(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -1780,6 +1791,7 @@ def serve(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -1870,6 +1882,7 @@ def serve_sweep(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -1953,6 +1966,7 @@ def serve_sweep(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -2127,6 +2141,7 @@ def simulate(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -2228,6 +2243,7 @@ def simulate(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -2335,6 +2351,7 @@ def autoscale(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -2436,6 +2453,7 @@ def autoscale(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -2530,6 +2548,7 @@ def batch(
     recv_interval: int | None | str = ...,
     batch_wait: int | None | str = ...,
     stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
     eager: bool = ...,
     tp: int | str = ...,
     pp: int | str = ...,
@@ -2606,6 +2625,7 @@ def batch(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.

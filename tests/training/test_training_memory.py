@@ -15,8 +15,9 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.tensors import parameters
+from flopwise.search.plan_training import alike_in_memory
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.layer_sums import MemoryTable, alike_in_memory
+from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import TARGET_SETS, Layout, Lora
 from flopwise.training.memory import Memory, allocated_and_host, reported_bytes, step_memory
 from named import FACTS, lora_with, recipe_with, training_remedies

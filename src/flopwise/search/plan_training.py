@@ -15,6 +15,7 @@ from flopwise.changes.training import TrainingSetup, training_changes
 from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import run_cost_usd
+from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import training_rates
 from flopwise.errors import FlopwiseError, MissingFactError
 from flopwise.facts.architecture import Model
@@ -45,8 +46,7 @@ from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, ti
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
-from flopwise.training.layer_sums import alike_in_memory
-from flopwise.training.layout import Layout, Recipe
+from flopwise.training.layout import Attention, Layout, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.run import StepRun
@@ -55,6 +55,7 @@ from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
+from flopwise.training.widths import resident_grad_dtype, trained_widths
 from flopwise.units import format_bytes, format_chance, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass, replace
 
@@ -473,6 +474,21 @@ def _kept_layouts(
 ) -> KeptLayouts:
     """The layouts of a recipe, whose times are to be filled in."""
     return KeptLayouts(_with_memory(model, alike_in_memory(recipe), most, least, schedule, shard).of_recipe(recipe))
+
+
+def alike_in_memory(recipe: Recipe) -> Recipe:
+    """The recipe with the precision and the kernels of attention that most have, if it takes the same memory with them.
+
+    Recipes of which it returns the same take the same memory in every layout.
+
+    Source: what `MemoryTable`, `StageMemory` and `trained_widths` read of a recipe.
+    Assumes: kernels of attention other than the plain products keep what FlashAttention keeps.
+    """
+    attention: Attention = "eager" if recipe.attention == "eager" else "flash"
+    usual = replace(recipe, attention=attention, stack=replace(recipe.stack, attention_kernel="fa2"))
+    other, eight_bits = replace(usual, precision="bf16"), usual.stack.fp8_inputs and usual.precision in LOW_PRECISIONS
+    before, after = ((one.elem_bytes, trained_widths(one), resident_grad_dtype(one)) for one in (usual, other))
+    return other if before == after and not eight_bits else usual
 
 
 @lru_cache(maxsize=8)

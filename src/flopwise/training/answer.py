@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
+from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.quick import QuickFormula
 from flopwise.facts.catalog import Facts
 from flopwise.ops.flops import causal_forward_flops
@@ -26,7 +27,6 @@ from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.training.sampled import SampledEstimate
-    from flopwise.training.sampled_answer import SampledMemoryAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -35,7 +35,7 @@ class StepAnswer(Result):
 
     table = "breakdown"
     estimate: TrainEstimate | SampledEstimate
-    memory: TrainingMemoryAnswer | SampledMemoryAnswer | None
+    memory: MemoryAnswer | None
     fits: bool | None
     unit_usd: dict[str, float]  # of the run: an hour, a million tokens or samples, an epoch, a step
     settings: tuple[tuple[str, str], ...]

@@ -27,12 +27,11 @@ from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.ops.work import is_activation, of_dense_mlp, of_experts, projects_attention
 from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
 from flopwise.training.frozen import Block, SplitModel, split_model
-from flopwise.training.layout import Attention, Layout, Lora, Recipe
+from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, partials_of, recomputed_layers
-from flopwise.training.widths import resident_grad_dtype, trained_widths
-from flopwise.values import dataclass, replace
+from flopwise.values import dataclass
 
 _BITSANDBYTES = ("nf4", "nf4-dq", "llm-int8")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
@@ -166,27 +165,6 @@ def _element_counts(split: SplitModel, elements: Callable[[Iterable[Item]], Floa
     }
 
 
-def alike_in_memory(recipe: Recipe) -> Recipe:
-    """The recipe with the precision and the kernels of attention that most have, if it takes the same memory with them.
-
-    Recipes of which it returns the same take the same memory in every layout.
-
-    Source: what `MemoryTable`, `StageMemory` and `trained_widths` read of a recipe.
-    Assumes: kernels of attention other than the plain products keep what FlashAttention keeps.
-    """
-    attention: Attention = "eager" if recipe.attention == "eager" else "flash"
-    usual = replace(recipe, attention=attention, stack=replace(recipe.stack, attention_kernel="fa2"))
-    other = replace(usual, precision="bf16")
-    of_precision = [(one.elem_bytes, trained_widths(one), resident_grad_dtype(one), _has_eight_bit_inputs(one))
-                    for one in (usual, other)]  # fmt: skip
-    return other if of_precision[0] == of_precision[1] else usual
-
-
-def _has_eight_bit_inputs(recipe: Recipe) -> bool:
-    """True if inputs of linear layers are kept in 8 bits."""
-    return recipe.stack.fp8_inputs and recipe.precision in LOW_PRECISIONS
-
-
 class MemoryTable:
     """A model under a recipe, ready to be asked about any layout. Builds lazily; holds no result."""
 
@@ -217,7 +195,7 @@ class MemoryTable:
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
         self.elem_bytes = recipe.elem_bytes
-        self.eight_bits = _has_eight_bit_inputs(recipe)
+        self.eight_bits = self.software.fp8_inputs and recipe.precision in LOW_PRECISIONS
         self._known: dict[tuple[object, ...], Sums] = {}
         self._prepared: tuple[Array, ...] = ()
         self._rows: Array = np.full((1, 1, 1), -1)  # of what is prepared, by tp, ep and cp; -1: it is not
