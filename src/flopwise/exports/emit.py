@@ -63,6 +63,13 @@ def yaml_text(*documents: Any) -> str:
     )
 
 
+def yaml_documents(text: str) -> list[Any]:
+    """The documents of a YAML text, read in C where PyYAML was built with libyaml: ten times as fast, and the same."""
+    import yaml  # noqa: PLC0415 - as in `_dumper`
+
+    return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
 def json_text(document: Any) -> str:
     """JSON, indented."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

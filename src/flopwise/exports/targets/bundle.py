@@ -7,11 +7,9 @@ from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
 from flopwise.errors import InfeasibleError
 from flopwise.exports.deployment import Deployment, resource_name
-from flopwise.exports.emit import markdown_text, script_text, yaml_text
+from flopwise.exports.emit import markdown_text, script_text, yaml_documents, yaml_text
 from flopwise.exports.exported import Files
 from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.spec import PLACEHOLDERS
@@ -160,13 +158,13 @@ def _leave_hours(parts: _Gathering, folder: str) -> None:
         one["metadata"]["name"]
         for path, text in parts.files.items()
         if path.startswith(f"{folder}/schedules/") and path.endswith(".yaml")
-        for one in yaml.safe_load_all(text)
+        for one in yaml_documents(text)
         if one["kind"] == "ScaledObject"
     }
     for path in [path for path in parts.files if path.startswith(f"{folder}/kubernetes/")]:
         if PurePosixPath(path).parent.name not in {"keda", "hpa"}:
             continue
-        scaled = {one["metadata"]["name"] for one in yaml.safe_load_all(parts.files[path]) if "metadata" in one}
+        scaled = {one["metadata"]["name"] for one in yaml_documents(parts.files[path]) if "metadata" in one}
         if scaled & timed:
             del parts.files[path]
             parts.missing.append(f"{path}: {folder}/schedules scales it by the hour, and only one scaler is allowed")
@@ -269,7 +267,7 @@ def overlays(files: Mapping[str, str], bases: Mapping[str, str], namespace: Call
 def _manifests(files: Mapping[str, str], below: str) -> list[str]:
     """The files below a folder that hold Kubernetes objects alone, by their paths in it."""
     paths = sorted(path for path in files if path.startswith(f"{below}/") and path.endswith(".yaml"))
-    return [path.removeprefix(f"{below}/") for path in paths if all(map(_is_object, yaml.safe_load_all(files[path])))]
+    return [path.removeprefix(f"{below}/") for path in paths if all(map(_is_object, yaml_documents(files[path])))]
 
 
 def _is_object(document: Any) -> bool:
@@ -280,7 +278,7 @@ def _is_object(document: Any) -> bool:
 def _patches(files: Mapping[str, str], below: str, manifests: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Patches that leave one replica of each service."""
     for path in manifests:
-        for one in yaml.safe_load_all(files[f"{below}/{path}"]):
+        for one in yaml_documents(files[f"{below}/{path}"]):
             change = {key: value for key, value in ONE.get(one["kind"], {}).items() if key in one["spec"]}
             if change:
                 steps = [{"op": "replace", "path": f"/spec/{key}", "value": value} for key, value in change.items()]
