@@ -20,7 +20,8 @@ TEXT = {
     "compiled", "async_tp", "quality", "source", "format", "form", "method", "base", "offload", "weights_dtype",
     "grad_dtype", "states_dtype", "adapter_dtype", "optimizer", "optimizer_in_backward", "reading", "library",
     "library_version", "op", "kernel", "dtype", "kv_dtype", "warm", "workload", "attention_dp", "weights", "engine",
-    "engine_version", "eager", "prefill_delayer", "speculation", "mode", "lengths", "arrivals", "arrivals_per_s", "requests",
+    "engine_version", "eager", "prefill_delayer", "speculation", "mode", "lengths", "arrivals",
+    "arrivals_per_s", "requests",
     "dispatch", "config", "double_quant", "covers", "tpot_reading",
 }  # fmt: skip
 """Columns that hold no plain numbers."""
