@@ -6,11 +6,14 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
+from flopwise.facts.calibration import Parameter
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.software import Engine, Software, TrainingStack
 
 PAGE = Path(__file__).parent / "calibration.md"
 MOVED = Path(__file__).parents[1] / "benchmarks" / "accuracy" / "training_constants.csv"
+ASSUMED, UNMEASURED = "assumed", "no measurement"
+"""Beginnings of a source that is none, and of what nothing was fitted on."""
 KINDS: dict[type[Software], tuple[str, str, str, str]] = {
     TrainingStack: (
         "Training stacks", "stacks.json", "stack",
@@ -34,6 +37,7 @@ def page() -> str:
         "the values live in `src/flopwise/data/calibration/`.",
         "",
         f"{len(calibration.parameters)} values of {len({p.name for p in calibration.parameters})} parameters.",
+        *_assumed_lines(calibration.parameters),
     ]
     for name in dict.fromkeys(p.name for p in calibration.parameters):
         rows = [p for p in calibration.parameters if p.name == name]
@@ -43,6 +47,26 @@ def page() -> str:
     stacks = _fitted_lines(TrainingStack, facts.stacks.values(), digits=4)
     engines = _fitted_lines(Engine, facts.engines.values(), digits=3)
     return "\n".join([*lines, *_moved_lines(), *stacks, *engines]) + "\n"
+
+
+def _assumed_lines(parameters: Iterable[Parameter]) -> list[str]:
+    """The values that no measurement and no publication gives, with what they rest on."""
+    lines = [
+        "",
+        "## Values that nothing measured",
+        "",
+        "Nothing was fitted for these, and nobody published them.",
+        "",
+        "| parameter | scope | value | grounds | why there is none |",
+        "|---|---|---|---|---|",
+    ]
+    assumed = (p for p in parameters if p.source.startswith(ASSUMED) or p.fitted_on.startswith(UNMEASURED))
+    return lines + [f"| {p.name} | {p.scope} | {p.value:.4g} | {p.source} | {_reason(p)} |" for p in assumed]
+
+
+def _reason(parameter: Parameter) -> str:
+    reason = parameter.fitted_on.removeprefix(UNMEASURED).removeprefix(": ")
+    return "-" if reason == parameter.fitted_on else reason
 
 
 def _moved_lines() -> list[str]:

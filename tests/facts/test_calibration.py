@@ -47,6 +47,19 @@ def test_the_page_is_what_the_files_say() -> None:
     assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "run: python docs/generate.py"
 
 
+def test_the_page_lists_each_value_that_nothing_measured() -> None:
+    """A value has a fit or a publication, or stands in the list of those that are assumed; nothing is set in silence."""
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    assert "## Values that nothing measured" in page
+    listed = page.partition("## Values that nothing measured")[2].partition("\n## ")[0]
+    assumed = [p for p in FACTS.calibration.parameters if "assumed" in p.source or "no measurement" in p.fitted_on]
+    assert assumed
+    for p in assumed:
+        assert f"| {p.name} | {p.scope} | {p.value:.4g} | {p.source} |" in listed, p
+    assert listed.count("\n| ") == len(assumed) + 1, "and no other; the header is a line, too"
+    assert all(p.source.strip() and p.fitted_on.strip() for p in FACTS.calibration.parameters)
+
+
 def test_the_nearest_scope_answers() -> None:
     table = FACTS.calibration
     assert table.find("dram_frac", ("hopper", "any")).scope == "hopper"

@@ -15,8 +15,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 from serve_and_simulate import BUSY, DEPLOYMENTS, NEAR, USERS, closed, opened
 
 FARTHER = {
-    ("70B, 8 x A100, TensorRT-LLM", "8 users", "TTFT mean"): 0.11,
-    ("70B, 8 x A100, TensorRT-LLM", "32 users", "TTFT mean"): 0.13,
     ("gpt-oss-120b, 2 x H100, SGLang", "128 users", "TTFT mean"): 0.11,
 }
 """Figures of the grid that are farther apart than `NEAR`, and how far. A prompt of the mean length and the sequences
