@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -9,7 +10,7 @@ import re
 import tempfile
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,11 @@ def _lost(given: Any, kept: Any, place: str) -> Iterator[str]:
         yield f"{place}: {given!r} is read as {kept!r}"
 
 
+_type_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
+
+
 def _mistyped(value: Any, place: str) -> Iterator[str]:
-    for name, hint in typing.get_type_hints(type(value)).items():
+    for name, hint in _type_hints(type(value)).items():
         part = getattr(value, name)
         if not _is_of(part, hint):
             yield f"{place}.{name}: {part!r} is no {hint}"

@@ -37,12 +37,23 @@ def kubernetes(text: str) -> list[dict[str, Any]]:
         metadata = document.get("metadata") or {}
         name = f"{document['kind']}/{metadata.get('name')}"
         identity = (document.get("apiVersion"), document["kind"], metadata.get("namespace"), metadata.get("name"))
-        found = [*_schema_faults(document), *_rule_faults(document), *(["stands twice"] if identity in seen else [])]
+        found = [*_faults(document), *(["stands twice"] if identity in seen else [])]
         faults += [f"{name}: {fault}" for fault in dict.fromkeys(found)]
         seen.add(identity)
     if faults:
         raise RefusedError("\n".join(faults))
     return documents
+
+
+_FOUND: dict[str, list[str]] = {}
+"""Faults of documents that were read: targets share objects, and so do the environments of a bundle."""
+
+
+def _faults(document: Mapping[str, Any]) -> list[str]:
+    text = repr(document)
+    if text not in _FOUND:
+        _FOUND[text] = [*_schema_faults(document), *_rule_faults(document)]
+    return _FOUND[text]
 
 
 class _UniqueKeys(yaml.CSafeLoader):
@@ -189,9 +200,13 @@ def _objects(value: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
         yield from _objects(part, (*place, str(key)))
 
 
+@functools.cache
+def _common_validator(definition: str) -> Any:
+    return _Validator({**COMMON[definition], "$defs": COMMON})
+
+
 def _matches(definition: str, value: Any) -> bool:
-    schema = {**COMMON[definition], "$defs": COMMON}
-    return bool(_Validator(schema).is_valid(value))
+    return bool(_common_validator(definition).is_valid(value))
 
 
 def _name_faults(document: Mapping[str, Any]) -> Iterator[str]:

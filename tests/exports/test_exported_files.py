@@ -73,6 +73,7 @@ def _read(path: Path, text: str) -> None:
         readers[path.suffix](text)
 
 
+@cache
 def _json(text: str) -> None:
     document = json.loads(text)
     if isinstance(document, dict) and "panels" in document:

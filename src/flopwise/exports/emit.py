@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import yaml
+    from yaml.emitter import ScalarAnalysis
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 """Text that needs no quotes in any version of YAML."""
@@ -21,10 +24,16 @@ SHELL_WIDTH = 100
 """Length from which a command is written over several lines."""
 
 
+KEPT_TEXTS = 1024
+"""Texts whose quotes are remembered: keys and names come again and again."""
+
+
 @cache
 def _dumper() -> type[yaml.SafeDumper]:
     """A dumper with indented lists, long text as blocks, and quotes for ambiguous text."""
     import yaml  # noqa: PLC0415 - most targets of scripts write none
+
+    analysis = lru_cache(KEPT_TEXTS)(yaml.emitter.Emitter(io.StringIO(), allow_unicode=True).analyze_scalar)
 
     class Dumper(yaml.SafeDumper):
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
@@ -34,6 +43,14 @@ def _dumper() -> type[yaml.SafeDumper]:
         def ignore_aliases(self, data: Any) -> bool:
             del data
             return True
+
+        def anchor_node(self, node: yaml.Node) -> None:
+            """Nothing refers to anything: no walk to look for what does."""
+            del node
+            self.anchors = defaultdict(lambda: None)
+
+        def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
+            return analysis(scalar)
 
     Dumper.add_representer(str, _represent_text)
     return Dumper
