@@ -257,18 +257,7 @@ class ServeAnswer(Result):
             fits=result.max_concurrency >= 1,
             under_load=waits,
             quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
-            settings=(
-                ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
-                ("layout", job.layout.text),
-                ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
-                ("engine", job.engine.name + (", fixed batch" if job.static else "") + _order_text(job)),
-                *technique_settings(job),
-                ("requests", f"{_request_text(job)}; {_load_text(request)}" if session_run is None or sessions is None
-                 else _session_text(job, request, sessions)),
-                *(() if session_run is None else _session_settings(session_run.report)),
-                *(() if cached is None else _cache_settings(cached)),
-                ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
-            ),
+            settings=_answered_settings(job, result, question, replicas, session_run, cached),
             cold_start=cold_start(
                 job, _storage_of(start, facts), image_bytes=start.image_size or 0.0,
                 image_bytes_per_s=start.image_bandwidth or 0.0,
@@ -648,6 +637,26 @@ def _session_text(job: ServeJob, request: RequestSpec, sessions: SessionsSpec) -
     """The lengths of sessions, in words."""
     pauses = f", {format_seconds(sessions.think_s)} between them" if sessions.think_s else ""
     return f"{request.rate:g} sessions/s of {sessions.turns} turns{pauses}; {_request_text(job)} on average"
+
+
+def _answered_settings(
+    job: ServeJob, result: ServeEstimate, question: ServeQuestion, replicas: int, run: SessionRun | None,
+    cached: CachedAnswers | None,
+) -> tuple[tuple[str, str], ...]:  # fmt: skip
+    """What an answer is of, by name: replicas, layout, formats, engine, techniques, requests and price."""
+    cluster, request, sessions = job.cluster, question.request, question.sessions
+    return (
+        ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
+        ("layout", job.layout.text),
+        ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
+        ("engine", job.engine.name + (", fixed batch" if job.static else "") + _order_text(job)),
+        *technique_settings(job),
+        ("requests", f"{_request_text(job)}; {_load_text(request)}" if run is None or sessions is None
+         else _session_text(job, request, sessions)),
+        *(() if run is None else _session_settings(run.report)),
+        *(() if cached is None else _cache_settings(cached)),
+        ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
+    )  # fmt: skip
 
 
 def _session_settings(report: SessionReport) -> Iterator[tuple[str, str]]:
