@@ -643,7 +643,7 @@ def _answered_settings(
     job: ServeJob, result: ServeEstimate, question: ServeQuestion, replicas: int, run: SessionRun | None,
     cached: CachedAnswers | None,
 ) -> tuple[tuple[str, str], ...]:  # fmt: skip
-    """What an answer is of, by name: replicas, layout, formats, engine, techniques, requests and price."""
+    """(name, text) of what an answer is of: replicas, layout, formats, engine, techniques, requests, price."""
     cluster, request, sessions = job.cluster, question.request, question.sessions
     return (
         ("replicas", f"{replicas:,}, each of {result.num_gpus} x {cluster.accelerator.name}"),
