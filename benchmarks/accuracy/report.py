@@ -368,12 +368,12 @@ Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kern
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
 are those of rows that they have seen. Training has 40 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
-Serving has 26 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
+Serving has 29 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to, and a few shares that are medians of publications (bandwidth on
 TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.cpp on Intel's GPUs and its first delta
-rules). Constants of training and of serving were fitted on all rows of their files on 2026-11-28; those of memory and
-kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20 of kernels) and on 2026-11-26 (72 of
-memory)."""
+rules). Constants of training were fitted on all rows of their file on 2026-11-28, those of serving on 2026-11-29; those
+of memory and kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20 of kernels) and on
+2026-11-26 (72 of memory)."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
@@ -389,8 +389,9 @@ What keeps serving rows off, and why no constant mends it:
 - Community runs: models larger than the card's memory, iGPUs that may have run on the CPU.
 - Llama 2 and 3 70B in 16 bits on four 40 GB cards: what memory is left for the cache decides, and depends on buffers of
   an engine built for a batch that is not published.
-- Attention replicas of mixtures on Hopper (TensorRT-LLM 1.0 to 1.2: +42 % for Llama 4 and gpt-oss, prompts and answers
-  alike, where one H100 without replicas is -20 to +24 % off); on Blackwell they are +7 %, on RTX PRO cards -8 %.
+- Attention replicas of mixtures on Hopper (TensorRT-LLM 1.1 and 1.2: +17 to +80 % for gpt-oss-120b, where one H100
+  without replicas is -20 to +24 % off; vLLM's of DeepSeek-V3.2 and Qwen3-Coder-480B +42 and +46 %); SGLang's of
+  DeepSeek-V4 are -26 to +13 % on Hopper and Blackwell.
 - Whole requests (latency_s) are measured of fixed batches and of single streams, and of 23 loads of servers; of most
   batches it is the throughput's own measurement, read the other way. The interval of a server's is composed of the
   errors of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
