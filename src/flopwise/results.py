@@ -272,6 +272,11 @@ def attributes(record: Any, paths: str) -> dict[str, Any]:
     return values
 
 
+def without_values(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a document, whose lists are empty and whose other values are null."""
+    return {name: [] if isinstance(value, list) else None for name, value in document.items()}
+
+
 def entries(pairs: Iterable[tuple[str, Any]], what: str) -> list[dict[str, Any]]:
     """(name, figure) pairs as objects with `name` and `what`."""
     return [{"name": name, what: figure} for name, figure in pairs]

@@ -30,9 +30,10 @@ def every_batch(most: float) -> np.ndarray[Any, np.dtype[np.float64]]:
 @pytest.mark.parametrize(
     ("traffic", "targets", "saved"),
     [
-        ({"concurrency": 500}, {"latency": {"p95": "15s"}}, 0.05),
+        ({"concurrency": 500}, {"latency": {"p95": "16s"}}, 0.05),
         ({"requests_per_s": 200}, {"tpot": {"p95": "30ms"}}, 0.05),
-        ({"requests_per_s": 200}, {}, 0.01),
+        ({"requests_per_s": 150}, {}, 0.1),
+        ({"requests_per_s": 300}, {}, 0.05),
         ({"requests_per_s": 1}, {"tpot": {"p95": "30ms"}}, 0.0),  # a few replicas
     ],
 )
@@ -59,4 +60,5 @@ def test_batches_lie_between_the_largest_that_meets_the_targets_and_its_neighbou
     assert found.shape == (2 * BETWEEN, 2)
     assert (found[:BETWEEN, 0] > 64).all() and (found[:BETWEEN, 0] < 96).all()  # noqa: PT018 - one interval
     assert (found[BETWEEN:, 0] > 96).all() and (found[BETWEEN:, 0] < 128).all()  # noqa: PT018 - one interval
-    assert (found[:, 1] == 96).all()  # the largest that fits meets them
+    assert (found[:BETWEEN, 1] > 64).all() and (found[:BETWEEN, 1] < 96).all()  # noqa: PT018 - of what fits the largest
+    assert (found[BETWEEN:, 1] == 96).all()  # nothing larger fits

@@ -775,7 +775,7 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
     loops = Steady(
         ttft_s=unread, tpot_s=unread, requests_per_s=unread, output_tokens_per_s=unread,
         batch=column(one.batch for one in steady)[rows], added_s=column(one.added_s for one in steady)[rows],
-        prefill_share=column(one.prefill_share for one in steady)[rows],
+        prefill_share=column(one.prefill_share for one in steady)[rows], bunched_s=unread,
         decode=step._replace(seconds=seconds[rows], floor_s=floor_s[rows]),
         mixed=step._replace(seconds=column(one.mixed.seconds for one in steady)[rows]),
     )  # fmt: skip

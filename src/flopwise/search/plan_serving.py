@@ -445,9 +445,10 @@ def _bought(option: ServingOption) -> Hashable:
 def _batches_between(batch: Floats, meets: Mask, num_layouts: int) -> Floats:
     """Batches between the largest of each layout that meets the targets and its neighbours: shape (sizes, layouts)."""
     sizes, good = batch.reshape(-1, num_layouts), meets.reshape(-1, num_layouts)
-    rows, columns = np.arange(len(sizes))[:, None], np.arange(num_layouts)
-    last = np.where(good, rows, 0).max(axis=0)
-    below, largest, above = (sizes[np.clip(last + step, 0, len(sizes) - 1), columns] for step in (-1, 0, 1))
+    largest = np.maximum(np.where(good, sizes, 0.0).max(axis=0), sizes.min(axis=0))
+    below = np.where(sizes < largest, sizes, 0.0).max(axis=0)  # rows beyond a layout's largest repeat it
+    above = np.where(sizes > largest, sizes, np.inf).min(axis=0)
+    below, above = np.where(below > 0.0, below, largest), np.where(above < np.inf, above, largest)
     steps = np.arange(1, BETWEEN + 1)[:, None] / (BETWEEN + 1)
     between = [low * (high / low) ** steps for low, high in ((below, largest), (largest, above))]
     return np.asarray(np.round(np.concatenate(between)))

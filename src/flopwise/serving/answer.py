@@ -87,9 +87,10 @@ prompts of others depends on who comes when. Over six deployments, prompts of 1,
 in TTFT, TPOT and throughput at lower shares, but off by 15 to 60 %, and six times at worst, in 417 of 626 loops at
 higher ones. Arrivals at random: it has TPOT of 16,000 tokens 20 to 90 % too long at low load, and p99 10 to 30 % too
 short at 30 to 45 % (prompts of 4,000 to 64,000 tokens, answers of 256 to 1,000, four deployments)."""
-SHORT_PROMPT, BUNCHED_FRAC, FULL_FRAC = 512, 0.05, 0.9
-"""The same of shorter prompts, from these tokens on: the share of a first token's time that hangs on how far users
-drift apart (`Steady.bunched_s`), or the share of the time for which prompts are read. Over the seven deployments of
+SHORT_PROMPT, MOST_USERS, BUNCHED_FRAC, FULL_FRAC = 512, 64, 0.05, 0.9
+"""The same of shorter prompts, from these tokens on, and of users up to so many, as far as both were compared: the
+share of a first token's time that hangs on how far users drift apart (`Steady.bunched_s`), or the share of the time for
+which prompts are read. Over the seven deployments of
 that benchmark, prompts of 512 to 4,096 tokens, answers of 128 and 512 and 2 to 64 users the closed form is within 10 %
 in TTFT, TPOT and throughput in all but 4 of 195 loops below both, there within 13.3 %; at higher shares it is off by
 more in 87 of 217, by 36 % at worst. A simulated loop takes 0.1 s of processor time, and loading the simulator 20 ms."""
@@ -711,14 +712,15 @@ def _prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
     """
     users = 1 if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
     apart = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
-    if apart or not _prompts_mix(job, SHORT_PROMPT):
+    are_long = job.input_tokens >= LONG_PROMPT
+    if apart or not _prompts_mix(job, SHORT_PROMPT) or (users > MOST_USERS and not are_long):
         return False
     steady, _ = steady_state(job, runner(job), job_memory(job))
     if float(np.ravel(steady.bunched_s)[0]) >= BUNCHED_FRAC * loaded.ttft_s.value:
         return True
     each_per_s = loaded.requests_per_s / int(job.layout.dp)
     share = each_per_s * estimate(replace(job, concurrency=1)).ttft_s.value
-    return share >= (CROWDED_FRAC if job.input_tokens >= LONG_PROMPT else FULL_FRAC)
+    return share >= (CROWDED_FRAC if are_long else FULL_FRAC)
 
 
 def _closed_loop(

@@ -174,7 +174,16 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     if job.arrivals_per_s is None:  # Little: the rest waits
         ttft_s = max(ttft_s, in_flight / per_s - (rounds - 1.0) * float(decode.seconds))
     steady = Steady(
-        ttft_s, decode.seconds, per_s, per_s * job.output_tokens, decoding, before.prompts.each_s, 0.0, decode, decode
+        ttft_s,
+        decode.seconds,
+        per_s,
+        per_s * job.output_tokens,
+        decoding,
+        before.prompts.each_s,
+        0.0,
+        0.0,
+        decode,
+        decode,
     )
     return per_token(job, steady)
 

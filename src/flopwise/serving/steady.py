@@ -50,9 +50,9 @@ class Steady(NamedTuple):
     batch: Floats  # sequences decoding at once
     added_s: Floats  # by which one chunk of a prompt makes a step longer
     prefill_share: Floats  # of steps that carry prefill
+    bunched_s: Floats  # by which users who drift apart wait less for the prompts of others (`MET_BESIDE`)
     decode: StepTime
     mixed: StepTime
-    bunched_s: Floats = 0.0  # by which users who drift apart wait less for the prompts of others (`MET_BESIDE`)
 
 
 def micro_batches(runner: Runner, layout: ServingLayout, in_flight: Floats) -> Floats:
@@ -223,7 +223,7 @@ def closed_loop(
     rate = parts * each
     running = parts * np.minimum(batch, in_flight)
     bunched_s = later_s - MET_BESIDE * beside_s
-    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, decode, mixed, bunched_s)
+    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, bunched_s, decode, mixed)
 
 
 def _reads_apart(runner: Runner) -> bool:
@@ -348,6 +348,7 @@ def fixed_batch(
         requests * output_tokens,
         batch,
         prefill.seconds - decode.seconds,
+        0.0 * batch,
         0.0 * batch,
         decode,
         prefill,

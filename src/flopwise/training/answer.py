@@ -13,7 +13,7 @@ from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import active_parameters
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
-from flopwise.results import Result, attributes, entries, interval, notes
+from flopwise.results import Result, attributes, entries, interval, notes, without_values
 from flopwise.training.corpus import Corpus
 from flopwise.training.estimate import TrainEstimate, counted_batch, counted_passes, estimate
 from flopwise.training.job import TrainJob
@@ -95,7 +95,7 @@ class TrainAnswer(StepAnswer):
         estimate, job = self.estimate, self.estimate.job
         speed, bands = self._speed_document(), {"interval": interval(estimate.band)}
         if not self.can_run:
-            speed, bands = dict.fromkeys(speed), dict.fromkeys(bands)
+            speed, bands = without_values(speed), without_values(bands)
         degrees = attributes(job.layout, "dp tp pp cp ep zero shard micro_batch interleave recompute recompute_every")
         layout = {name: int(value) for name, value in degrees.items()}
         layout |= attributes(job.layout, "recompute_first stage_layers")

@@ -13,7 +13,7 @@ from flopwise.cost.rates import rates
 from flopwise.errors import MissingFactError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
-from flopwise.results import attributes, entries, interval, notes
+from flopwise.results import attributes, entries, interval, notes, without_values
 from flopwise.training.answer import StepAnswer
 from flopwise.training.memory import memory_class
 from flopwise.training.sampled import (
@@ -191,7 +191,7 @@ class SampledTrainAnswer(StepAnswer):
         }
         return {
             **attributes(estimate, "model=job.recipe.work.name gpu=job.cluster.accelerator.name job.num_gpus"),
-            **(speed if self.can_run else dict.fromkeys(speed)),
+            **(speed if self.can_run else without_values(speed)),
             "precision": estimate.rate.precision,
             "memory": None if self.memory is None else self.memory.document(),
             "fits": self.fits,

@@ -83,7 +83,7 @@ async function drawEstimate(noun, found, place, question) {
   const whole = noun === "memory" ? { memory: found, ...found } : found;
   const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, originOf(noun, found, origin)]);
   const origins = () => ofEstimate(noun, question);
-  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole, origins), found.breakdown?.length ? time(found, origins) : null, found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, underLoad(found.under_load));
+  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole, origins), found.breakdown?.length ? time(found, origins) : null, found.breakdown?.length && found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, underLoad(found.under_load));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
   place.append(
