@@ -39,6 +39,8 @@ FLOOR = {"weights": 0.003, "memory": 0.05}
 """Least distance of either end from the median, as a logarithm; `OTHER_FLOOR` for the kinds that are not here."""
 OTHER_FLOOR = 0.08
 WIDEST = 4.0
+FEW_POINTS = 20
+"""Points from which their tenth part is that of a further one, too, but for what the points themselves leave open."""
 FACTS = load_facts()
 BY_CLASS, LEAST_FACTOR = ("training", "memory"), 0.3
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
@@ -115,10 +117,22 @@ def source_weights(points: Sequence[Point]) -> Array:
     return even_weights([p.source for p in points])
 
 
+def tail_share(count: int) -> float:
+    """The share of `count` points, all that a kind has, at whose quantile a further one lies below with a chance of 10 %, or less of few.
+
+    Few points give a quantile between two of them no ground: it is the farther one.
+
+    Source: Weibull 1939, plotting positions: the i-th of n exceeds a further point with a chance of i / (n + 1).
+    """
+    share = (1.0 - TARGET) / 2.0
+    return share if count >= FEW_POINTS else (max(math.floor(share * (count + 1.0)), 1) - 0.5) / count
+
+
 def fit(points: Sequence[Point], floor: float) -> Band:
     """The band of some points."""
     ratios, weights = np.array([p.log_ratio for p in points]), source_weights(points)
-    low, median, high = (weighted_quantile(ratios, weights, quantile) for quantile in (0.1, 0.5, 0.9))
+    tail = (1.0 - TARGET) / 2.0 if "." in points[0].name else tail_share(len(points))  # parts share their kind's factor
+    low, median, high = (weighted_quantile(ratios, weights, quantile) for quantile in (tail, 0.5, 1.0 - tail))
     return Band(min(low, median - floor), median, max(high, median + floor))
 
 

@@ -169,19 +169,9 @@ def test_what_certainly_cannot_run_shows_no_speed(question: str, run: Run) -> No
     found = json.loads(out)
     assert (code, found["fits"]) == (1, False)
     assert found["memory"]["per_gpu_bytes"] > found["memory"]["capacity_bytes"]
-    speed = {
-        "step_s",
-        "low",
-        "high",
-        "lower_bound_s",
-        "upper_bound_s",
-        "mfu_frac",
-        "bound",
-        "breakdown",
-        "run",
-        "interval",
-    }
+    speed = {"step_s", "low", "high", "lower_bound_s", "upper_bound_s", "mfu_frac", "bound", "run", "interval"}
     assert {found[name] for name in speed} == {None}
+    assert found["breakdown"] == []
     code, out, _ = run(f"train {question} --explain")
     assert code == 1
     assert "memory per GPU" in out
