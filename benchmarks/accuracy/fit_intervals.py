@@ -118,7 +118,7 @@ def source_weights(points: Sequence[Point]) -> Array:
 
 
 def tail_share(count: int) -> float:
-    """The share of the `count` points of a kind at whose quantile a further one lies below with a chance of 10 % or less.
+    """The share of a kind's `count` points at whose quantile a further one lies below with a chance of 10 % or less.
 
     Few points give a quantile between two of them no ground: it is the farther one.
 
