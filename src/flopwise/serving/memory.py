@@ -326,8 +326,7 @@ def serving_memory(
     used, workspace = one * batch, working(batch)
     elsewhere: Floats = 0.0
     if device_kind in OTHER_SOFTWARE:
-        budgets = max([0, *(limits.prefill_tokens for limits in row.step_limits)]) if row.prefill_tokens else 0
-        largest = np.maximum(chunk, rank_budget(row, budgets, layout.dp))
+        largest = np.maximum(chunk, _largest_budget(row, layout.dp))
         elsewhere = row.graph_bytes + row.context_bytes + _working_bytes(model, row, largest, context, layout.tp, batch)
     budget = _kv_budget(row, share, card, standing + working(np.maximum(complete, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
@@ -358,6 +357,13 @@ def rank_budget(row: Engine, tokens: Floats, dp: Ints) -> Floats:
     Assumes: nothing further.
     """
     return np.maximum(tokens // np.asarray(dp), np.minimum(tokens, 1)) if row.divides_budget else tokens
+
+
+def _largest_budget(row: Engine, dp: Ints) -> Floats:
+    """Prompt tokens of a step of one of `dp` attention replicas on the device that takes most; 0: no limit."""
+    if not row.prefill_tokens:
+        return 0
+    return rank_budget(row, max([0, *(limits.prefill_tokens for limits in row.step_limits)]), dp)
 
 
 def default_batch(model: Model, row: Engine, dp: Ints = 1) -> Ints:
