@@ -1348,6 +1348,7 @@ def test_a_pipeline_and_the_cost_of_the_months_are_on_the_page_of_a_plan(
     page: Page, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page.goto("/catalog")
+    expect(page.get_by_label("Find among GPUs")).to_be_visible()  # the catalog is drawn: nothing replaces what follows
     drawn = page.evaluate("""async () => {
       const [{ schedule }, { ask }] = await Promise.all([import('/static/pipeline.js'), import('/static/api.js')]);
       const layout = { gpus: 32, tp: 2, pp: 4, dp: 4, zero: 1, seq: 4096, global_batch: 64, micro_batch: 1 };
