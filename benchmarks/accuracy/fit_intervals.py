@@ -11,7 +11,7 @@ with its error under constants that have not seen its source; rows that are youn
 
 Bands know nothing of data/coverage.json: its spreads of families of devices are measured against them afterwards. The
 bias of few sources is nobody else's: where a class has fewer than `MANY_SOURCES`, its band holds the estimate itself.
-What is known worse (`.far`) is never surer than what it stands beside.
+What is known worse (`WORSE`) is never surer than what it stands beside.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ BY_CLASS, LEAST_FACTOR = ("training", "memory"), 0.3
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
 MANY_SOURCES = 8
 """Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
+WORSE = (".far", ".replicas")
+"""Classes that are known worse than the class whose name they extend."""
 LEAST_ROWS = {"memory": 20}
 """Rows from which a class has a band of its own, where not `FEW_ROWS`: few rows of memory lie all on one side."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
@@ -264,8 +266,8 @@ def main() -> None:
             if len({p.source for p in own[name]}) < MANY_SOURCES:
                 low, high = min(low, 0.0), max(high, 0.0)
             median = band.median
-            if name.endswith(".far"):
-                low, median, high = outside((low, median, high), out[name.removesuffix(".far")])
+            if name.endswith(WORSE):
+                low, median, high = outside((low, median, high), out[name.rpartition(".")[0]])
             ends = zip(("low", "median", "high"), (low, median, high), strict=True)
             out[name] = {end: round(math.exp(value), 4) for end, value in ends} | {"rows": len(own[name])}
             shown = (f"{out[name][q]:.3f}" for q in ("low", "median", "high"))

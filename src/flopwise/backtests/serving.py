@@ -64,15 +64,15 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
         ("vllm-2025", (0, 14), 2026),
     ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
-    "sglang": (("sglang-2025", (0, 5, 10), 2026),),
+    "sglang": (("sglang-2025", (0, 5, 10), 2026), ("sglang-2026", (0, 5, 20), 2026)),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025), ("llama.cpp-2025", (0, 24), 2026)),
 }
 """Older generations of an engine, oldest first: row, first release after it (of ollama for llama.cpp), and its year."""
 BUILDS = {"llama.cpp-2024": 4400, "llama.cpp-2025": 8300}
 """First build after a generation, where releases are counted: of January 2025, of March 2026."""
-ENDS = {"llama.cpp-2025": "2026-03-10"}
+ENDS = {"llama.cpp-2025": "2026-03-10", "sglang-2026": "2026-09-11"}
 """Day from which a generation is over, where that is in the middle of a year: one operation for delta rules, on Vulkan,
-too (llama.cpp pull request 20334)."""
+too (llama.cpp pull request 20334); a pool of windows sized by the requests (SGLang pull request 39132)."""
 SPLIT_BY_LAYERS = "2024-01-12"
 """Day from which llama.cpp leaves whole layers to a device by default."""
 LEAST_YEAR = 2024
@@ -176,19 +176,22 @@ def row_format(row: Row, software: Engine, facts: Facts) -> WeightFormat:
 
 
 def row_cache_format(
-    row: Row, software: Engine, weights: WeightFormat, facts: Facts, checkpoint_format: str | None = None
-) -> CacheFormat:
+    row: Row, software: Engine, weights: WeightFormat, facts: Facts, checkpoint_format: str | None = None,
+    model_type: str = "",
+) -> CacheFormat:  # fmt: skip
     """The format of the cache: as stated, else what a quantised checkpoint asks for, where the engine follows it.
 
     Source: TensorRT-LLM, whose own checkpoints in fp8 and nvfp4 bring an fp8 cache; vLLM pull request 30785 (2025-12,
     in 0.14): `kv_cache_quant_algo` of ModelOpt's checkpoints, FP8 in those in nvfp4, is what `auto` means.
+    SGLang 0.5.23, _deepseek_v4_kv_cache_dtype (auto is fp8_e4m3).
     Assumes: nvfp4 weights are ModelOpt's, unless the model is published in 4 bits itself (`checkpoint_format`).
     """
     if stated := row.get("kv_dtype", ""):
         return facts.cache_format({"fp16": "bf16"}.get(stated, stated))
     follows = weights.name.startswith("nvfp4") and software.name == FOLLOWS_MODELOPT and checkpoint_format != "mxfp4"
     eight = software.name.startswith("tensorrt-llm") and weights.name.startswith(EIGHT_BIT_CACHE)
-    return facts.cache_format("fp8" if eight or follows else "bf16")
+    latent = software.name.startswith("sglang") and model_type == "deepseek_v4"
+    return facts.cache_format("fp8" if eight or follows or latent else "bf16")
 
 
 def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout, int]:
@@ -282,7 +285,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         raise SpecError("input_tokens is missing")
     requests = _run_requests(row, mode)
     inputs, outputs = row_lengths(row)
-    kv_dtype = row_cache_format(row, software, weights, facts, model.checkpoint_format)
+    kv_dtype = row_cache_format(row, software, weights, facts, model.checkpoint_format, model.model_type)
     burst = burst_requests(row, software)
     limits = None
     if burst and software.name.startswith(trtllm_bench.ENGINE):
@@ -354,7 +357,7 @@ def _row_max_batch(row: Row, software: Engine, layout: ServingLayout) -> int | N
     stated = number(row, "max_batch")
     if stated is None:
         return None
-    return max(1, int(stated) // (int(layout.dp) if software.name == "sglang" else 1))
+    return max(1, int(stated) // (int(layout.dp) if software.divides_budget else 1))
 
 
 def _row_interval(row: Row, column: str) -> int | None:

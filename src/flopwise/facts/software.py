@@ -287,6 +287,32 @@ def _step_limits(cell: str) -> tuple[StepLimits, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPool:
+    """How an engine keeps keys and values of the layers with windows, of models of one type."""
+
+    model_type: str
+    tokens_frac: float  # tokens of a pool of their own over those of whole contexts; 0: a window for each sequence
+    holds_prompts: bool  # prompts of running sequences stay in that pool whole
+
+
+_WINDOW_POOL = re.compile(r"(\w+): (?:a window|(0\.\d+|1)( with prompts)?)")
+
+
+def _window_pools(cell: str) -> tuple[WindowPool, ...]:
+    """Pools by type of model: `gpt_oss: 0.8`, `deepseek_v4: 0.1 with prompts`, `other: a window`.
+
+    Raises: ValueError: another form.
+    """
+    pools = []
+    for line in words(cell):
+        match = _WINDOW_POOL.fullmatch(line)
+        if match is None:
+            raise ValueError("allowed: `TYPE: a window`, `TYPE: SHARE` and `TYPE: SHARE with prompts`, as a list")
+        pools.append(WindowPool(model_type=match[1], tokens_frac=float(match[2] or 0), holds_prompts=bool(match[3])))
+    return tuple(pools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine(Software):
     """An inference engine: formats, division of a card's memory, start-up, and the cost of its steps.
 
@@ -351,6 +377,7 @@ class Engine(Software):
     context_bytes: float  # CUDA context and NCCL
     workspace_bytes: float  # attention and matmul workspaces
     exploits_windows: bool  # windowed layers cache their window only
+    window_pools: tuple[WindowPool, ...] = ()  # what windowed layers of some models cache instead
     step_s: float = _by_fit("Host time of one step that the device waits for.")
     layer_s: float = _by_fit("Time a layer and step beyond its kernels and messages.")
     experts_s: float = field(
@@ -441,6 +468,10 @@ class Engine(Software):
             return self
         return _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
 
+    def window_pool(self, model_type: str) -> WindowPool | None:
+        """How layers with windows are cached of models of a type; None: as `exploits_windows` says."""
+        return next((pool for pool in self.window_pools if pool.model_type == model_type), None)
+
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
         by_tokens = self.pass_tokens // max(tokens, 1.0) if self.pass_tokens else math.inf
@@ -509,5 +540,5 @@ STACKS = FactTable(
 )  # fmt: skip
 ENGINES = FactTable(
     file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=(),
-    readers={"step_limits": _step_limits},
+    readers={"step_limits": _step_limits, "window_pools": _window_pools},
 )  # fmt: skip

@@ -219,14 +219,21 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     """The class of predictions whose measured errors a job's quantity (ttft, tpot, throughput) shares.
 
     `queued`: more requests than memory holds, so that time to the first token is mostly waiting. A class ends in `far`
-    where the job is unlike what rates and engines were fitted to: these errors are larger.
+    where the job is unlike what rates and engines were fitted to, else in `replicas` where attention replicas share
+    experts: these errors are larger.
     """
     name = quantity.split(".", maxsplit=1)[0]
     if not job.decodes and not job.engine.local:  # one pass over a batch
         return f"serving.{name}.batch.encode"
     if job.techniques.prefill_gpus and not job.engine.local:  # pools of their own for prompts
         return f"serving.{name}.split"
-    return _near_class(job, name, queued=queued) + (".far" if is_far(job) else "")
+    worse = ".far" if is_far(job) else ".replicas" if shares_experts(job) else ""
+    return _near_class(job, name, queued=queued) + worse
+
+
+def shares_experts(job: ServeJob) -> bool:
+    """True if attention replicas share the experts of a server's model, and so wait for one another."""
+    return job.model.has_experts and int(job.layout.dp) > 1 and not job.engine.local
 
 
 def is_far(job: ServeJob) -> bool:

@@ -15,7 +15,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine
-from flopwise.ops.cache import kv_cache_bytes, state_bytes
+from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes, state_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
@@ -222,7 +222,7 @@ def _cache_bytes(
     pages = _state_pages(model, row, dtype.elem_bytes, how) if row.paged_states else None
     block: Floats = row.block_tokens if pages is None else pages[0]
     padded = -(-own // block) * block
-    size = kv_cache_bytes(model, padded, 1, dtype.elem_bytes, full_windows=not row.exploits_windows, **how)
+    size = _kept_bytes(model, row, dtype.elem_bytes, padded, how)
     if pages is not None:
         kept = 2 if changes.keeps_prefixes else 1  # the state so far, and that at the last whole block for others
         size = size + kept * pages[1] - sum(state_bytes(model, dtype.elem_bytes, **how))
@@ -232,6 +232,37 @@ def _cache_bytes(
         return total
     draft = changes.draft
     return total + _cache_bytes(draft.model, draft.layout, row, dtype, replace(changes, draft=None), context)
+
+
+def _kept_bytes(model: Model, row: Engine, elem_bytes: float, context: Ints, how: dict[str, Any]) -> Floats:
+    """Bytes of a sequence's cache on one rank, before it is shared by stages; broadcasts. `how`: tp, scan_bytes.
+
+    Where layers with windows have a pool of their own, a token takes its place in the pool of whole contexts and the
+    share of a place in the other that belongs to it, whether a window has it or not.
+
+    Source: `window_pools` and `exploits_windows` of data/engines.json. Assumes: nothing further.
+    """
+    pool = row.window_pool(model.model_type)
+    if pool is None or not pool.tokens_frac:
+        whole = not row.exploits_windows and pool is None
+        return kv_cache_bytes(model, context, 1, elem_bytes, full_windows=whole, **how)
+    states: Floats = sum(state_bytes(model, elem_bytes, **how))
+    growing = context * kv_bytes_per_token(model, elem_bytes, tp=how["tp"]) + states
+    entire = kv_cache_bytes(model, context, 1, elem_bytes, full_windows=True, **how)
+    return growing + pool.tokens_frac * (entire - growing)
+
+
+def _prompt_share(model: Model, row: Engine, prompt: Ints, context: Ints) -> Floats:
+    """Times its own share of memory that a sequence of `context` tokens takes, `prompt` of them a prompt; at least 1.
+
+    A pool of windows that holds the prompts of running sequences whole is full while that of whole contexts is not.
+
+    Source: `window_pools` of data/engines.json. Assumes: windows of answers are short beside prompts.
+    """
+    pool = row.window_pool(model.model_type)
+    if pool is None or not pool.holds_prompts:
+        return 1.0
+    return np.maximum(1.0, np.asarray(prompt) / (pool.tokens_frac * np.maximum(context, 1)))
 
 
 NEARLY = 1.5
@@ -310,7 +341,8 @@ def serving_memory(
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
     cached = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
-    one, entire = cache(changes, cached), cache(changes, context)
+    prompt = np.asarray(context) - np.asarray(answer)
+    one, entire = (cache(changes, n) * _prompt_share(model, row, prompt, n) for n in (cached, context))
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     pooled, cache_frac, states = (
