@@ -47,7 +47,10 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm"),
         ({"engine": "vllm", "date": "2025-08-14"}, "vllm-2025"),
         ({"engine": "sglang", "engine_version": "0.5.9"}, "sglang-2025"),  # prompts without graphs
-        ({"engine": "sglang", "engine_version": "0.5.10.post1"}, "sglang"),
+        ({"engine": "sglang", "engine_version": "0.5.10.post1"}, "sglang-2026"),  # whole prompts in pools of windows
+        ({"engine": "sglang", "date": "2026-09-10"}, "sglang-2026"),
+        ({"engine": "sglang", "engine_version": "0.5.23"}, "sglang"),
+        ({"engine": "sglang"}, "sglang"),
         ({"engine": "sglang", "engine_version": "0.4"}, "sglang-2025"),
         ({"engine": "sglang", "date": "2025-12"}, "sglang-2025"),
         ({"engine": "TensorRT-LLM (Triton backend)"}, "tensorrt-llm"),
@@ -173,6 +176,9 @@ def test_the_cache_is_as_stated_or_as_the_engine_keeps_it() -> None:
     assert row_cache_format({}, before, nvfp4, FACTS).name == "bf16", "vLLM follows ModelOpt's checkpoints from 0.14"
     assert row_cache_format({}, vllm, nvfp4, FACTS, "mxfp4").name == "bf16", "no checkpoint of ModelOpt"
     assert row_cache_format({"kv_dtype": "bf16"}, vllm, nvfp4, FACTS).name == "bf16"
+    sglang, mxfp4 = FACTS.engine("sglang"), FACTS.weight_format("mxfp4")
+    assert row_cache_format({}, sglang, mxfp4, FACTS, "mxfp4", "deepseek_v4").name == "fp8"
+    assert row_cache_format({}, sglang, mxfp4, FACTS, "mxfp4", "gpt_oss").name == "bf16"
 
 
 def _layout(cells: Mapping[str, str], model: str, software: str = "vllm") -> tuple[int, ...]:

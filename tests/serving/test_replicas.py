@@ -103,6 +103,15 @@ def test_classes_of_errors() -> None:
     assert serving_class(replace(_job(), eager=True), "tpot") == "serving.tpot.server.dense.far"
 
 
+def test_replicas_that_share_experts_have_errors_of_their_own() -> None:
+    shared = replace(_job(), model=FACTS.model("Qwen3-30B-A3B"), layout=ServingLayout(dp=4, ep=4))
+    for quantity in ("ttft", "tpot", "throughput"):
+        name = serving_class(shared, quantity)
+        assert name == serving_class(replace(shared, layout=ServingLayout()), quantity) + ".replicas"
+    assert serving_class(replace(_job(), layout=ServingLayout(dp=4)), "tpot") == "serving.tpot.server.dense"
+    assert serving_class(replace(shared, eager=True), "tpot") == "serving.tpot.server.moe.far"
+
+
 @pytest.mark.parametrize(
     ("device", "engine", "tp", "far"),
     [

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwise.errors import SpecError
+from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.config import model_from_config
 from flopwise.serving.memory import ServingLayout
 from named import (
+    FACTS,
     kv_capacity_tokens,
     max_concurrency,
     runnable_formats,
@@ -54,6 +57,50 @@ def test_fp8_cache_is_half_and_blocks_are_whole() -> None:
     assert float(slim.items["KV cache"]) == float(wide.items["KV cache"]) / 2
     odd = serving_memory(LLAMA_8B, concurrency=1, context=4081)
     assert float(odd.items["KV cache"]) == float(wide.items["KV cache"])  # 16-token blocks
+
+
+def test_layers_with_windows_have_a_pool_of_their_own_in_sglang() -> None:
+    """swa_full_tokens_ratio: each of 12 windowed layers has 0.8 of the places that each of the 12 others has."""
+    model = FACTS.model("gpt-oss-20b")
+    shape: dict[str, Any] = {"concurrency": 1, "context": 9216, "answer": 1024, "weights": "mxfp4"}
+    token = 2 * 8 * 64 * 2  # keys and values of a layer: 8 heads of 64, 16 bits
+    cached = 9216 - 1024 / 2  # half of an answer, on average
+    pools = serving_memory(model, engine="sglang", **shape).items["KV cache"]
+    assert pools == pytest.approx(cached * token * (12 + 0.8 * 12))
+    windows = serving_memory(model, engine="vllm", **shape).items["KV cache"]
+    assert windows == pytest.approx(token * (12 * cached + 12 * 128), rel=0.01)  # whole blocks
+    gemma = FACTS.model("Gemma-3-27B")  # is not among the models that have such pools there
+    whole = serving_memory(gemma, engine="sglang", concurrency=1, context=9216).items["KV cache"]
+    assert whole == 9216 * 62 * 2 * 16 * 128 * 2
+
+
+def test_prompts_that_stay_in_a_pool_of_windows_are_what_it_is_full_of() -> None:
+    """DeepSeek-V4 until the summer of 2026: 0.1 of the places, and each prompt of 8,192 tokens takes as many."""
+    model = FACTS.model("DeepSeek-V4-Pro")
+    shape: dict[str, Any] = {"concurrency": 1, "weights": "mxfp4", "kv_dtype": "fp8"}
+    window, compressed = 61 * 512, 30 * (512 + 128) / 4 + 31 * 512 / 128  # bytes of a token, in 8 bits
+    each = serving_memory(model, engine="sglang-2026", context=8192, **shape).items["KV cache"]
+    assert each == pytest.approx(10 * 8192 * (compressed + 0.1 * window), rel=0.01)
+    longer = serving_memory(model, engine="sglang-2026", context=8192 + 1024, answer=1024, **shape).items["KV cache"]
+    assert longer == pytest.approx(each, rel=0.01)  # answers leave what is past their window
+    now = serving_memory(model, engine="sglang", context=8192, **shape).items["KV cache"]
+    assert now == pytest.approx(8192 * compressed + 128 * window, rel=0.01)
+
+
+def test_pools_of_windows_are_read_or_refused(tmp_path: Path) -> None:
+    def overlay(*pools: str) -> None:
+        facts = {"source": "ours", "window_pools": pools}
+        (tmp_path / "engines.json").write_text(json.dumps({"mine": {"like": "sglang", "facts": facts}}))
+
+    overlay("gemma4: 0.5 with prompts")
+    engine = load_facts(tmp_path).engine("mine")
+    pool = engine.window_pool("gemma4")
+    assert pool is not None
+    assert (pool.tokens_frac, pool.holds_prompts) == (0.5, True)
+    assert engine.window_pool("gpt_oss") is None
+    overlay("gemma4: half")
+    with pytest.raises(FlopwiseError, match="TYPE: SHARE"):
+        load_facts(tmp_path).engine("mine")
 
 
 def test_published_rule_of_vllm_leaves_about_what_it_logs() -> None:
