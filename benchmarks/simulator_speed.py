@@ -31,7 +31,7 @@ REQUESTS, REFERENCE_REQUESTS = 1_000_000, 2_000
 WEEK_S, DAY_S, TICK_S, LOADING_S = 7 * 86400, 86400, 15, 60
 WEEK_REQUESTS, DAY_REQUESTS, MOST_REPLICAS, EACH = 3_000_000, 465_000, 8, 6
 """Requests of a day: 24 hours of 19,366, as many as the conversations of Azure's trace of 2023 have in an hour."""
-COMPILE = "from flopwise.serving.sim.machine_code import core; core()"
+COMPILE = "from flopwise.serving.sim.machine_code import core; core(shared=%s)"
 
 
 class Speed(NamedTuple):
@@ -116,22 +116,25 @@ def autoscaled(deployed: Replica, asked: RequestTrace) -> AutoscaledRun:
     return elastic(asked, deployed.cost, deployed.limits, rule)
 
 
-def compile_s() -> tuple[float, float]:
+def compile_s(*, shared: bool) -> tuple[float, float]:
     """Seconds of a process that compiles the core, and of the next, which loads it without the compiler."""
     with tempfile.TemporaryDirectory() as folder:
         took = []
         for _ in range(2):
-            start = time.perf_counter()
-            subprocess.run([sys.executable, "-c", COMPILE], check=True, env={**os.environ, "NUMBA_CACHE_DIR": folder})
+            start, env = time.perf_counter(), {**os.environ, "NUMBA_CACHE_DIR": folder}
+            subprocess.run([sys.executable, "-c", COMPILE % shared], check=True, env=env)
             took.append(time.perf_counter() - start)
     return took[0], took[1]
 
 
 def speeds() -> list[Speed]:
     """All measurements."""
-    cold, warm = compile_s()
     nan = float("nan")
-    found = [Speed("first use: compile", 0, cold, 6.0, nan), Speed("later uses: load", 0, warm, 1.0, nan)]
+    found = []
+    for what, shared in {"": False, ", with shared prefixes": True}.items():
+        cold, warm = compile_s(shared=shared)
+        found.append(Speed(f"first use: compile{what}", 0, cold, 6.0, nan))
+        found.append(Speed(f"later uses: load{what}", 0, warm, 1.0, nan))
     deployed = deployment()
     timed(deployed, 1000, 10.0, FastFleet, {})
     for what, (rate, how) in CASES.items():

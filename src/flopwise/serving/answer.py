@@ -25,6 +25,7 @@ from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import (
     SHORT_ANSWER,
     answers_are_short,
+    engine_limit,
     estimate,
     job_memory,
     largest_batch,
@@ -87,13 +88,16 @@ prompts of others depends on who comes when. Over six deployments, prompts of 1,
 in TTFT, TPOT and throughput at lower shares, but off by 15 to 60 %, and six times at worst, in 417 of 626 loops at
 higher ones. Arrivals at random: it has TPOT of 16,000 tokens 20 to 90 % too long at low load, and p99 10 to 30 % too
 short at 30 to 45 % (prompts of 4,000 to 64,000 tokens, answers of 256 to 1,000, four deployments)."""
-SHORT_PROMPT, MOST_USERS, BUNCHED_FRAC, FULL_FRAC = 512, 64, 0.05, 0.9
-"""The same of shorter prompts, from these tokens on, and of users up to so many, as far as both were compared: the
-share of a first token's time that hangs on how far users drift apart (`Steady.bunched_s`), or the share of the time for
-which prompts are read. Over the seven deployments of
-that benchmark, prompts of 512 to 4,096 tokens, answers of 128 and 512 and 2 to 64 users the closed form is within 10 %
-in TTFT, TPOT and throughput in all but 4 of 195 loops below both, there within 13.3 %; at higher shares it is off by
-more in 87 of 217, by 36 % at worst. A simulated loop takes 0.1 s of processor time, and loading the simulator 20 ms."""
+BUNCHED_FRAC, FULL_FRAC, STEP_FRAC = 0.05, 0.75, 0.1
+"""The same of shorter prompts: the share of a first token's time that hangs on how far users drift apart
+(`Steady.bunched_s`), or the share of the time for which prompts are read; and, of two users, the share of a step in a
+first token's time, as each begins where a step of the other does. Over nine deployments (those of that benchmark, and
+Llama-3.1-8B on L40S, Qwen2.5-7B on A100, Qwen3-30B-A3B on H100 and DeepSeek-V3 on H200), prompts of 16 to 4,096 tokens,
+answers of 64 to 1,024 and 2 to 1,024 users, 605 drawn loops, the closed form is within 10 % in TTFT, TPOT and
+throughput in all but 6 of 276 loops below all three, there within 10.9 %; at higher shares it is off by more in 116 of
+329, seven times at worst. A mixture whose prompts go in steps of their own is simulated in any case: how many experts so
+few tokens touch hangs on who comes when; and so are users who wait for a place, or whose whole answers the cache has no
+room for, as they begin together. A simulated loop takes 0.1 s of processor time."""
 SIMULATED_FROM = 0.45
 """Share of capacity from which simulation differs from the moments of `OpenLoop` (serve_and_simulate.py)."""
 
@@ -711,16 +715,28 @@ def _prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
     `loaded`: their closed form. Prompts that a replica answers a second, each as long as one that nobody disturbs.
     """
     users = 1 if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
-    apart = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
-    are_long = job.input_tokens >= LONG_PROMPT
-    if apart or not _prompts_mix(job, SHORT_PROMPT) or (users > MOST_USERS and not are_long):
+    alone = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
+    if alone or not _prompts_mix(job, 1):
         return False
+    if (job.model.has_experts and not job.engine.mixes) or _places_decide(job, users):
+        return True
     steady, _ = steady_state(job, runner(job), job_memory(job))
-    if float(np.ravel(steady.bunched_s)[0]) >= BUNCHED_FRAC * loaded.ttft_s.value:
+    bunched_s, step_s = (float(np.ravel(seconds)[0]) for seconds in (steady.bunched_s, steady.decode.seconds))
+    ttft_s = loaded.ttft_s.value
+    if bunched_s >= BUNCHED_FRAC * ttft_s or (users == 2 and step_s >= STEP_FRAC * ttft_s):  # noqa: PLR2004 - a pair
         return True
     each_per_s = loaded.requests_per_s / int(job.layout.dp)
     share = each_per_s * estimate(replace(job, concurrency=1)).ttft_s.value
-    return share >= (CROWDED_FRAC if are_long else FULL_FRAC)
+    return share >= (CROWDED_FRAC if job.input_tokens >= LONG_PROMPT else FULL_FRAC)
+
+
+def _places_decide(job: ServeJob, users: int) -> bool:
+    """True if users begin more answers together than the cache has room for at their ends, or wait for a place.
+
+    Not where the engine's own limit is more than whole answers have room for: then both do.
+    """
+    limit = engine_limit(job)
+    return (users > limit) != (min(users, limit) > job_memory(job).max_whole_contexts)
 
 
 def _closed_loop(

@@ -223,8 +223,12 @@ def outgrows_cache(job: ServeJob) -> bool:
     steady = job.engine.preempts and not job.static and job.requests is None and not job.techniques.prefill_gpus
     if users is None or not steady or not job.growing or job.arrivals_per_s is not None:
         return False
-    limit = job.max_batch or int(default_batch(job.model, job.software, job.layout.dp))
-    return 0 < int(job_memory(job).max_concurrency) < min(users, limit)
+    return 0 < int(job_memory(job).max_concurrency) < min(users, engine_limit(job))
+
+
+def engine_limit(job: ServeJob) -> int:
+    """Sequences that the engine runs at once on one attention replica at most, as given or by default."""
+    return job.max_batch or int(default_batch(job.model, job.software, job.layout.dp))
 
 
 def answers_are_short(job: ServeJob) -> bool:

@@ -198,7 +198,12 @@ def closed_loop(
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
-    each_s = chunks * added_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
+    another_s = added_s
+    if not runner.engine.mixes:  # weights are read once for all prompts of a step of their own
+        most = np.minimum(budget, in_flight * prompt_tokens)
+        full_s = runner.step(_mixed_load(one, most, only_seconds=True), layout).seconds
+        another_s = np.minimum(added_s, full_s * chunk / most)
+    each_s = chunks * another_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
     beside = decode.seconds if runner.engine.mixes else 0.0
     alone_s, whole_s = chunks * (beside + added_s), in_flight * each_s
     first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
@@ -207,7 +212,7 @@ def closed_loop(
     later_s = _others_wait_s(in_flight, each_s, np.minimum(away_s, apart_s))
     idle = 1.0 - np.minimum(whole_s / (alone_s + later_s + away_s), 1.0)  # who waits for prompts waits for their steps
     longer = (decode.seconds**2 + share * (mixed.seconds**2 - decode.seconds**2)) / mean_s**2  # steps that it comes in
-    beside_s = others * idle * longer * due / prompt_tokens * added_s * (1.0 - chunk / budget)
+    beside_s = others * idle * longer * due / prompt_tokens * another_s * (1.0 - chunk / budget)
     planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
     waits_s = (
         others * (unseen - planned * (1.0 - idle)) * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
@@ -215,7 +220,9 @@ def closed_loop(
     ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
-    each = np.minimum(in_flight / running_s, batch / (output_tokens * mean_s))
+    steps = output_tokens - 1.0 + chunks + unseen * others  # of a request: the last of its prompt brings a token
+    full = wanted > batch * (1.0 + 1e-9)  # prompts ask for more than steps have room for
+    each = np.minimum(in_flight / running_s, np.where(full, batch / output_tokens, in_flight / steps) / mean_s)
     each = np.minimum(each, 1.0 / np.maximum(runner.engine.stream_s * output_tokens, LEAST_S))
     ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
     each = np.minimum(each, in_flight / (ttft_s + (output_tokens - 1) * tpot_s))

@@ -265,6 +265,21 @@ def test_the_compiler_is_imported_where_no_compiled_code_is_kept_alone() -> None
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_each_function_goes_through_few_passes_once_for_each_kind_of_records() -> None:
+    code = (
+        "import sys; from flopwise.serving.sim import machine_code; machine_code._new_code(shared=True);"
+        "module = sys.modules['flopwise.serving.sim.core_shared'];"
+        "functions = {name: one.overloads for name, one in vars(module).items() if hasattr(one, 'overloads')};"
+        "found = [one for each in functions.values() for one in each.values()];"
+        "print(max(len(times) for one in found for times in one.metadata['pipeline_times'].values()));"
+        "print(*(name for name, each in functions.items() if len(each) > 1))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    passes, for_two_kinds = done.stdout.splitlines()
+    assert int(passes) <= 9  # numba has 22
+    assert for_two_kinds == "unlink append"  # of lists of a replica and of a store
+
+
 def test_code_that_is_not_whole_is_not_run(tmp_path: Path) -> None:
     made, path = ObjectCode("drive", bytes(range(256))), tmp_path / "code.o"
     assert ObjectCode.from_file(path) is ObjectCode.from_file(None) is None

@@ -19,6 +19,7 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
+from flopwise.serving.sim.compiler import Compiler, object_file
 from flopwise.serving.sim.layout import FETCHING, MOVING, REPLICA, TURNS, WORLD
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
@@ -37,7 +38,7 @@ NEAR = 16
 """Places by which a queue in order lets others move up for one that comes before them."""
 AHEAD = 8
 """Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
-HOW = {"error_model": "numpy", "_nrt": False}
+HOW = {"error_model": "numpy", "_nrt": False, "pipeline_class": Compiler}
 """How all is compiled. Nothing is allocated, so no array needs a count of its users: that took half of the time."""
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
 """Compiled into whatever calls it: handing over all arrays would take longer than what is done with them."""
@@ -755,7 +756,7 @@ def stretch(w, p, a, until, budget, fixed, more):
         come = record(a.rows, p.head).come
         if come <= p.now:
             return 1
-        later = w.ahead and come < until
+        later = w.ahead > 0 and come < until
         until = lower(until, come)
     left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
@@ -997,7 +998,7 @@ def drive(world, ps, a, end):
                     fetched = record(a.fetching, record(a.lines, FETCHING).first).time
             if row >= 0:
                 front = higher(front, front_on)
-            back: Any = NEVER
+            back: Any = NEVER + NONE
             if record(a.lines, MOVING).size and (w.loads or staged == w.replicas):
                 back = higher(record(a.moving, record(a.lines, MOVING).first).time, back_on)
             when = lower(front, back)
@@ -1075,3 +1076,7 @@ def drive(world, ps, a, end):
                 enqueue(record(a.lines, FETCHING), a.fetching, ready, brought)
             else:
                 post(w, p, a, brought, reached)
+
+
+CODE = object_file(drive)
+"""The name of `drive` in the object file, and the file."""

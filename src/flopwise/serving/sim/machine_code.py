@@ -19,7 +19,7 @@ from flopwise.errors import SpecError
 from flopwise.files import write_whole
 from flopwise.serving.sim import layout
 
-COMPILED = ("core", "cost", "layout", "policies", "result", "setup")
+COMPILED = ("compiler", "core", "cost", "layout", "policies", "result", "setup")
 """Modules whose text decides what is compiled."""
 SUFFIX = ".o"
 
@@ -131,9 +131,7 @@ def _new_code(*, shared: bool) -> ObjectCode:
     finally:
         if collects:
             gc.enable()
-    (compiled,) = module.drive.overloads.values()
-    _, _, (code, _) = compiled.library.serialize_using_object_code()
-    return ObjectCode(compiled.fndesc.mangled_name, code)
+    return ObjectCode(*module.CODE)
 
 
 def _callable(code: ObjectCode) -> Callable[..., None]:
