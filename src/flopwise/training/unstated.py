@@ -13,6 +13,7 @@ from flopwise.training.alternatives import BEST_MEASURED, UnstatedInput, measure
 from flopwise.training.estimate import TrainEstimate, check, single_parts, single_table, training_band
 
 if TYPE_CHECKING:
+    from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.catalog import Facts
     from flopwise.facts.software import TrainingStack
     from flopwise.training.job import TrainJob
@@ -60,9 +61,9 @@ def _inputs(own_rate: float, others: Mapping[str, Sequence[TrainJob]]) -> tuple[
 
 
 def open_inputs(
-    found: TrainEstimate, open_settings: Collection[str], facts: Facts, on_gpus: Sequence[TrainJob] = ()
+    job: TrainJob, own_rate: float, open_settings: Collection[str], facts: Facts, on_gpus: Sequence[TrainJob] = ()
 ) -> tuple[UnstatedInput, ...]:
-    """The inputs of `open_settings` that are assumed in an estimate.
+    """The inputs of `open_settings` that are assumed of a job that trains `own_rate` tokens a second and device.
 
     On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
     same number of the best measured GPUs, in the same layout, with as small micro-batches as a smaller memory leads to,
@@ -70,9 +71,11 @@ def open_inputs(
 
     Source and assumptions: as `unstated_inputs`.
     """
-    job, device = found.job, found.job.cluster.accelerator
+    if not open_settings:
+        return ()
+    device = job.cluster.accelerator
     stacks = usual_stacks(job.layout, job.recipe, device, facts)
-    inputs = unstated_inputs(found, other_jobs(job, open_settings, stacks))
+    inputs = _inputs(own_rate, other_jobs(job, open_settings, stacks))
     measured = measured_recipe(job.recipe, device, facts)
     if measured is None:
         return inputs
@@ -102,8 +105,8 @@ def _in_stages(layout: Layout) -> Layout:
     )
 
 
-def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:
-    """The estimate with an interval that holds what inputs that nobody stated may be; says which they are.
+def open_band(job: TrainJob, inputs: Sequence[UnstatedInput], *, num_gpus: int | None = None) -> ErrorBand:
+    """The error band of a job of which `inputs` are not stated; `num_gpus`: as `training_band` takes it.
 
     Errors of runs whose inputs are not all stated are measured beside what those may be. Where none could be anything
     else all that matters is stated, and on devices with software of their own, of which no such run is measured, the
@@ -111,14 +114,27 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
 
     Source: `ErrorBand.between`. Assumes: as `unstated_inputs`.
     """
+    complete = training_band(job, num_gpus=num_gpus)
     if not inputs:
-        return found
-    band = training_band(found.job, complete=not any(one.matters for one in inputs))
-    if found.job.cluster.accelerator.kind in OTHER_SOFTWARE:
-        rows = band.family_rows
-        band = replace(band.no_surer_than([training_band(found.job, complete=True)], band.family), family_rows=rows)
+        return complete
+    band = complete
+    if any(one.matters for one in inputs):
+        band = training_band(job, complete=False, num_gpus=num_gpus)
+    if job.cluster.accelerator.kind in OTHER_SOFTWARE:
+        band = replace(band.no_surer_than([complete], band.family), family_rows=band.family_rows)
     for one in inputs:
         band = band.between(one.low, one.high)
+    return band
+
+
+def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:
+    """The estimate with an interval that holds what inputs that nobody stated may be; says which they are.
+
+    Source and assumptions: `open_band`.
+    """
+    if not inputs:
+        return found
+    band = open_band(found.job, inputs)
     low, high = band.interval(found.tokens_per_s_per_gpu)
     notes = tuple(one.text("speed") for one in inputs if one.matters)
     slower = found.band.low / band.low
