@@ -105,7 +105,7 @@ def step_inputs(step: TimedStep, workload: Resolved, model: Model, facts: Facts)
 
     Source and assumptions: `open_inputs`.
     """
-    return open_inputs(step.job, step.tokens_per_s_per_gpu, open_settings(workload, model), facts)
+    return open_inputs(step, open_settings(workload, model), facts)
 
 
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:

@@ -160,8 +160,7 @@ def train_answer(
     """
     result = estimate(job)
     if open_settings:
-        inputs = open_inputs(job, result.tokens_per_s_per_gpu, open_settings, facts, on_gpus)
-        result = with_unstated_inputs(result, inputs)
+        result = with_unstated_inputs(result, open_inputs(result, open_settings, facts, on_gpus))
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
     memory = memory_answer(
         job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings,

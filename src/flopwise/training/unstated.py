@@ -10,7 +10,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import FlopwiseError
 from flopwise.training.alternatives import BEST_MEASURED, UnstatedInput, measured_recipe, other_settings, usual_stacks
-from flopwise.training.estimate import TrainEstimate, check, single_parts, single_table, training_band
+from flopwise.training.estimate import TimedStep, TrainEstimate, timed_step, training_band
 
 if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand
@@ -43,27 +43,24 @@ def other_jobs(
     return others
 
 
-def unstated_inputs(found: TrainEstimate, others: Mapping[str, Sequence[TrainJob]]) -> tuple[UnstatedInput, ...]:
+def unstated_inputs(
+    found: TrainEstimate | TimedStep, others: Mapping[str, Sequence[TrainJob]]
+) -> tuple[UnstatedInput, ...]:
     """The inputs that are assumed in an estimate; `others`: by input, the same job as other people run it.
 
     Source: the same formulas. Assumes: inputs change the speed independently; what cannot run, nobody runs.
     """
-    return _inputs(found.tokens_per_s_per_gpu, others)
-
-
-def _inputs(own_rate: float, others: Mapping[str, Sequence[TrainJob]]) -> tuple[UnstatedInput, ...]:
-    """As `unstated_inputs`, of a job that trains `own_rate` tokens a second and device."""
     inputs = []
     for name, jobs in others.items():
-        rates = [1.0, *(rate / own_rate for job in jobs if (rate := _rate(job)) is not None)]
+        rates = [1.0, *(one.tokens_per_s_per_gpu / found.tokens_per_s_per_gpu for one in map(_step, jobs) if one)]
         inputs.append(UnstatedInput(name=name, low=min(rates), high=max(rates)))
     return tuple(inputs)
 
 
 def open_inputs(
-    job: TrainJob, own_rate: float, open_settings: Collection[str], facts: Facts, on_gpus: Sequence[TrainJob] = ()
+    found: TrainEstimate | TimedStep, open_settings: Collection[str], facts: Facts, on_gpus: Sequence[TrainJob] = ()
 ) -> tuple[UnstatedInput, ...]:
-    """The inputs of `open_settings` that are assumed of a job that trains `own_rate` tokens a second and device.
+    """The inputs of `open_settings` that are assumed of a job whose step was found.
 
     On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
     same number of the best measured GPUs, in the same layout, with as small micro-batches as a smaller memory leads to,
@@ -73,9 +70,9 @@ def open_inputs(
     """
     if not open_settings:
         return ()
-    device = job.cluster.accelerator
+    job, device = found.job, found.job.cluster.accelerator
     stacks = usual_stacks(job.layout, job.recipe, device, facts)
-    inputs = _inputs(own_rate, other_jobs(job, open_settings, stacks))
+    inputs = unstated_inputs(found, other_jobs(job, open_settings, stacks))
     measured = measured_recipe(job.recipe, device, facts)
     if measured is None:
         return inputs
@@ -83,10 +80,10 @@ def open_inputs(
     layouts = job.layout, replace(job.layout, micro_batch=1), _in_stages(job.layout)
     alike = [replace(job, recipe=measured, cluster=nodes, layout=layout) for layout in layouts]
     for one in (*alike, *on_gpus):
-        if (rate := _rate(one)) is None:
+        if (step := _step(one)) is None:
             continue
         usual = usual_stacks(one.layout, one.recipe, one.cluster.accelerator, facts)
-        there = {each.name: each for each in _inputs(rate, other_jobs(one, open_settings, usual))}
+        there = {each.name: each for each in unstated_inputs(step, other_jobs(one, open_settings, usual))}
         inputs = tuple(each.no_surer_than(there.get(each.name, each)) for each in inputs)
     return inputs
 
@@ -144,12 +141,9 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
     )  # fmt: skip
 
 
-def _rate(job: TrainJob) -> float | None:
-    """Tokens a second and device of a job; None where it cannot run."""
+def _step(job: TrainJob) -> TimedStep | None:
+    """The step of a job; None where it cannot run. What reading takes is left out."""
     try:
-        check(job)
+        return timed_step(replace(job, reads=None))
     except FlopwiseError:
         return None
-    table = single_table(job)
-    step_s = sum(single_parts(table, job.layout).values())
-    return float(job.recipe.global_batch) * float(table.seq_tokens[0]) / step_s / int(job.layout.num_gpus)
