@@ -297,6 +297,7 @@ class MemoryTable:
             "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
             "rank": 0 if lora is None else lora.rank,
             "dropped": lora is not None and lora.dropout and not self.keeps_inputs,
+            "clamps": self.implementation != "fused" or "clamp" in self.software.expert_kernels,
         }  # fmt: skip
 
     def _trainable(self, layer: Layer) -> Trainable:
