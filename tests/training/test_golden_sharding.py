@@ -185,13 +185,13 @@ def test_lengths_that_vary_leave_blocks_behind() -> None:
 
 
 @pytest.mark.parametrize(("name", "gathered", "widest"), [
-    ("Qwen2.5-0.5B", 494032768, 151936 * 896), ("Llama-3.1-8B", 1e9, 128256 * 4096),
-    ("Llama-3.1-405B", 128256 * 16384, 128256 * 16384),
+    ("Qwen2.5-0.5B", 494032768, 151937 * 896), ("Llama-3.1-8B", 1e9, 128257 * 4096),
+    ("Llama-3.1-405B", 128257 * 16384, 128257 * 16384),
 ])  # fmt: skip
 def test_deepspeed_gathers_modules_up_to_what_may_live(name: str, gathered: float, widest: int) -> None:
-    """stage3_max_live_parameters is 1e9: of a small model all weights, of a wide one its widest matrix, which is more.
+    """stage3_max_live_parameters is 1e9: of a small model all weights, of a wide one its head, which is more.
 
-    At the start of the backward pass the widest matrix has a gradient besides; others are in the bucket of messages.
+    At the start of the backward pass the head, its norm with it, has a gradient; others are in the bucket of messages.
     """
     recipe = recipe_with(seq_len=128, global_batch=8, stack="deepspeed-zero3")
     found = step_memory(FACTS.model(name), recipe, Layout(dp=8, zero=3, recompute=2))

@@ -241,9 +241,8 @@ def test_the_halves_of_a_gated_product_are_two_tensors() -> None:
     routed, _ = MemoryTable(MIXTRAL, recipe).sums(ep)
     assert float(routed.gradient_peak[0]) == 2 * 2 * 512 * (2 * 1024)  # two tensors, 2 bytes, top 2 of 512 tokens
     phi = load_model("Phi-3-mini-4k")
-    [inner] = {i.outputs // 2 for i in phi.stacks[0].kinds[0].items if i.name == "mlp/gate_up_proj"}
     fused, _ = MemoryTable(phi, recipe).sums(Layout())
-    assert inner == 8192
+    assert 8192 < 3 * phi.stacks[0].width < 2 * 8192  # half of the fused product, of queries, keys and values, of both
     assert float(fused.gradient_peak[0]) == 2 * 2 * 512 * (3 * phi.stacks[0].width)  # queries, keys, values together
 
 
