@@ -56,7 +56,7 @@ def test_pipelines_without_accumulation_and_of_others() -> None:
     assert memory(replace(TITAN, global_batch=DP), pp=2).items["gradients"] != exactly(4 * PARAMS / 2)
     last = LAYERS / 4 * UNIT + VOCAB * WIDTH + WIDTH
     maxtext = memory(changed(TITAN, stack="xla"), pp=4, recompute=2)
-    assert maxtext.items["gathered layers"] == exactly(2 * 3 * UNIT)  # two, and a layer's gradient
+    assert maxtext.items["gathered layers"] == exactly(2 * 2 * UNIT)  # one, and a layer's gradient
     each = memory(replace(TITAN, grad_sync="each"), pp=4, recompute=2)
     assert each.items["gradients"] == exactly(4 * last / DP)
     assert each.items["gathered layers"] == exactly(2 * last + 2 * (UNIT + VOCAB * WIDTH + WIDTH))
@@ -182,3 +182,18 @@ def test_lengths_that_vary_leave_blocks_behind() -> None:
     assert padded.items[STALE] == exactly(tensors / 2)
     assert padded.allocated_bytes == exactly(float(same.allocated_bytes))
     assert padded.total_bytes > same.total_bytes
+
+
+@pytest.mark.parametrize(("name", "gathered", "widest"), [
+    ("Qwen2.5-0.5B", 494032768, 151937 * 896), ("Llama-3.1-8B", 1e9, 128257 * 4096),
+    ("Llama-3.1-405B", 128257 * 16384, 128257 * 16384),
+])  # fmt: skip
+def test_deepspeed_gathers_modules_up_to_what_may_live(name: str, gathered: float, widest: int) -> None:
+    """stage3_max_live_parameters is 1e9: of a small model all weights, of a wide one its head, which is more.
+
+    At the start of the backward pass the head, its norm with it, has a gradient; others are in the bucket of messages.
+    """
+    recipe = recipe_with(seq_len=128, global_batch=8, stack="deepspeed-zero3")
+    found = step_memory(FACTS.model(name), recipe, Layout(dp=8, zero=3, recompute=2))
+    assert found.peak in {"start of the backward pass", "end of the backward pass"}
+    assert found.items["gathered layers"] == pytest.approx(2 * (gathered + widest), rel=1e-9)

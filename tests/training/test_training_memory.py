@@ -235,6 +235,17 @@ def test_mixture_of_experts_shards_experts_over_ep() -> None:
     assert float(whole.items["weights"]) - float(spread.items["weights"]) == pytest.approx(2 * experts * 7 / 8)
 
 
+def test_the_halves_of_a_gated_product_are_two_tensors() -> None:
+    """Mixtral's experts of 1,024 and Phi-3's fused product: as Llama's, whose gate and up are products of their own."""
+    recipe, ep = recipe_with(seq_len=512, global_batch=64, stack="megatron-te"), Layout(dp=8, ep=8)
+    routed, _ = MemoryTable(MIXTRAL, recipe).sums(ep)
+    assert float(routed.gradient_peak[0]) == 2 * 2 * 512 * (2 * 1024)  # two tensors, 2 bytes, top 2 of 512 tokens
+    phi = load_model("Phi-3-mini-4k")
+    fused, _ = MemoryTable(phi, recipe).sums(Layout())
+    assert 8192 < 3 * phi.stacks[0].width < 2 * 8192  # half of the fused product, of queries, keys and values, of both
+    assert float(fused.gradient_peak[0]) == 2 * 2 * 512 * (3 * phi.stacks[0].width)  # queries, keys, values together
+
+
 def test_remedies_save_what_they_say_and_come_fitting_first() -> None:
     recipe, layout = recipe_with(seq_len=8192, global_batch=16), Layout(dp=8, zero=3, micro_batch=2)
     now = float(step_memory(LLAMA_31_8B, recipe, layout).total_bytes)

@@ -199,7 +199,7 @@ def test_what_ran_is_not_refused() -> None:
         needs = float(job_memory(made).total_bytes)
         rows, fits = rows + 1, fits + (float(band.probability_at_most(needs, chip.hbm_bytes)) > RUNS_WITH)
     assert rows > 700
-    assert fits / rows >= 0.98
+    assert fits / rows >= 0.992
 
 
 def test_json_names_each_assumed_input(capsys: pytest.CaptureFixture[str]) -> None:

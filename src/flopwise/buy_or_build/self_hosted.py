@@ -26,8 +26,9 @@ from flopwise.search.service_machines import replica_machines
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
 from flopwise.serving.job import serving_band
-from flopwise.training.estimate import training_band
+from flopwise.training.estimate import timed_step
 from flopwise.training.rules import optimal_tokens, predicted_loss
+from flopwise.training.unstated import open_band
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_times, format_usd
 from flopwise.values import dataclass
 
@@ -386,7 +387,8 @@ class SelfHostedPlans:
             return chosen.num_instances * self._run_price(chosen, longer)[0]
 
         best = min(answer.plans, key=usd)
-        band = training_band(run_job.candidate_job(workload, model, self._facts, self._offer(best), best))
+        step = timed_step(run_job.candidate_job(workload, model, self._facts, self._offer(best), best))
+        band = open_band(step.job, run_job.step_inputs(step, workload, model, self._facts))
         run = TrainingRun(
             tokens=tokens, method=str(method.get("kind", "full")) if kind == "finetune" else "from scratch",
             provider=best.provider, region=best.region, instance=best.instance,

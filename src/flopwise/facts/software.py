@@ -145,6 +145,7 @@ class TrainingStack(Software):
     # and fp32 log-probabilities where autograd keeps them for each piece
     gathered_units: float  # layers whose full 16-bit weights stand at once under ZeRO 3
     root_gathered: bool  # embeddings and head stay gathered through the step under ZeRO 3
+    live_parameters: float = 0.0  # under ZeRO 3, gathered module by module and freed beyond so many; 0: layer by layer
     step_copies: float  # temporary copies of one state during the optimizer step
     buffer_bytes: float  # communication buckets
     bucket_copies: float = 0.0  # copies of all gradients in buckets where replicas hold whole ones (DDP)

@@ -52,6 +52,7 @@ class Setting:
     habit: Habit = Habit()  # how the family's modules are written (`habit_of`)
     elem_bytes: float = 2.0
     flash: bool = True  # fused: attention without a score matrix
+    clamps: bool = True  # what limits an activation's inputs is an operation of its own, no part of the activation
     trainable: Trainable = "all"  # or names of the linears with adapters (LoRA)
     rank: int = 0  # of the adapters on the items that `trainable` names
     dropped: bool = False  # adapters read a dropped-out copy, which the caller counts, and keep no input
@@ -216,7 +217,7 @@ def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     s, fused = t.setting, t.setting.implementation == "fused"
     if item.gated:
         _save_gated(t, item, size, keep_activated=not fused)
-        if item.clamped:
+        if item.clamped and s.clamps:
             t.note(f"{item.name}/clamped", 2 * size)  # beside its input, of which the derivative asks what was cut
     elif item.kind in ("relu", "tanh", "sigmoid") and not fused:
         t.note(item.name, size)  # their output says everything

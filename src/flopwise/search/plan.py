@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from flopwise.cost.energy import start_joules
 from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
@@ -30,6 +31,7 @@ from flopwise.units import HOUR_S, HOURS_PER_MONTH
 if TYPE_CHECKING:
     from flopwise.search.serving_option import RequestLinkNeed
     from flopwise.storage.needs import StorageNeed
+    from flopwise.training.estimate import TimedStep
     from flopwise.training.network import LinkNeed
 
 SHOWN = 10
@@ -136,6 +138,9 @@ def plan(
     links = [_with_traffic(one, workload, model, facts) for one in draft.plans[:shown]]
     profile = None if facts.profile is None else facts.profile.name
     source = SourceSpec(facts=facts.folder, calibration=profile, assume_family=assume_family)
+    if alone and workload.task in TRAINING:
+        links = [_with_open_inputs(one, workload, model, facts) for one in links]
+        draft.misses = [_with_open_inputs(one, workload, model, facts) for one in draft.misses]
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
@@ -178,17 +183,37 @@ def _with_traffic(candidate: Candidate, workload: Resolved, model: Model, facts:
         loaded = service_storage_needs(service, facts.storage(OBJECT_STORE), candidate.num_instances)
         sent = link_needs(workload, model, facts, offer, candidate)
         return msgspec.structs.replace(candidate, network=_plain(sent), storage=_plain(loaded))
-    from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
-    from flopwise.training.estimate import timed_step  # noqa: PLC0415 - half is enough
     from flopwise.training.network import network_needs  # noqa: PLC0415 - half is enough
 
-    step = timed_step(candidate_job(workload, model, facts, offer, candidate))
+    step = _step(candidate, workload, model, facts)
     stored = run_storage_needs(step.job, candidate.figures["tokens_per_s"] or 0.0, epochs=workload.data.epochs)
     return msgspec.structs.replace(candidate, network=_plain(network_needs(step)), storage=_plain(stored))
 
 
 def _plain(needs: Sequence[LinkNeed | RequestLinkNeed | StorageNeed]) -> list[dict[str, Any]]:
     return [asdict(need) for need in needs]
+
+
+def _with_open_inputs(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> Candidate:
+    """A candidate of a training run with the intervals that its command has: by what the workload leaves open."""
+    from flopwise.search.rank import ErrorEnds  # noqa: PLC0415 - the first plans ask
+    from flopwise.search.run_job import step_inputs  # noqa: PLC0415 - half is enough
+    from flopwise.training.unstated import open_band  # noqa: PLC0415 - half is enough
+
+    step = _step(candidate, workload, model, facts)
+    band = open_band(step.job, step_inputs(step, workload, model, facts))
+    idle = start_joules(step.job.cluster.accelerator, candidate.num_gpus, candidate.start_s)
+    return ErrorEnds.of_run(candidate, band, float(idle)).onto(candidate)
+
+
+def _step(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> TimedStep:
+    """The step of a candidate of a training run."""
+    from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
+    from flopwise.training.estimate import timed_step  # noqa: PLC0415 - half is enough
+
+    place = candidate.provider, candidate.instance, candidate.region
+    offer = next(o for o in facts.offers if o.key == place)
+    return timed_step(candidate_job(workload, model, facts, offer, candidate))
 
 
 def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Facts) -> list[OpenInput]:
@@ -198,17 +223,15 @@ def _open_inputs(first: Candidate, workload: Resolved, model: Model, facts: Fact
     open_settings = workload.training.assumed_settings | workload.data.open_settings(model)
     if not open_settings:
         return []
-    from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
-    from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
+    from flopwise.search.run_job import step_inputs  # noqa: PLC0415 - half is enough
     from flopwise.training.memory_answer import unstated_memory  # noqa: PLC0415 - half is enough
-    from flopwise.training.unstated import open_inputs  # noqa: PLC0415 - half is enough
 
-    place = first.provider, first.instance, first.region
-    job = candidate_job(workload, model, facts, next(o for o in facts.offers if o.key == place), first)
+    step = _step(first, workload, model, facts)
+    job, inputs = step.job, step_inputs(step, workload, model, facts)
     memory, _ = unstated_memory(model, (job.layout, job.recipe), job.cluster.accelerator, facts, open_settings)
     return [
         OpenInput(name=one.name, speed_low=one.low, speed_high=one.high, memory_low=other.low, memory_high=other.high)
-        for one, other in zip(open_inputs(estimate(job), open_settings, facts), memory, strict=True)
+        for one, other in zip(inputs, memory, strict=True)
         if one.matters or other.matters
     ]
 
@@ -250,12 +273,14 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
     model = facts.model(workload.model)
     if answer.task in TRAINING:
-        from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
+        from flopwise.search.run_job import candidate_job, step_inputs  # noqa: PLC0415 - half is enough
         from flopwise.training import spec as of_training  # noqa: PLC0415 - half is enough
         from flopwise.training.estimate import estimate  # noqa: PLC0415 - half is enough
         from flopwise.training.explain import train_figure  # noqa: PLC0415 - half is enough
+        from flopwise.training.unstated import with_unstated_inputs  # noqa: PLC0415 - half is enough
 
-        tree = train_figure(estimate(candidate_job(workload, model, facts, offer, chosen)))
+        found = estimate(candidate_job(workload, model, facts, offer, chosen))
+        tree = train_figure(with_unstated_inputs(found, step_inputs(found.step, workload, model, facts)))
         tree = plan_figures(answer, chosen, workload, facts.accelerators[offer.accelerator], tree)
         options = [name for part in (workload.data, workload.training) for name in changed_options(part)]
         chosen_kinds = implied_kinds(of_training.LAYOUT_SETTINGS | {"GPUs": (), "GPUs per node": ()}, options, "chosen")

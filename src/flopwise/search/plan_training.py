@@ -39,10 +39,11 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
-from flopwise.search.run_job import conditions, recipes, stated_conditions
+from flopwise.search.run_job import conditions, open_settings, recipes, stated_conditions, step_inputs
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
-from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, timed_step, training_band
+from flopwise.training.alternatives import UnstatedInput
+from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, timed_step
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
@@ -55,6 +56,7 @@ from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
+from flopwise.training.unstated import open_band
 from flopwise.training.widths import resident_grad_dtype, trained_widths
 from flopwise.units import format_bytes, format_chance, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass, replace
@@ -208,7 +210,7 @@ class TrainingOption(PlanOption):
     search: LayoutSearch
     layouts: TimedLayouts
     conditions: Conditions
-    bands: tuple[ErrorBand, ErrorBand]  # of the throughput, on up to `LARGE_GPUS` devices and on more
+    bands: tuple[ErrorBand, ErrorBand]  # of the throughput, on up to `LARGE_GPUS` devices and on more, by what is open
     memory_odds: Floats
 
     @property
@@ -281,11 +283,13 @@ class TrainingOption(PlanOption):
 
 
 def training_options(
-    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, facts: Facts
-) -> list[TrainingOption]:
+    workload: Resolved, node: NodeKind, search: LayoutSearch, layouts: TimedLayouts, facts: Facts,
+    inputs: Sequence[UnstatedInput] = (),
+) -> list[TrainingOption]:  # fmt: skip
     """The layouts on a kind of node, bought in each of its ways; interruptions of spot instances make runs longer.
 
     What is taken back depends on the number of instances alone, so that the order of layouts on as many stays.
+    `inputs`: what nobody stated, and what it makes of the speed.
     """
     gpus, nbytes, chip = layouts.num_gpus, search.checkpoint_bytes, node.cluster.accelerator
     options, recipe = [], search.recipe
@@ -293,7 +297,7 @@ def training_options(
         model=search.model, recipe=recipe, layout=search.space.layout(int(layouts.rows[0])), cluster=node.cluster,
         tokens=workload.tokens,
     )  # fmt: skip
-    bands = training_band(first, num_gpus=1), training_band(first, num_gpus=LARGE_GPUS + 1)
+    bands = open_band(first, inputs, num_gpus=1), open_band(first, inputs, num_gpus=LARGE_GPUS + 1)
     memory_odds = np.asarray(
         memory_band(recipe, chip.calibration, chip).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
     )
@@ -392,7 +396,7 @@ def _options(
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count, stage="layouts")
         away = Offloads(job)
-        known, is_usual = len(kept.known), len(nodes) == most_nodes
+        known, is_usual, unstated = len(kept.known), len(nodes) == most_nodes, OpenRecipe(kept, workload, facts)
         by_floor = _by_floor(job, nodes, tokens, workload, draft)
         for done, (floor_usd, node) in enumerate(by_floor):
             report(before + done, steps)
@@ -414,7 +418,8 @@ def _options(
                 if place == 0:
                     _count_unfit(job, node, times, draft, confidence=workload.confidence, margin=margin)
                 if times.rows.size:
-                    node_options = training_options(workload, node, chosen, times, facts)
+                    inputs = unstated.inputs(chosen, times, node)
+                    node_options = training_options(workload, node, chosen, times, facts, inputs)
                     _keep_cheapest(best, node_options[:1] if alone else node_options)
                     options += node_options
         before += len(nodes)
@@ -446,6 +451,7 @@ class KeptLayouts:
     search: LayoutSearch
     tables: StepTables = field(default_factory=StepTables)
     known: dict[Hashable, tuple[tuple[LayoutSearch, TimedLayouts], ...]] = field(default_factory=dict)
+    open_inputs: dict[Hashable, tuple[UnstatedInput, ...]] = field(default_factory=dict)  # by open settings and layout
 
     @property
     def nbytes(self) -> int:
@@ -466,6 +472,31 @@ class KeptLayouts:
                 self.known.clear()
             self.known[key] = tuple((search, replace(times, table=None)) for search, times in every)
         return self.known[key]
+
+
+@dataclass(slots=True)
+class OpenRecipe:
+    """What nobody stated of a recipe, and what it makes of the speed of its runs."""
+
+    kept: KeptLayouts
+    workload: Resolved
+    facts: Facts
+    found: tuple[UnstatedInput, ...] | None = None
+
+    def inputs(self, search: LayoutSearch, times: TimedLayouts, node: NodeKind) -> tuple[UnstatedInput, ...]:
+        """The inputs, as they move the run with the fewest GPU-seconds on the first kind of node that is asked for.
+
+        Assumes: they move others alike; of the plans that are shown each is asked by itself.
+        """
+        if self.found is None:
+            layout = search.space.layout(int(times.rows[int(np.argmin(times.step_s * times.num_gpus))]))
+            key = open_settings(self.workload, search.model), node.cluster, layout
+            if key not in self.kept.open_inputs:
+                job = TrainJob(model=search.model, recipe=search.recipe, layout=layout, cluster=node.cluster)
+                step = timed_step(job)
+                self.kept.open_inputs[key] = step_inputs(step, self.workload, search.model, self.facts)
+            self.found = self.kept.open_inputs[key]
+        return self.found
 
 
 @lru_cache(maxsize=8)

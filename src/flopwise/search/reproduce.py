@@ -11,7 +11,6 @@ from dataclasses import fields
 from typing import Any
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.custom import PREFIX
@@ -39,8 +38,7 @@ _NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name 
 _NEUTRAL |= {"recompute": "none", "schedule": "1f1b"}
 """Settings of a layout that need not be said."""
 _SAID = ("micro_batch", "recompute")
-"""Settings that are, since an estimate whose asker does not state them covers what other people would take; of adapters
-rank and targets are, too."""
+"""Settings that are, since an estimate whose asker does not state them covers what other people would take."""
 
 
 def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: SourceSpec) -> str:
@@ -52,7 +50,7 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     """
     values = _values(source) | _machines(workload, chosen, facts)
     if workload.task in TRAINING:
-        return command_line("train", workload.model, values | _training(workload, chosen), TRAIN)
+        return command_line("train", workload.model, values | _training(workload, model, chosen), TRAIN)
     extra = ["--encode"] if workload.task == "encode" and generates(model) else []
     one_pass = answers_in_one_pass(model, workload) and workload.requests_per_s is not None
     # What answers in one pass is simulated by `serve` itself.
@@ -97,15 +95,24 @@ def _machines(workload: Resolved, chosen: Candidate, facts: Facts) -> dict[str, 
     }  # fmt: skip
 
 
-def _training(workload: Resolved, chosen: Candidate) -> dict[str, Any]:
-    """Data, recipe, layout and conditions of a training plan."""
+def _training(workload: Resolved, model: Model, chosen: Candidate) -> dict[str, Any]:
+    """Data, recipe, layout and conditions of a training plan; what the workload leaves open stays open.
+
+    `train` takes the same defaults, and the interval of its answer holds what they might be instead, as the plan's.
+    """
+    from flopwise.search.run_job import open_settings  # noqa: PLC0415 - half is enough
+
     values = _values(workload.data) | _values(workload.training) | _values(workload.conditions)
     layout = dict(layout_options(chosen.layout))
     layout["seq"] = layout.pop("seq_len")
+    open_options = {"stack": "stack", "seq": "sequence length"}
+    left_open = open_settings(workload, model)
     for name in ("global_batch_tokens", *(["finetune"] if workload.training.adapts else [])):
         values.pop(name, None)
-    adapters = {"lora": defaults.LORA_RANK, "lora_targets": defaults.LORA_TARGETS} if workload.training.adapts else {}
-    return adapters | values | layout
+    for name, setting in open_options.items():
+        if setting in left_open:
+            layout.pop(name)
+    return values | layout
 
 
 def layout_options(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -15,13 +15,17 @@ from flopwise.search.answer import Candidate
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
+from flopwise.training.alternatives import UnstatedInput
+from flopwise.training.estimate import TimedStep
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
 from flopwise.training.on_device import recipe_on
 from flopwise.training.routing import check_skew
 from flopwise.training.schedules import schedule_code
+from flopwise.training.spec import CHOSEN_MICRO_BATCH
 from flopwise.training.start import with_start
+from flopwise.training.unstated import open_inputs
 
 
 def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:
@@ -85,6 +89,23 @@ def conditions(
     record = facts.spot(provider, accelerator)
     interrupted = replace(stated.reliability, interruptions_per_s=record.interruptions_per_s, gpus_per_node=count)
     return replace(stated, reliability=interrupted, origins=(("interruptions_per_s", record.text),))
+
+
+def open_settings(workload: Resolved, model: Model) -> frozenset[str]:
+    """The settings that neither the workload states nor its search chooses, as `alternatives.other_settings` has them.
+
+    Those of the command of a plan, too, which states what the search chose.
+    """
+    settings = workload.training.assumed_settings | workload.data.open_settings(model)
+    return settings - {CHOSEN_MICRO_BATCH}
+
+
+def step_inputs(step: TimedStep, workload: Resolved, model: Model, facts: Facts) -> tuple[UnstatedInput, ...]:
+    """The inputs of a workload that nobody stated, and how far each moves the speed of a step that was found for it.
+
+    Source and assumptions: `open_inputs`.
+    """
+    return open_inputs(step, open_settings(workload, model), facts)
 
 
 def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, chosen: Candidate) -> TrainJob:

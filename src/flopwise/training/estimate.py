@@ -225,6 +225,12 @@ class TimedStep(NamedTuple):
         """All lines."""
         return sum(self.parts.values())
 
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens as computed, padding included, a second and device."""
+        tokens = float(self.job.recipe.global_batch) * float(self.table.seq_tokens[0])
+        return tokens / self.seconds / int(self.job.layout.num_gpus)
+
 
 def timed_step(job: TrainJob) -> TimedStep:
     """One step of a job, without bounds, interval and memory.

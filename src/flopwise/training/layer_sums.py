@@ -72,15 +72,22 @@ class Sums:
 
 
 def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> Floats:
-    """Elements of the largest tensor between operations of a layer, for `tokens` tokens on one rank."""
+    """Elements of the largest tensor between operations of a layer, for `tokens` tokens on one rank.
+
+    The two halves of one product that a gated activation reads count as the two tensors that they are: as where each is
+    a product of its own, the gradient of the result lives while those of both are made, and the kept result is gone.
+    """
     top: Floats = width * tokens / (split.tp if split.sequence_parallel else 1)
     for item in items:
+        if not isinstance(item, Linear | Experts):
+            continue
+        outputs = item.outputs / 2 if item.name.endswith("gate_up_proj") else item.outputs
         if isinstance(item, Linear):
             cut = split.tp if item.shard else 1
-            top = np.maximum(top, max(item.outputs, item.inputs) * tokens / cut)
-        elif isinstance(item, Experts):
+            top = np.maximum(top, max(outputs, item.inputs) * tokens / cut)
+        else:
             copies = item.top_k * tokens * split.expert_load
-            top = np.maximum(top, max(item.inputs, item.outputs) * copies / split.tp)
+            top = np.maximum(top, max(item.inputs, outputs) * copies / split.tp)
     return top
 
 
@@ -290,6 +297,7 @@ class MemoryTable:
             "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
             "rank": 0 if lora is None else lora.rank,
             "dropped": lora is not None and lora.dropout and not self.keeps_inputs,
+            "clamps": self.implementation != "fused" or "clamp" in self.software.expert_kernels,
         }  # fmt: skip
 
     def _trainable(self, layer: Layer) -> Trainable:

@@ -391,6 +391,11 @@ class StageMemory:
             widest = np.maximum(widest, stage.last * self._at("head"))
         return widest * self.table.elem_bytes
 
+    def _largest_module(self, stage: Stage) -> Floats:
+        """Elements of the largest matrix of a stage, embedding and head among them."""
+        ends = np.maximum(_where(stage.first, self._at("embedding")), _where(stage.last, self._at("head")))
+        return np.maximum(self._at("largest"), ends)
+
     def _root(self, stage: Stage) -> Floats:
         """Elements of embedding and head that a stage holds; of a tied pair once where it holds both."""
         return np.minimum(self._ends(stage, "embedding", "head"), self._at("root"))
@@ -435,12 +440,17 @@ class StageMemory:
             unit = whole / stage.layers
             cut = self.sharded
             gathered = cut * (self.row.gathered_units * unit + kept)
+            if self.row.live_parameters:
+                module = self._largest_module(stage)
+                gathered = cut * np.minimum(np.maximum(self.row.live_parameters, module) * compute, whole + root)
             if self.gathers_once.any():
                 gathered = np.where(self.gathers_once, cut * (whole + root), gathered)
             undone = at_end = gathered
             if self.recipe.lora is None:  # whole gradients: of a layer, of the head from the start, of all at the end
                 head = self._at("head") * (compute * self.row.root_gathered) * stage.last
                 undone, at_end = gathered + cut * (unit + head), gathered + cut * (unit + kept)
+                if self.row.live_parameters:  # the rest has gone through the buckets of messages
+                    undone = at_end = gathered + cut * module * compute
             elif self.row.frozen_stay_gathered:
                 # FSDP 1: frozen weights, once gathered, stay through the backward pass (PyTorch issue 95805, mended by
                 # pull request 101982); where a unit mixes both, gradients span frozen weights (litgpt issue 1417)

@@ -10,9 +10,10 @@ from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import FlopwiseError
 from flopwise.training.alternatives import BEST_MEASURED, UnstatedInput, measured_recipe, other_settings, usual_stacks
-from flopwise.training.estimate import TrainEstimate, check, single_parts, single_table, training_band
+from flopwise.training.estimate import TimedStep, TrainEstimate, timed_step, training_band
 
 if TYPE_CHECKING:
+    from flopwise.cost.intervals import ErrorBand
     from flopwise.facts.catalog import Facts
     from flopwise.facts.software import TrainingStack
     from flopwise.training.job import TrainJob
@@ -42,27 +43,24 @@ def other_jobs(
     return others
 
 
-def unstated_inputs(found: TrainEstimate, others: Mapping[str, Sequence[TrainJob]]) -> tuple[UnstatedInput, ...]:
+def unstated_inputs(
+    found: TrainEstimate | TimedStep, others: Mapping[str, Sequence[TrainJob]]
+) -> tuple[UnstatedInput, ...]:
     """The inputs that are assumed in an estimate; `others`: by input, the same job as other people run it.
 
     Source: the same formulas. Assumes: inputs change the speed independently; what cannot run, nobody runs.
     """
-    return _inputs(found.tokens_per_s_per_gpu, others)
-
-
-def _inputs(own_rate: float, others: Mapping[str, Sequence[TrainJob]]) -> tuple[UnstatedInput, ...]:
-    """As `unstated_inputs`, of a job that trains `own_rate` tokens a second and device."""
     inputs = []
     for name, jobs in others.items():
-        rates = [1.0, *(rate / own_rate for job in jobs if (rate := _rate(job)) is not None)]
+        rates = [1.0, *(one.tokens_per_s_per_gpu / found.tokens_per_s_per_gpu for one in map(_step, jobs) if one)]
         inputs.append(UnstatedInput(name=name, low=min(rates), high=max(rates)))
     return tuple(inputs)
 
 
 def open_inputs(
-    found: TrainEstimate, open_settings: Collection[str], facts: Facts, on_gpus: Sequence[TrainJob] = ()
+    found: TrainEstimate | TimedStep, open_settings: Collection[str], facts: Facts, on_gpus: Sequence[TrainJob] = ()
 ) -> tuple[UnstatedInput, ...]:
-    """The inputs of `open_settings` that are assumed in an estimate.
+    """The inputs of `open_settings` that are assumed of a job whose step was found.
 
     On devices with software of their own, of which few runs are measured, each counts for no less than it would on the
     same number of the best measured GPUs, in the same layout, with as small micro-batches as a smaller memory leads to,
@@ -70,6 +68,8 @@ def open_inputs(
 
     Source and assumptions: as `unstated_inputs`.
     """
+    if not open_settings:
+        return ()
     job, device = found.job, found.job.cluster.accelerator
     stacks = usual_stacks(job.layout, job.recipe, device, facts)
     inputs = unstated_inputs(found, other_jobs(job, open_settings, stacks))
@@ -80,10 +80,10 @@ def open_inputs(
     layouts = job.layout, replace(job.layout, micro_batch=1), _in_stages(job.layout)
     alike = [replace(job, recipe=measured, cluster=nodes, layout=layout) for layout in layouts]
     for one in (*alike, *on_gpus):
-        if (rate := _rate(one)) is None:
+        if (step := _step(one)) is None:
             continue
         usual = usual_stacks(one.layout, one.recipe, one.cluster.accelerator, facts)
-        there = {each.name: each for each in _inputs(rate, other_jobs(one, open_settings, usual))}
+        there = {each.name: each for each in unstated_inputs(step, other_jobs(one, open_settings, usual))}
         inputs = tuple(each.no_surer_than(there.get(each.name, each)) for each in inputs)
     return inputs
 
@@ -102,8 +102,8 @@ def _in_stages(layout: Layout) -> Layout:
     )
 
 
-def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:
-    """The estimate with an interval that holds what inputs that nobody stated may be; says which they are.
+def open_band(job: TrainJob, inputs: Sequence[UnstatedInput], *, num_gpus: int | None = None) -> ErrorBand:
+    """The error band of a job of which `inputs` are not stated; `num_gpus`: as `training_band` takes it.
 
     Errors of runs whose inputs are not all stated are measured beside what those may be. Where none could be anything
     else all that matters is stated, and on devices with software of their own, of which no such run is measured, the
@@ -111,14 +111,27 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
 
     Source: `ErrorBand.between`. Assumes: as `unstated_inputs`.
     """
+    complete = training_band(job, num_gpus=num_gpus)
     if not inputs:
-        return found
-    band = training_band(found.job, complete=not any(one.matters for one in inputs))
-    if found.job.cluster.accelerator.kind in OTHER_SOFTWARE:
-        rows = band.family_rows
-        band = replace(band.no_surer_than([training_band(found.job, complete=True)], band.family), family_rows=rows)
+        return complete
+    band = complete
+    if any(one.matters for one in inputs):
+        band = training_band(job, complete=False, num_gpus=num_gpus)
+    if job.cluster.accelerator.kind in OTHER_SOFTWARE:
+        band = replace(band.no_surer_than([complete], band.family), family_rows=band.family_rows)
     for one in inputs:
         band = band.between(one.low, one.high)
+    return band
+
+
+def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) -> TrainEstimate:
+    """The estimate with an interval that holds what inputs that nobody stated may be; says which they are.
+
+    Source and assumptions: `open_band`.
+    """
+    if not inputs:
+        return found
+    band = open_band(found.job, inputs)
     low, high = band.interval(found.tokens_per_s_per_gpu)
     notes = tuple(one.text("speed") for one in inputs if one.matters)
     slower = found.band.low / band.low
@@ -128,12 +141,9 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
     )  # fmt: skip
 
 
-def _rate(job: TrainJob) -> float | None:
-    """Tokens a second and device of a job; None where it cannot run."""
+def _step(job: TrainJob) -> TimedStep | None:
+    """The step of a job; None where it cannot run. What reading takes is left out."""
     try:
-        check(job)
+        return timed_step(replace(job, reads=None))
     except FlopwiseError:
         return None
-    table = single_table(job)
-    step_s = sum(single_parts(table, job.layout).values())
-    return float(job.recipe.global_batch) * float(table.seq_tokens[0]) / step_s / int(job.layout.num_gpus)
