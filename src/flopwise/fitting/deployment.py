@@ -11,7 +11,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from copy import copy
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,11 +27,11 @@ from flopwise.fitting.robust import PULL, Array, Constant, FitModel, Values, fit
 from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
-from flopwise.serving.sim.engine import KernelTimes, replica
+from flopwise.serving.sim.engine import KernelTimes, replica, step_costs
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import trace
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Rows = NDArray[np.intp]
 FIGURES = ("ttft_s", "itl_s", "e2e_s")
@@ -53,7 +53,7 @@ ROW_WEIGHT = 4.0
 """Of a figure, against the prior of one constant, at least."""
 LEAST_SPREAD = 0.04
 """Log error that no prediction is more certain than: two runs of one load differ by so much."""
-KEPT_POINTS = 4
+KEPT_POINTS = 8
 """Values of the device's rates whose kernels are remembered: a fit goes on from the latest."""
 INSIDE = 0.8
 LOADS = 4
@@ -115,28 +115,49 @@ def moved_job(job: ServeJob, values: Values) -> ServeJob:
     )
 
 
-def simulated_run(load: ServedLoad, job: ServeJob, kernels: KernelTimes | None = None) -> SimulatedRun:
-    """The load's requests through one replica of `job`; tokens of prompts that were cached are those of one prefix.
+class LoadedReplica:
+    """A load before one replica of its job: tokens of prompts that were cached are those of one prefix."""
 
-    `kernels`: as of `replica`.
+    def __init__(self, load: ServedLoad, job: ServeJob) -> None:
+        """Size the replica and lay out the requests, which no constant of a deployment changes.
+
+        Raises: InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
+        """
+        requests, self.users = load.requests, load.users
+        inputs, outputs = round(float(requests.prompt.mean())), round(float(requests.output.mean()))
+        longest = int((requests.prompt + requests.output).max())
+        self.job = replace(job, input_tokens=max(inputs, 1), output_tokens=max(outputs, 1))
+        hits = requests.cached > 0
+        self.trace = trace(
+            requests.arrival_s, requests.prompt, requests.output, prefix=np.where(hits, 0, -1),
+            prefix_tokens=np.minimum(requests.cached, requests.prompt),
+        )  # fmt: skip
+        built = replica(self.job, context=inputs + outputs, max_tokens=longest)
+        self.limits, self.schedulers = replace(built.limits, prefix_cache=bool(np.any(hits))), built.schedulers
+        self.kernels: dict[tuple[float, ...], KernelTimes] = {}
+
+    def run(self, values: Values) -> SimulatedRun:
+        """The requests through the replica with other values of its constants."""
+        cost = step_costs(moved_job(self.job, values), self.limits, self._kernel_times(values))
+        return simulate(
+            self.trace, cost, self.limits, replicas=self.schedulers, users=self.users, together=self.users is not None,
+            samples=1,  # nobody reads the timeline, and a fit runs hundreds of loads
+        )  # fmt: skip
+
+    def _kernel_times(self, values: Values) -> KernelTimes:
+        """Times of kernels, the same for all values of the host's times; those of the latest points."""
+        while len(self.kernels) > KEPT_POINTS:
+            del self.kernels[next(iter(self.kernels))]
+        key = tuple(value for constant, value in values.items() if constant.name not in HOST_TIMES)
+        return self.kernels.setdefault(key, {})
+
+
+def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
+    """The load's requests through one replica of `job`.
 
     Raises: InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
     """
-    requests = load.requests
-    inputs, outputs = round(float(requests.prompt.mean())), round(float(requests.output.mean()))
-    longest = int((requests.prompt + requests.output).max())
-    job = replace(job, input_tokens=max(inputs, 1), output_tokens=max(outputs, 1))
-    built = replica(job, context=inputs + outputs, max_tokens=longest, kernels=kernels)
-    hits = requests.cached > 0
-    request_trace = trace(
-        requests.arrival_s, requests.prompt, requests.output, prefix=np.where(hits, 0, -1),
-        prefix_tokens=np.minimum(requests.cached, requests.prompt),
-    )  # fmt: skip
-    limits = replace(built.limits, prefix_cache=bool(np.any(hits)))
-    return simulate(
-        request_trace, built.cost, limits, replicas=built.schedulers, users=load.users, together=load.users is not None,
-        samples=1,  # nobody reads the timeline, and a fit runs hundreds of loads
-    )  # fmt: skip
+    return LoadedReplica(load, job).run({})
 
 
 def stretches(load: ServedLoad) -> list[list[Rows]]:
@@ -194,30 +215,27 @@ class DeploymentModel(FitModel):
     step = 0.1
     reaches = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
 
-    def __init__(
-        self, served: Sequence[ServedLoad], constants: Sequence[Constant], members: Sequence[int] | None = None
-    ) -> None:
-        """Predict nothing yet; `members`: the figures that count."""
+    def __init__(self, served: Sequence[ServedLoad], constants: Sequence[Constant]) -> None:
+        """Predict nothing yet; all figures count."""
         self.served, self.constants = served, tuple(constants)
         self.measured = np.concatenate([
             middle_figures(measured_columns(load.requests), rows, drawn=load.requests.drawn)
             for load in served for rows in parts(load)
         ])  # fmt: skip
-        everything = np.flatnonzero(np.isfinite(self.measured) & (self.measured > 0))
-        self.members = everything if members is None else np.asarray(members)
-        self.weights = np.full(len(self.members), ROW_WEIGHT / len(FIGURES))
+        self.count(np.flatnonzero(np.isfinite(self.measured) & (self.measured > 0)))
+        self.replicas = [LoadedReplica(load, load.job) for load in served]
         self._predicted: dict[bytes, Array] = {}
-        self._kernels: dict[tuple[float, ...], KernelTimes] = {}
+
+    def count(self, members: Rows) -> None:
+        """Let these figures count, alike."""
+        self.members, self.weights = members, np.full(len(members), ROW_WEIGHT / len(FIGURES))
 
     def errors(self, point: Array) -> Array:
         """log(predicted / measured) of every figure."""
         key = np.round(point, 9).tobytes()
         if key not in self._predicted:
             values = self.values(point)
-            runs = [
-                simulated_run(load, moved_job(load.job, values), self._kernel_times(place, values))
-                for place, load in enumerate(self.served)
-            ]
+            runs = [loaded.run(values) for loaded in self.replicas]
             self._predicted[key] = np.concatenate([
                 middle_figures(simulated_columns(run), rows, drawn=load.requests.drawn)
                 for load, run in zip(self.served, runs, strict=True) for rows in parts(load)
@@ -225,18 +243,10 @@ class DeploymentModel(FitModel):
         errors: Array = np.log(self._predicted[key][self.members] / self.measured[self.members])
         return errors
 
-    def _kernel_times(self, place: int, values: Values) -> KernelTimes:
-        """Times of kernels of a load, the same for all values of the host's times; those of the latest points."""
-        others = (value for constant, value in values.items() if constant.name not in HOST_TIMES)
-        key = (float(place), *others)
-        while len(self._kernels) > KEPT_POINTS * len(self.served):
-            del self._kernels[next(iter(self._kernels))]
-        return self._kernels.setdefault(key, {})
-
     def only(self, members: Sequence[int]) -> DeploymentModel:
         """The same for some of the figures, with what is predicted already."""
-        model = DeploymentModel(self.served, self.constants, self.members[list(members)].tolist())
-        model._predicted, model._kernels = self._predicted, self._kernels
+        model = copy(self)
+        model.count(self.members[list(members)])
         return model
 
     def trust(self, errors: Array) -> None:

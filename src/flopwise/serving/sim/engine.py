@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def replica(
     check(job)
     if not generates(job.model):
         return _one_pass_replica(job, max(max_tokens or 0, job.input_tokens))
-    machine, row, how = runner(job), job.software, job.techniques
+    row, how = job.software, job.techniques
     memory = job_memory(
         job, concurrency=None, context=context or job.context, answer=0, prefill_tokens=None,
         changes=replace(memory_changes(job), shared_tokens=0),
@@ -160,10 +160,11 @@ def replica(
     blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens // parts
     if not int(memory.max_concurrency) or not blocks:
         raise InfeasibleError(no_room_text(job, context or job.context))
-    longest = max(max_tokens or 0, job.context)
     rates = job.cluster.rates
     host_bytes_per_s = host_link_bytes_per_s(rates) if rates.host_link_bytes_per_s else HOST_BYTES_PER_S
-    budget = step_tokens or int(rank_budget(row, row.prefill_tokens, job.layout.dp)) or longest
+    budget = (
+        step_tokens or int(rank_budget(row, row.prefill_tokens, job.layout.dp)) or max(max_tokens or 0, job.context)
+    )
     drafts = how.speculation
     limits = ReplicaLimits(
         max_batch=most, step_tokens=budget, ahead=row.plans_ahead, block_tokens=row.block_tokens, num_blocks=blocks,
@@ -171,10 +172,22 @@ def replica(
         swap_ps_per_block=round(float(memory.kv_budget_bytes) / blocks / host_bytes_per_s * PS),
         proposals=0 if drafts is None else drafts.tokens, acceptance=0.0 if drafts is None else drafts.acceptance,
     )  # fmt: skip
-    cost = _step_cost(machine, job.layout, max_batch=most, step_tokens=budget, context=longest, kernels=kernels)
-    cost = loaded_cost(cost, job)
+    cost = step_costs(job, limits, kernels)
     block_bytes = float(memory.kv_budget_bytes) / (blocks * parts) * int(job.layout.tp) * int(job.layout.pp)
     return Replica(cost=cost, limits=limits, block_bytes=block_bytes, schedulers=int(job.layout.dp) * parts)
+
+
+def step_costs(job: ServeJob, limits: ReplicaLimits, kernels: KernelTimes | None = None) -> StepCost:
+    """Step costs of a job that generates, with the limits of its `replica`; `kernels`: as there.
+
+    Raises: SpecError: an encoder besides a decoder.
+    """
+    longest = max(limits.max_tokens if limits.max_tokens < ENDLESS else 0, job.context)
+    cost = _step_cost(
+        runner(job), job.layout, max_batch=limits.max_batch, step_tokens=limits.step_tokens, context=longest,
+        kernels=kernels,
+    )  # fmt: skip
+    return loaded_cost(cost, job)
 
 
 def _one_pass_replica(job: ServeJob, longest: int) -> Replica:
@@ -337,6 +350,7 @@ def _table(seconds: Array) -> Column:
     return np.concatenate([[0], np.rint(seconds * PS).astype(np.int64)])
 
 
+T = TypeVar("T")
 KernelTimes = dict[tuple[object, ...], Any]
 """What a device does in some steps, by their loads."""
 
@@ -379,6 +393,7 @@ class _Timed:
 
     def __init__(self, runner: Runner, layout: ServingLayout, kernels: KernelTimes | None) -> None:
         self.layout, self.each, self.whole, self.engine = layout, 1, None, runner.engine
+        self.kernels: KernelTimes | None = None
         self.launches = runner.engine.graphs and bool(runner.launches_prompts(layout))
         if runner.engine.graphs:  # launching is counted apart
             captured = replace(runner.engine, prompt_graphs=True, eager_prompts=frozenset())
@@ -389,6 +404,7 @@ class _Timed:
         elif kernels is not None:
             given = {one.name: getattr(runner, one.name) for one in fields(runner) if one.init}
             runner = _RememberingRunner(**given, kernels=kernels)
+            self.kernels = kernels
         self.runner = runner
         self.attention = [
             (item, count, bool(item.window or item.chunk) and not item.compress)
@@ -398,6 +414,16 @@ class _Timed:
         ]
         reaches = (int(item.window or item.chunk or 0) for item, _, windowed in self.attention if windowed)
         self.window = max(reaches, default=0)
+
+    def _kernels_alone(self, make: Callable[..., T], *given: Any) -> T:
+        """What a function of kernels returns, which the host's times do not change: remembered where kernels are."""
+        if self.kernels is None:
+            return make(*given)
+        key = (make.__name__, *(one.tobytes() if isinstance(one, np.ndarray) else one for one in given))
+        if key not in self.kernels:
+            self.kernels[key] = make(*given)
+        found: T = self.kernels[key]
+        return found
 
     def attention_s(self, load: StepLoad, *, windowed: bool) -> Floats:
         """Attention of all layers of one sort."""
@@ -443,6 +469,14 @@ class _Timed:
 
     def decode_s(self, batch: Array, context: int, tokens_s: Array) -> tuple[Array, Array, Array]:
         """Fixed seconds, seconds a cached token and a token in the window, by batch; `tokens_s` by tokens from 1."""
+        fixed, cached, window = self._kernels_alone(self._beside_lines, batch, context)
+        if self.whole is None:  # each sequence has a row of the head; of a whole step they are a part already
+            rows_s = self.rest_s(StepLoad(decode_batch=batch, decode_context=1024))
+            fixed = fixed + np.maximum(rows_s - tokens_s[: len(batch)], 0.0)
+        return fixed, cached, window
+
+    def _beside_lines(self, batch: Array, context: int) -> tuple[Array, Array, Array]:
+        """What decoding takes beside its tokens: as of `decode_s`."""
         fixed, slopes = np.zeros(len(batch)), []
         for windowed, longest in ((False, context), (True, min(self.window or 1, context))):
             contexts = ascending(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
@@ -451,13 +485,14 @@ class _Timed:
             each, slope = _lines(contexts.astype(np.float64), seconds)
             fixed = fixed + each
             slopes.append(slope / batch)
-        if self.whole is None:  # each sequence has a row of the head; of a whole step they are a part already
-            rows_s = self.rest_s(StepLoad(decode_batch=batch, decode_context=1024))
-            fixed = fixed + np.maximum(rows_s - tokens_s[: len(batch)], 0.0)
         return fixed, slopes[0], slopes[1]
 
     def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
         """Coefficients of prompts' attention, as `StepCost.prefill`."""
+        return self._kernels_alone(self._attention_coefficients, step_tokens, context)
+
+    def _attention_coefficients(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
+        """As of `prefill`."""
         chunks = ascending(np.geomspace(min(64, step_tokens), min(step_tokens, context), 8).astype(np.int64))
         chunk, before = (a.ravel() for a in np.meshgrid(chunks, np.r_[0, np.geomspace(128, context, 6)].astype(int)))
         chunk, before = chunk[chunk + before <= context], before[chunk + before <= context]
