@@ -175,7 +175,7 @@ def test_an_exporter_that_is_scraped_live_is_read_by_the_command() -> None:
             def tells(name: str, wanted: str) -> bool:
                 return bound(name).get("bound") == wanted
 
-            time.sleep(4.0)  # a few scrapes
+            time.sleep(14.0)  # half a cycle of what loads its data in bursts
             for name in players:
                 wanted = name.replace("-", " ")
                 if name != "data-loading":  # its share of a cycle decides
