@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from flopwise.cost.energy import start_joules
 from flopwise.cost.money import unit_usd
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
@@ -138,9 +137,6 @@ def plan(
     links = [_with_traffic(one, workload, model, facts) for one in draft.plans[:shown]]
     profile = None if facts.profile is None else facts.profile.name
     source = SourceSpec(facts=facts.folder, calibration=profile, assume_family=assume_family)
-    if alone and workload.task in TRAINING:
-        links = [_with_open_inputs(one, workload, model, facts) for one in links]
-        draft.misses = [_with_open_inputs(one, workload, model, facts) for one in draft.misses]
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
@@ -192,18 +188,6 @@ def _with_traffic(candidate: Candidate, workload: Resolved, model: Model, facts:
 
 def _plain(needs: Sequence[LinkNeed | RequestLinkNeed | StorageNeed]) -> list[dict[str, Any]]:
     return [asdict(need) for need in needs]
-
-
-def _with_open_inputs(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> Candidate:
-    """A candidate of a training run with the intervals that its command has: by what the workload leaves open."""
-    from flopwise.search.rank import ErrorEnds  # noqa: PLC0415 - the first plans ask
-    from flopwise.search.run_job import step_inputs  # noqa: PLC0415 - half is enough
-    from flopwise.training.unstated import open_band  # noqa: PLC0415 - half is enough
-
-    step = _step(candidate, workload, model, facts)
-    band = open_band(step.job, step_inputs(step, workload, model, facts))
-    idle = start_joules(step.job.cluster.accelerator, candidate.num_gpus, candidate.start_s)
-    return ErrorEnds.of_run(candidate, band, float(idle)).onto(candidate)
 
 
 def _step(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) -> TimedStep:

@@ -39,7 +39,14 @@ from flopwise.search.rank import (
     front,
     likeliest,
 )
-from flopwise.search.run_job import conditions, open_settings, recipes, stated_conditions, step_inputs
+from flopwise.search.run_job import (
+    candidate_job,
+    conditions,
+    open_settings,
+    recipes,
+    stated_conditions,
+    step_inputs,
+)
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.alternatives import UnstatedInput
@@ -110,6 +117,7 @@ def plan_training(
         SpecError, UnknownNameError: something in the workload is wrong.
     """
     draft = PlanDraft()
+    commanded = partial(with_open_inputs, workload=workload, model=model, facts=facts, shown=SHOWN if alone else 0)
     draft.assumptions += check_training(workload, model, facts)
     groups = _by_stack(workload, facts, draft, alone=alone)
     dearest = dearest or (HOPELESS_BY_COST if workload.by_cost_alone else HOPELESS)
@@ -117,7 +125,8 @@ def plan_training(
     def report_first(options: Sequence[TrainingOption]) -> bool:
         picks, _ = best_and_missed(options, _best_rows)
         if picks and listeners.on_first is not None:
-            listeners.on_first(PlanDraft(plans=candidates(_best_of_kinds(picks, by_region=by_region))))
+            plans = candidates(_best_of_kinds(picks, by_region=by_region))
+            listeners.on_first(PlanDraft(plans=commanded(plans)))
         return bool(picks)
 
     options = _options(
@@ -131,11 +140,13 @@ def plan_training(
         )
         if not draft.plans and workload.confidence > LEAST_CONFIDENCE:  # layouts that hardly fit
             return plan_training(replace(workload, confidence=LEAST_CONFIDENCE), model, facts, alone=alone)
+        draft.plans = commanded(draft.plans)
         return draft
     picks, missed = best_and_missed(options, _best_rows)
     if not picks and workload.confidence > FAIR_CONFIDENCE:
         draft.plans = _plans_that_may_fit(workload, model, facts, by_region=by_region)
         if draft.plans:
+            draft.plans = commanded(draft.plans)
             share = f"{100 * workload.confidence:g} %"
             draft.assumptions.append(f"no plan fits in memory with a chance of {share}: notes give the chance of each")
             return draft
@@ -147,6 +158,7 @@ def plan_training(
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
         return draft
+    draft.plans = commanded(draft.plans)
     if listeners.on_ranked is not None:
         listeners.on_ranked(draft)
     unbeaten = front(
@@ -159,7 +171,29 @@ def plan_training(
     else:
         missed.sort(key=lambda entry: entry[0])
         draft.misses = candidates(pick for _, pick in missed[:NEAREST_MISSES])
+        draft.misses = commanded(draft.misses)
     return draft
+
+
+def with_open_inputs(
+    some: list[Candidate], workload: Resolved, model: Model, facts: Facts, shown: int
+) -> list[Candidate]:
+    """The candidates, the first `shown` with the intervals that their commands have, by what the workload leaves open.
+
+    Source and assumptions: `open_band`. Assumes: the price of a machine moves no speed.
+    """
+    offers = {one.key: one for one in facts.offers} if shown else {}
+    known: dict[Hashable, tuple[UnstatedInput, ...]] = {}
+    found = []
+    for one in some[:shown]:
+        job = candidate_job(workload, model, facts, offers[one.provider, one.instance, one.region], one)
+        chip, fabric = job.cluster.accelerator, job.cluster.fabric
+        key = chip.name, job.cluster.gpus_per_node, fabric, job.recipe, job.layout
+        if key not in known:
+            known[key] = step_inputs(timed_step(job), workload, model, facts)
+        idle = float(start_joules(chip, one.num_gpus, one.start_s))
+        found.append(ErrorEnds.of_run(one, open_band(job, known[key]), idle).onto(one))
+    return [*found, *some[shown:]]
 
 
 def _best_of_kinds(picks: Iterable[Pick[TrainingOption]], *, by_region: bool) -> list[Pick[TrainingOption]]:

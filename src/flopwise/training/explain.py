@@ -131,6 +131,9 @@ def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tu
     kept = (*batch, *degrees, setting("recompute", layout.recompute_text), software("kernels", row.activations, ""))
     adapters = () if lora is None else (setting("LoRA rank", lora.rank), setting("base format", lora.base.name))
     logits = software("bytes of a logit and its loss", row.loss_bytes)
+    gathered = software("layers gathered at once", row.gathered_units, "")
+    if row.live_parameters:
+        gathered = software("parameters that stay gathered", row.live_parameters, "")
     return {
         "weights": (software("bytes of a trained weight", widths.weights), *adapters, *shards),
         "master weights": (software("bytes of a master weight", widths.master), *shards),
@@ -139,7 +142,7 @@ def _memory_leaves(model: Model, recipe: Recipe, layout: Layout) -> dict[str, tu
         "activations": kept,
         "working set of one layer": kept,
         "logits and loss": (*batch, term("vocabulary", model.vocab, "", "counted: of the model"), logits),
-        "gathered layers": (software("layers gathered at once", row.gathered_units, ""), *shards),
+        "gathered layers": (gathered, *shards),
         "communication buffers": (software("buckets", row.buffer_bytes),),
         "allocator": (software("share reserved beyond tensors", row.fragmentation_frac, "frac"),),
         CONTEXT: (software("context", row.context_bytes),),
