@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flopwise
-from flopwise.serving.answer import SIMULATED_FROM
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "8B, H100, chat": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 1024, "output": 256},
@@ -93,9 +92,7 @@ def opened(name: str, case: dict[str, Any], busy: float) -> list[Difference]:
     """Percentiles under Poisson arrivals at a share of what the deployment sustains."""
     lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
     most = flopwise.serve(case["model"], **lengths, **_options(case)).estimate.requests_per_s
-    steady = flopwise.serve(
-        case["model"], rate=busy * most, simulate=busy >= SIMULATED_FROM, **lengths, **_options(case)
-    )
+    steady = flopwise.serve(case["model"], rate=busy * most, **lengths, **_options(case))
     run = flopwise.simulate(case["model"], rate=busy * most, requests=ARRIVALS, **lengths, **_options(case)).simulated
     waits, estimate = steady.under_load, steady.estimate
     assert waits is not None

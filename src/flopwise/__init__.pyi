@@ -1923,6 +1923,8 @@ def serve_sweep(
 ) -> ServeSweep:
     """Estimates of serving along an axis, with the point from which more load only waits.
 
+    With prompts of up to 4,000 tokens they are the closed form's, unless simulation is asked for.
+
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".

@@ -175,8 +175,7 @@ def closed_loop(
     parts = micro_batches(runner, layout, in_flight)
     in_flight = in_flight / parts
     one = prompt(runner.model, input_tokens)
-    prompt_tokens = one.tokens
-    chunk = chunk_tokens(runner, layout, prompt_tokens)
+    prompt_tokens, chunk = one.tokens, chunk_tokens(runner, layout, one.tokens)
     budget = _prefill_budget(runner, layout, one)
     chunks = np.ceil(prompt_tokens / chunk)
     context = one.own + output_tokens / 2
@@ -198,14 +197,9 @@ def closed_loop(
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
-    another_s = added_s
-    if not runner.engine.mixes:  # weights are read once for all prompts of a step of their own
-        most = np.minimum(budget, in_flight * prompt_tokens)
-        full_s = runner.step(_mixed_load(one, most, only_seconds=True), layout).seconds
-        another_s = np.minimum(added_s, full_s * chunk / most)
+    another_s = _another_prompt_s(runner, layout, one, in_flight, added_s)
     each_s = chunks * another_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
-    beside = decode.seconds if runner.engine.mixes else 0.0
-    alone_s, whole_s = chunks * (beside + added_s), in_flight * each_s
+    alone_s, whole_s = chunks * (decode.seconds * runner.engine.mixes + added_s), in_flight * each_s
     first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
     away_s = (output_tokens - 1) * tpot_s + unseen * others * mean_s
     apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)
@@ -220,17 +214,30 @@ def closed_loop(
     ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     running_s = ttft_s + (output_tokens - 1) * tpot_s
-    steps = output_tokens - 1.0 + chunks + unseen * others  # of a request: the last of its prompt brings a token
-    full = wanted > batch * (1.0 + 1e-9)  # prompts ask for more than steps have room for
-    each = np.minimum(in_flight / running_s, np.where(full, batch / output_tokens, in_flight / steps) / mean_s)
+    steps = output_tokens - 1.0 + chunks + unseen * others  # the last one of its prompt brings a request a token
+    each = np.minimum(in_flight / steps, np.maximum(budget / prompt_tokens, 1.0 / output_tokens)) / mean_s
+    each = np.minimum(in_flight / running_s, each)
     each = np.minimum(each, 1.0 / np.maximum(runner.engine.stream_s * output_tokens, LEAST_S))
     ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
     each = np.minimum(each, in_flight / (ttft_s + (output_tokens - 1) * tpot_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
-    rate = parts * each
-    running = parts * np.minimum(batch, in_flight)
+    rate, running = parts * each, parts * np.minimum(batch, in_flight)
     bunched_s = later_s - MET_BESIDE * beside_s
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, bunched_s, decode, mixed)
+
+
+def _another_prompt_s(runner: Runner, layout: ServingLayout, one: Prompt, in_flight: Floats, added_s: Floats) -> Floats:
+    """By which one more prompt's piece makes a step longer that carries others; `added_s`: one alone.
+
+    Source: `Engine.mixes`: weights are read once for all prompts of a step of their own. Assumes: all that the budget
+    allows go together.
+    """
+    if runner.engine.mixes:
+        return added_s
+    most = np.minimum(_prefill_budget(runner, layout, one), in_flight * one.tokens)
+    together_s = runner.step(_mixed_load(one, most, only_seconds=True), layout).seconds
+    another_s: Floats = np.minimum(added_s, together_s * chunk_tokens(runner, layout, one.tokens) / most)
+    return another_s
 
 
 def _reads_apart(runner: Runner) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from numba.core.codegen import AOTCodeLibrary
 from numba.core.compiler import CompilerBase
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.typed_passes import (
     AnnotateTypes,
@@ -72,10 +71,3 @@ class Compiler(CompilerBase):  # type: ignore[misc]  # as above
             passes.add_pass(step, step.__name__)
         passes.finalize()
         return [passes]
-
-
-def object_file(function: Any) -> tuple[str, bytes]:
-    """The name in the object file, and the file, of a function that was compiled for one list of types."""
-    (compiled,) = function.overloads.values()
-    with global_compiler_lock:
-        return compiled.fndesc.mangled_name, compiled.library.emit_native_object()

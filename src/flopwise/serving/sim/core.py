@@ -16,10 +16,11 @@ import numba
 import numpy as np
 from numba import int64, njit, types
 from llvmlite import ir
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
-from flopwise.serving.sim.compiler import Compiler, object_file
+from flopwise.serving.sim.compiler import Compiler
 from flopwise.serving.sim.layout import FETCHING, MOVING, REPLICA, TURNS, WORLD
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
@@ -1078,5 +1079,7 @@ def drive(world, ps, a, end):
                 post(w, p, a, brought, reached)
 
 
-CODE = object_file(drive)
+(compiled,) = drive.overloads.values()
+with global_compiler_lock:
+    CODE = compiled.fndesc.mangled_name, compiled.library.emit_native_object()
 """The name of `drive` in the object file, and the file."""
