@@ -387,7 +387,7 @@ def _encoder_estimate(
 
     `run`: as of `estimate`.
 
-    Source: Little's law for inputs that wait.
+    Source: Little's law for inputs that wait, and for users who send their next input when they have an answer.
     """
     in_flight = max(_in_flight(job, memory), 1.0)
     batch = min(in_flight, machine.engine.most_inputs(_number(prompt(job.model, job.input_tokens).tokens)))
@@ -399,6 +399,8 @@ def _encoder_estimate(
     )
     ranks = int(job.layout.dp)
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
+    if job.concurrency is not None and not job.static:  # the machine waits while few are handed over
+        rate = min(rate, concurrency * ranks / (machine.engine.request_s + step.seconds))
     if job.arrivals_per_s is not None:
         batches = waiting_batches(job, machine)
         rate = _number(batches.sustained_per_s) * ranks
