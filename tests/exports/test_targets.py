@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tomllib
@@ -92,6 +93,14 @@ def test_hostile_text_stays_text() -> None:
     for text in (*HOSTILE, *OF_TARGETS):
         assert list(yaml.safe_load_all(yaml_text({"title": text}, [text]))) == [{"title": text}, [text]]
     assert yaml.safe_load(yaml_text(document)) == json.loads(json_text(document)) == document
+
+
+def test_yaml_is_what_it_was_made_from() -> None:
+    """Numbers of every size, blocks in lists, keys that are too long to stand beside their value."""
+    numbers = [0, -7, 1e-9, 1.5e300, 1e22, math.inf, -math.inf, True, None]
+    nested = [[1, [2, []], {"a": {}}], {"on": "a\nb\n", "b": ["c\nd", {"e": "f\n\n"}]}, [1, "é\u2028😀\x00"]]
+    document = {"numbers": numbers, "nested": nested, "k" * 122: 1, "k " * 600: {"l": nested}}
+    assert yaml.safe_load(yaml_text(document)) == document
 
 
 @pytest.mark.parametrize("name", TARGETS)
