@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import yaml
+    from yaml.emitter import ScalarAnalysis
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 """Text that needs no quotes in any version of YAML."""
@@ -15,84 +22,67 @@ WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", 
 """Words that some YAML parsers do not read as text."""
 SHELL_WIDTH = 100
 """Length from which a command is written over several lines."""
-ESCAPED = re.compile(r"[^ !#-\[\]-~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd]")
-"""Signs that stand in quoted text of YAML as escapes."""
-LONGEST_KEY = 122
-"""Signs of a key that stands on one line with its value."""
-NOT_FINITE = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
+
+
+KEPT_TEXTS = 1024
+"""Texts whose quotes are remembered: keys and names come again and again."""
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    """A dumper with indented lists, long text as blocks, and quotes for ambiguous text."""
+    import yaml  # noqa: PLC0415 - most targets of scripts write none
+
+    analysis = lru_cache(KEPT_TEXTS)(yaml.emitter.Emitter(io.StringIO(), allow_unicode=True).analyze_scalar)
+
+    class Dumper(yaml.SafeDumper):
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+            del indentless
+            super().increase_indent(flow, indentless=False)
+
+        def ignore_aliases(self, data: Any) -> bool:
+            del data
+            return True
+
+        def anchor_node(self, node: yaml.Node) -> None:
+            """Nothing refers to anything: no walk to look for what does."""
+            del node
+            self.anchors = defaultdict(lambda: None)
+
+        def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
+            return analysis(scalar)
+
+    Dumper.add_representer(str, _represent_text)
+    return Dumper
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    tag = "tag:yaml.org,2002:str"
+    lines = text.split("\n")
+    if len(lines) > 1 and text.isprintable() is False and _is_block(lines):
+        return dumper.represent_scalar(tag, text, style="|")
+    plain = PLAIN.fullmatch(text) is not None and text.lower() not in WORDS
+    return dumper.represent_scalar(tag, text, style=None if plain else '"')
+
+
+def _is_block(lines: Sequence[str]) -> bool:
+    """True if text can be a literal block: printable, no trailing blanks, the first line not empty."""
+    return all(line.isprintable() and line == line.rstrip() for line in lines) and lines[0] == lines[0].lstrip() != ""
 
 
 def yaml_text(*documents: Any) -> str:
-    """YAML of one or several documents: indented lists, long text as blocks, and quotes for ambiguous text.
+    """YAML of one or several documents."""
+    import yaml  # noqa: PLC0415 - as in `_dumper`
 
-    PyYAML writes the same, eight times as slowly: it makes objects of every value, and events of these.
-    """
-    return "---\n".join("".join(f"{line}\n" for line in _yaml_lines(document)) for document in documents)
-
-
-def _yaml_lines(value: Any) -> list[str]:
-    """The lines of a value, as they stand behind the key or the dash that it belongs to."""
-    if not value or not isinstance(value, (list, tuple, dict)):
-        return _block(value) if isinstance(value, str) and _is_block(value) else [_scalar(value)]
-    pairs = value.items() if isinstance(value, dict) else ((None, one) for one in value)
-    lines = []
-    for key, one in pairs:
-        first, *rest = _yaml_lines(one)
-        head = f"{_scalar(key)}:" if isinstance(value, dict) else "-"
-        if len(str(key)) > LONGEST_KEY:
-            lines.append(f"? {head[:-1]}")
-            head = ":"
-        below = len(head) > 1 and one and isinstance(one, (list, tuple, dict))
-        lines += [head, f"  {first}"] if below else [f"{head} {first}"]
-        lines += (f"  {line}" if line else "" for line in rest)
-    return lines
-
-
-def _scalar(value: Any) -> str:
-    """A value on one line."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case float():
-            text = repr(value)
-            return NOT_FINITE.get(text, text if "." in text else text.replace("e", ".0e"))
-        case str():
-            plain = PLAIN.fullmatch(value) and value.lower() not in WORDS
-            return value if plain else f'"{ESCAPED.sub(_escape, value)}"'
-        case dict() | list() | tuple() if not value:
-            return "{}" if isinstance(value, dict) else "[]"
-    raise TypeError(f"{value!r} is no plain data")
-
-
-def _escape(sign: re.Match[str]) -> str:
-    """A sign as an escape of a quoted text."""
-    from yaml.emitter import Emitter  # noqa: PLC0415 - most texts have none
-
-    code = ord(sign[0])
-    wide = f"x{code:02X}" if code <= 0xFF else f"u{code:04X}" if code <= 0xFFFF else f"U{code:08X}"
-    return "\\" + Emitter.ESCAPE_REPLACEMENTS.get(sign[0], wide)
-
-
-def _block(text: str) -> list[str]:
-    """Text of several lines as a literal block."""
-    body = text.removesuffix("\n")
-    return ["|" + ("-" if body == text else "+" if body.endswith("\n") else ""), *body.split("\n")]
-
-
-def _is_block(text: str) -> bool:
-    """True if text can be a literal block: printable lines, no trailing blanks, the first line not empty."""
-    lines = text.split("\n")
-    whole = len(lines) > 1 and all(line.isprintable() and line == line.rstrip() for line in lines)
-    return whole and lines[0] == lines[0].lstrip() != ""
+    return "---\n".join(
+        yaml.dump(document, Dumper=_dumper(), sort_keys=False, width=10_000, allow_unicode=True)
+        for document in documents
+    )
 
 
 def yaml_documents(text: str) -> list[Any]:
     """The documents of a YAML text, read in C where PyYAML was built with libyaml: ten times as fast, and the same."""
-    import yaml  # noqa: PLC0415 - most targets of scripts read none
+    import yaml  # noqa: PLC0415 - as in `_dumper`
 
     return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
