@@ -400,7 +400,7 @@ def _encoder_estimate(
     ranks = int(job.layout.dp)
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
     if job.concurrency is not None and not job.static:  # the machine waits while few are handed over
-        rate = min(rate, concurrency * ranks / (machine.engine.request_s + step.seconds))
+        rate = min(rate, concurrency * ranks / (machine.engine.request_s + float(step.seconds)))
     if job.arrivals_per_s is not None:
         batches = waiting_batches(job, machine)
         rate = _number(batches.sustained_per_s) * ranks
