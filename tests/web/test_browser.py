@@ -516,7 +516,7 @@ def test_a_narrow_screen_shows_cost_and_time_without_scrolling(query: str, page:
 
 
 def test_the_roofline_holds_what_each_operation_reaches(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
-    page.goto(f"/plan?{FINETUNE}")
+    page.goto(f"/plan?{FINETUNE}&stack=fsdp-compile")
     settled(page)
     page.locator("summary", has_text=re.compile(r"^\d+ operations$")).click()
     stack = re.search(r"--stack (\S+)", page.locator("pre").first.inner_text())

@@ -289,7 +289,7 @@ def _step_limits(cell: str) -> tuple[StepLimits, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPool:
-    """How an engine keeps keys and values of the layers with windows, of models of one type."""
+    """The pool in which an engine keeps keys and values of the layers with windows, of models of one type."""
 
     model_type: str
     tokens_frac: float  # tokens of a pool of their own over those of whole contexts; 0: a window for each sequence
@@ -470,7 +470,7 @@ class Engine(Software):
         return _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
 
     def window_pool(self, model_type: str) -> WindowPool | None:
-        """How layers with windows are cached of models of a type; None: as `exploits_windows` says."""
+        """The pool of layers with windows, of models of a type; None: they are cached as `exploits_windows` says."""
         return next((pool for pool in self.window_pools if pool.model_type == model_type), None)
 
     def most_inputs(self, tokens: float) -> float:

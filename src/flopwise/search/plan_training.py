@@ -510,7 +510,7 @@ class KeptLayouts:
 
 @dataclass(slots=True)
 class OpenRecipe:
-    """What nobody stated of a recipe, and what it makes of the speed of its runs."""
+    """The inputs of a recipe that nobody stated, and what they make of the speed of its runs."""
 
     kept: KeptLayouts
     workload: Resolved

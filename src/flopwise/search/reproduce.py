@@ -52,9 +52,11 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     if workload.task in TRAINING:
         return command_line("train", workload.model, values | _training(workload, model, chosen), TRAIN)
     extra = ["--encode"] if workload.task == "encode" and generates(model) else []
-    one_pass = answers_in_one_pass(model, workload) and workload.requests_per_s is not None
-    # What answers in one pass is simulated by `serve` itself.
-    estimated = chosen.simulated is None or not workload.is_poisson if one_pass else not workload.simulate
+    rated = workload.requests_per_s is not None and workload.sessions is None
+    if rated and answers_in_one_pass(model, workload):  # is simulated by `serve` itself
+        estimated = chosen.simulated is None or not workload.is_poisson
+    else:
+        estimated = rated or not workload.simulate
     if workload.task in ("serve", "encode") and estimated:
         extra.append("--closed-form")
     return command_line("serve", workload.model, values | _service(workload, model, chosen), SERVE, extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.errors import SpecError
@@ -15,8 +16,6 @@ from flopwise.search.answer import Candidate
 from flopwise.search.nodes import offer_cluster
 from flopwise.search.spec import ANY
 from flopwise.search.workload import Resolved
-from flopwise.training.alternatives import UnstatedInput
-from flopwise.training.estimate import TimedStep
 from flopwise.training.goodput import DEFAULT_RELIABILITY
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob
 from flopwise.training.layout import COLUMNS, Layout, Recipe
@@ -25,7 +24,10 @@ from flopwise.training.routing import check_skew
 from flopwise.training.schedules import schedule_code
 from flopwise.training.spec import CHOSEN_MICRO_BATCH
 from flopwise.training.start import with_start
-from flopwise.training.unstated import open_inputs
+
+if TYPE_CHECKING:
+    from flopwise.training.alternatives import UnstatedInput
+    from flopwise.training.estimate import TimedStep
 
 
 def precisions(workload: Resolved, software: TrainingStack) -> tuple[list[str], str]:
@@ -105,6 +107,8 @@ def step_inputs(step: TimedStep, workload: Resolved, model: Model, facts: Facts)
 
     Source and assumptions: `open_inputs`.
     """
+    from flopwise.training.unstated import open_inputs  # noqa: PLC0415 - exports read a job alone
+
     return open_inputs(step, open_settings(workload, model), facts)
 
 

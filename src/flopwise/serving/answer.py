@@ -87,7 +87,7 @@ prompts of others depends on who comes when. Over six deployments, prompts of 1,
 1,024 and 2 to 64 users (the loops of benchmarks/serve_and_simulate.py) the closed form is within 11 % of the simulator
 in TTFT, TPOT and throughput at lower shares, but off by 15 to 60 %, and six times at worst, in 417 of 626 loops at
 higher ones."""
-BUNCHED_FRAC, FULL_FRAC, STEP_FRAC = 0.05, 0.75, 0.1
+BUNCHED_FRAC, FULL_FRAC, STEP_FRAC = 0.05, 0.76, 0.1
 """The same of shorter prompts: the share of a first token's time that hangs on how far users drift apart
 (`Steady.bunched_s`), or the share of the time for which prompts are read; and, of two users, the share of a step in a
 first token's time, as each begins where a step of the other does. Over nine deployments (those of that benchmark, and

@@ -416,7 +416,7 @@ class _Timed:
         self.window = max(reaches, default=0)
 
     def _kernels_alone(self, make: Callable[..., T], *given: Any) -> T:
-        """What a function of kernels returns, which the host's times do not change: remembered where kernels are."""
+        """The value of a function of kernels, which the host's times do not change: remembered where kernels are."""
         if self.kernels is None:
             return make(*given)
         key = (make.__name__, *(one.tobytes() if isinstance(one, np.ndarray) else one for one in given))
@@ -476,7 +476,7 @@ class _Timed:
         return fixed, cached, window
 
     def _beside_lines(self, batch: Array, context: int) -> tuple[Array, Array, Array]:
-        """What decoding takes beside its tokens: as of `decode_s`."""
+        """Seconds that decoding takes beside its tokens: as of `decode_s`."""
         fixed, slopes = np.zeros(len(batch)), []
         for windowed, longest in ((False, context), (True, min(self.window or 1, context))):
             contexts = ascending(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
