@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
+from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates, together
 from flopwise.cost.sustained import training_rates
 from flopwise.errors import InfeasibleError, MissingFactError
@@ -216,9 +217,12 @@ def device_kernels(
     """
     forms: dict[object, dict[Hashable, Rates]] = {}
     split, fabric = split_model(model, recipe.frozen), None
+    formats = PRECISIONS[recipe.precision]
+    read = {*SIXTEEN_BIT, "tf32", "fp32", formats.peak, formats.narrow}  # other rates part no devices
     for each in clusters:
         fabric = each.fabric  # any: kernels send nothing
         rates = training_rates(each.rates, recipe.stack, recipe.precision)
+        rates = replace(rates, peak={name: rate for name, rate in rates.peak.items() if name in read})
         forms.setdefault(rates.form, {})[each.rates.key] = rates
     kernels: dict[Hashable, DeviceKernels] = {}
     shape, most = recipe.shape(split.model, inner.micro_batch), max(1, BLOCK_CELLS // max(1, inner.tp.size))
