@@ -254,14 +254,14 @@ def keep_kernels_together(jobs: Iterable[TrainJob]) -> None:
             degrees = int(layout.tp), int(layout.cp), int(layout.ep), int(layout.micro_batch)
             groups.setdefault((job.model, recipe), {})[job.cluster, degrees] = None
     for (model, recipe), wanted in groups.items():
-        clusters, degrees = {each.rates.key: each for each, _ in wanted}, [*{degrees for _, degrees in wanted}]
+        clusters, columns = {each.rates.key: each for each, _ in wanted}, [*{own for _, own in wanted}]
         if len(wanted) == 1:
             continue
-        every = Inner(*np.array(degrees).T)
+        every = Inner(*np.array(columns).T)
         kernels = device_kernels(model, recipe, clusters.values(), every)
         for cluster, own in wanted:
             if cluster.rates.key in kernels:
-                place = degrees.index(own)
+                place = columns.index(own)
                 inner = every.take(np.array([place]))
                 found = kernels_at(kernels[cluster.rates.key], place)
                 keep_kernels(model, recipe, cluster.rates, inner, found)
