@@ -254,7 +254,8 @@ def keep_kernels_together(jobs: Iterable[TrainJob]) -> None:
             degrees = int(layout.tp), int(layout.cp), int(layout.ep), int(layout.micro_batch)
             groups.setdefault((job.model, recipe), {})[job.cluster, degrees] = None
     for (model, recipe), wanted in groups.items():
-        clusters, columns = {each.rates.key: each for each, _ in wanted}, [*{own for _, own in wanted}]
+        clusters = {each.rates.key: each for each, _ in wanted}
+        columns: list[tuple[int, ...]] = [*dict.fromkeys(place_of for _, place_of in wanted)]
         if len(wanted) == 1:
             continue
         every = Inner(*np.array(columns).T)
