@@ -16,7 +16,7 @@ from flopwise.ops.shapes import Work
 from flopwise.search.layout_search import device_kernels
 from flopwise.training import estimate as estimate_file
 from flopwise.training.blocks import Kernels, products_s
-from flopwise.training.estimate import _kept_kernels, keep_kernels
+from flopwise.training.estimate import keep_kernels, kept_kernels
 from flopwise.training.layout import Inner
 from flopwise.training.step_table import step_table
 from named import lora_with, recipe_with
@@ -65,16 +65,16 @@ def test_what_a_search_evaluated_is_kept_for_one_layout(monkeypatch: pytest.Monk
         CLUSTERS,
     )
     one = Inner(*(np.array([int(column[1])]) for column in (INNER.tp, INNER.cp, INNER.ep, INNER.micro_batch)))
-    assert _kept_kernels(model, recipe, first.rates, one) is None
+    assert kept_kernels(model, recipe, first.rates, one) is None
     kernels = device_kernels(model, recipe, [first, second], INNER)
     keep_kernels(model, recipe, first.rates, INNER, kernels[first.rates.key])
-    found = _kept_kernels(model, recipe, first.rates, one)
+    found = kept_kernels(model, recipe, first.rates, one)
     assert found is not None
     same(found, step_table(model, recipe, first.rates, first.fabric, one, np.array([1])).kernels)
-    assert _kept_kernels(model, replace(recipe, precision="fp8"), first.rates, one) is None
-    assert _kept_kernels(model, recipe, first.rates, replace(one, micro_batch=np.array([3]))) is None
+    assert kept_kernels(model, replace(recipe, precision="fp8"), first.rates, one) is None
+    assert kept_kernels(model, recipe, first.rates, replace(one, micro_batch=np.array([3]))) is None
     keep_kernels(model, recipe, second.rates, INNER, kernels[second.rates.key])
-    assert _kept_kernels(model, recipe, first.rates, one) is None  # the last only
+    assert kept_kernels(model, recipe, first.rates, one) is None  # the last only
 
 
 @pytest.mark.parametrize("rows", [1, 5, 20_000])

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import facility_joules
+from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates, together
 from flopwise.cost.sustained import training_rates
 from flopwise.errors import InfeasibleError, MissingFactError
@@ -44,10 +45,10 @@ from flopwise.search.space import (
     powers_of_two,
 )
 from flopwise.training.blocks import Kernels
-from flopwise.training.estimate import keep_kernels, step_watts
+from flopwise.training.estimate import keep_kernels, kept_kernels, kernels_at, single_inner, step_watts
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import checkpoint_bytes, goodput_frac
-from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, as_multiplied, as_trained
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob, as_multiplied, as_trained
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import (
@@ -216,9 +217,12 @@ def device_kernels(
     """
     forms: dict[object, dict[Hashable, Rates]] = {}
     split, fabric = split_model(model, recipe.frozen), None
+    formats = PRECISIONS[recipe.precision]
+    read = {*SIXTEEN_BIT, "tf32", "fp32", formats.peak, formats.narrow}  # other rates part no devices
     for each in clusters:
         fabric = each.fabric  # any: kernels send nothing
         rates = training_rates(each.rates, recipe.stack, recipe.precision)
+        rates = replace(rates, peak={name: rate for name, rate in rates.peak.items() if name in read})
         forms.setdefault(rates.form, {})[each.rates.key] = rates
     kernels: dict[Hashable, DeviceKernels] = {}
     shape, most = recipe.shape(split.model, inner.micro_batch), max(1, BLOCK_CELLS // max(1, inner.tp.size))
@@ -235,6 +239,33 @@ def device_kernels(
             for row, key in enumerate(some):
                 kernels[key] = [[_of_device(block, row) for block in blocks] for blocks in columns]
     return kernels
+
+
+def keep_kernels_together(jobs: Iterable[TrainJob]) -> None:
+    """Keep the kernels of `jobs` for their single estimates: of those with one recipe, all devices and degrees at once.
+
+    Jobs whose kernels are kept, or that no search has (without sequence parallelism), are left out.
+    """
+    groups: dict[tuple[Model, Recipe], dict[tuple[Cluster, tuple[int, ...]], None]] = {}
+    for job in jobs:
+        layout, recipe = job.layout, replace(job.recipe, global_batch=1)  # kernels are of one micro-batch
+        inner = single_inner(layout)
+        if layout.sequence_parallel and kept_kernels(job.model, recipe, job.cluster.rates, inner) is None:
+            degrees = int(layout.tp), int(layout.cp), int(layout.ep), int(layout.micro_batch)
+            groups.setdefault((job.model, recipe), {})[job.cluster, degrees] = None
+    for (model, recipe), wanted in groups.items():
+        clusters = {each.rates.key: each for each, _ in wanted}
+        columns: list[tuple[int, ...]] = [*dict.fromkeys(place_of for _, place_of in wanted)]
+        if len(wanted) == 1:
+            continue
+        every = Inner(*np.array(columns).T)
+        kernels = device_kernels(model, recipe, clusters.values(), every)
+        for cluster, own in wanted:
+            if cluster.rates.key in kernels:
+                place = columns.index(own)
+                inner = every.take(np.array([place]))
+                found = kernels_at(kernels[cluster.rates.key], place)
+                keep_kernels(model, recipe, cluster.rates, inner, found)
 
 
 def _of_device(kernels: Kernels, row: int) -> Kernels:

@@ -87,8 +87,9 @@ def plan(
     `alone` but one of a fleet, the plan has neither front nor levers, and `misses` that are cheaper than the best.
     Where the workload has its number of instances, the plan is the layout on those that likeliest meets the targets.
     Listeners hear of rows without commands, unit costs and links. `dearest`: to train, machines that cost so many times
-    the best even at the rates of their kernels are not searched (None: as many as for a list). `by_region`: an instance
-    has a plan in every region, not in its cheapest alone.
+    the best even at the rates of their kernels are not searched (None: as many as for a list; 1: the cheapest alone is
+    wanted, and what the workload leaves open is in no interval). `by_region`: an instance has a plan in every region,
+    not in its cheapest alone.
 
     Raises:
         SpecError, UnknownNameError: something in the workload is wrong.

@@ -23,7 +23,14 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import SILENT, Candidate, ComparedFigures, Lever, Listeners, PlanDraft, device_levers
-from flopwise.search.layout_search import LayoutSearch, StepTables, TimedLayouts, layout_search, timed_layouts
+from flopwise.search.layout_search import (
+    LayoutSearch,
+    StepTables,
+    TimedLayouts,
+    keep_kernels_together,
+    layout_search,
+    timed_layouts,
+)
 from flopwise.search.nodes import FIRST_NODES, NodeKind, node_kinds, nothing_left
 from flopwise.search.rank import (
     NEAREST_MISSES,
@@ -63,7 +70,7 @@ from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
-from flopwise.training.unstated import open_band
+from flopwise.training.unstated import open_band, open_jobs
 from flopwise.training.widths import resident_grad_dtype, trained_widths
 from flopwise.units import format_bytes, format_chance, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass, replace
@@ -185,8 +192,13 @@ def with_open_inputs(
     offers = {one.key: one for one in facts.offers} if shown else {}
     known: dict[Hashable, tuple[UnstatedInput, ...]] = {}
     found = []
-    for one in some[:shown]:
-        job = candidate_job(workload, model, facts, offers[one.provider, one.instance, one.region], one)
+    jobs = [
+        candidate_job(workload, model, facts, offers[one.provider, one.instance, one.region], one)
+        for one in some[:shown]
+    ]
+    asked = open_settings(workload, model)
+    keep_kernels_together(other for job in jobs for other in open_jobs(job, asked, facts))
+    for one, job in zip(some, jobs, strict=False):
         chip, fabric = job.cluster.accelerator, job.cluster.fabric
         key = chip.name, job.cluster.gpus_per_node, fabric, job.recipe, job.layout
         if key not in known:
@@ -406,7 +418,8 @@ def _options(
     """Every recipe on every kind of node and way to buy it; not `alone`: what the next search may share is kept.
 
     Nodes that cost over `dearest` times as much as the best are left out; not `alone`, in each of their ways to buy, as
-    the best bought so, for a policy may leave no other.
+    the best bought so, for a policy may leave no other. Where `dearest` is 1 the cheapest alone is wanted, and what the
+    workload leaves open is in no interval.
 
     `report_first` is called with the options so far after each `FIRST_NODES` of the recipe that most nodes run, in the
     order of their lower bounds, until it says that some are plans; not where most of them are known.
@@ -430,7 +443,8 @@ def _options(
         for reason, count in job.space.ruled_out.items():
             draft.ruled_out.add(reason, count, stage="layouts")
         away = Offloads(job)
-        known, is_usual, unstated = len(kept.known), len(nodes) == most_nodes, OpenRecipe(kept, workload, facts)
+        known, is_usual = len(kept.known), len(nodes) == most_nodes
+        unstated = OpenRecipe(kept, workload, facts, () if dearest <= 1 else None)
         by_floor = _by_floor(job, nodes, tokens, workload, draft)
         for done, (floor_usd, node) in enumerate(by_floor):
             report(before + done, steps)

@@ -149,7 +149,8 @@ def _kept_table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout) 
     return _table(model, recipe, cluster, layout, None)
 
 
-def _inner(layout: Layout) -> Inner:
+def single_inner(layout: Layout) -> Inner:
+    """The inner combination of one layout, shape (1,)."""
     return Inner(*(np.array([int(value)]) for value in (layout.tp, layout.cp, layout.ep, layout.micro_batch)))
 
 
@@ -164,14 +165,17 @@ def keep_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner, kerne
 
 
 def _place(model: Model, recipe: Recipe, rates: Rates, inner: Inner | None) -> tuple[object, ...]:
-    """Under which kernels are kept: those of one combination by its degrees, those of a search without."""
+    """Under which kernels are kept: those of one combination by its degrees, those of a search without.
+
+    Kernels are of one micro-batch, whatever the global batch.
+    """
     alone = None
     if inner is not None and inner.tp.size == 1:
         alone = tuple(int(getattr(inner, f.name)[0]) for f in fields(inner))
-    return model, recipe, rates.key, alone
+    return model, replace(recipe, global_batch=1), rates.key, alone
 
 
-def _kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> DeviceKernels | None:
+def kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> DeviceKernels | None:
     """The kernels of one combination that were evaluated before; None where they are not kept."""
     _, own = _KERNELS.get(_place(model, recipe, rates, inner), (None, None))
     columns, kernels = _KERNELS.get(_place(model, recipe, rates, None), (None, None))
@@ -180,7 +184,12 @@ def _kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> D
     same = np.logical_and.reduce([getattr(columns, f.name) == getattr(inner, f.name)[0] for f in fields(inner)])
     if not same.any():
         return None
-    some = slice(int(same.argmax()), int(same.argmax()) + 1)
+    return kernels_at(kernels, int(same.argmax()))
+
+
+def kernels_at(kernels: DeviceKernels, place: int) -> DeviceKernels:
+    """The kernels of the inner combination at `place`; columns of shape (1,)."""
+    some = slice(place, place + 1)
     return [
         [Kernels(**{f.name: np.asarray(getattr(block, f.name))[some] for f in fields(block)}) for block in blocks]
         for blocks in kernels
@@ -188,10 +197,10 @@ def _kept_kernels(model: Model, recipe: Recipe, rates: Rates, inner: Inner) -> D
 
 
 def _table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, like: StepTable | None) -> StepTable:
-    inner, degrees = _inner(layout), np.array([int(layout.pp)])
+    inner, degrees = single_inner(layout), np.array([int(layout.pp)])
     kernels = None if like is None else like.kernels
     if like is None and layout.sequence_parallel:  # as a search has it
-        kernels = _kept_kernels(model, recipe, cluster.rates, inner)
+        kernels = kept_kernels(model, recipe, cluster.rates, inner)
     table = step_table(
         model, recipe, cluster.rates, cluster.fabric, inner, degrees,
         sequence_parallel=layout.sequence_parallel, sizes=uneven_layers(layout), partials=partials_of(layout),
