@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from flopwise.cost.rates import together
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.shapes import Work
-from flopwise.search.layout_search import device_kernels
+from flopwise.search.layout_search import device_kernels, keep_kernels_together
 from flopwise.training import estimate as estimate_file
 from flopwise.training.blocks import Kernels, products_s
-from flopwise.training.estimate import keep_kernels, kept_kernels
-from flopwise.training.layout import Inner
+from flopwise.training.estimate import keep_kernels, kept_kernels, single_inner
+from flopwise.training.job import TrainJob
+from flopwise.training.layout import Inner, Layout
 from flopwise.training.step_table import step_table
 from named import lora_with, recipe_with
 
@@ -75,6 +77,27 @@ def test_what_a_search_evaluated_is_kept_for_one_layout(monkeypatch: pytest.Monk
     assert kept_kernels(model, recipe, first.rates, replace(one, micro_batch=np.array([3]))) is None
     keep_kernels(model, recipe, second.rates, INNER, kernels[second.rates.key])
     assert kept_kernels(model, recipe, first.rates, one) is None  # the last only
+
+
+def test_runs_of_one_recipe_are_evaluated_together_as_each_alone() -> None:
+    """On three devices, with other degrees and micro-batches on each, whatever the global batch."""
+    estimate_file._KERNELS.clear()
+    model, recipe = load_model("Mixtral-8x7B"), recipe_with(seq_len=4096, global_batch=64)
+    shapes: list[dict[str, Any]] = [
+        {"micro_batch": 1},
+        {"tp": 2, "micro_batch": 4},
+        {"ep": 8, "dp": 8, "micro_batch": 2},
+    ]
+    jobs = [
+        TrainJob(model=model, recipe=recipe, layout=Layout(**shape), cluster=machines)
+        for machines, shape in zip(CLUSTERS, shapes, strict=False)
+    ]
+    keep_kernels_together(jobs)
+    for job in jobs:
+        inner = single_inner(job.layout)
+        found = kept_kernels(model, replace(recipe, global_batch=512), job.cluster.rates, inner)
+        assert found is not None
+        same(found, step_table(model, recipe, job.cluster.rates, job.cluster.fabric, inner, np.array([1])).kernels)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 20_000])

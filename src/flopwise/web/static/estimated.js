@@ -80,8 +80,9 @@ export async function roofline(place, noun, own, gpu, files, signal, found) {
   const title = el("h2", {}, `Roofline of ${gpu.name}`);
   const serves = noun === "serve";
   const generated = found.kv_capacity_tokens === null ? 0 : (Number(own.output) || 256) / 2; // an encoder's pass is over its inputs
-  const length = serves ? Math.round((Number(own.input) || 1024) + generated) : own.seq ?? 4096;
-  const question = { ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
+  const length = serves ? Math.round((Number(own.input) || 1024) + generated) : own.seq ?? found.seq_len ?? 4096;
+  const stack = serves ? null : found.settings?.stack?.split(" ")[0]; // the one that the estimate is of, where nobody stated one
+  const question = { ...(stack && { stack }), ...Object.fromEntries(Object.entries(own).filter(([key]) => OF_PASS.includes(key))), gpu: gpu.name, task: serves ? "serve" : "train", batch: serves ? own.max_batch ?? 1 : own.micro_batch ?? 1, seq: length, ...files };
   let timed;
   try {
     if (!serves && found.samples_per_s) return await wholePass(place, own, gpu, files, signal);
