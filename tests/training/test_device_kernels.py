@@ -14,7 +14,8 @@ from flopwise.cost.rates import together
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.shapes import Work
-from flopwise.search.layout_search import device_kernels, keep_kernels_together
+from flopwise.search.layout_search import device_kernels
+from flopwise.search.plan_training import keep_kernels_together
 from flopwise.training import estimate as estimate_file
 from flopwise.training.blocks import Kernels, products_s
 from flopwise.training.estimate import keep_kernels, kept_kernels, single_inner

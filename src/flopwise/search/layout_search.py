@@ -45,10 +45,10 @@ from flopwise.search.space import (
     powers_of_two,
 )
 from flopwise.training.blocks import Kernels
-from flopwise.training.estimate import keep_kernels, kept_kernels, kernels_at, single_inner, step_watts
+from flopwise.training.estimate import keep_kernels, step_watts
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import checkpoint_bytes, goodput_frac
-from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, TrainJob, as_multiplied, as_trained
+from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, as_multiplied, as_trained
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.memory import (
@@ -239,33 +239,6 @@ def device_kernels(
             for row, key in enumerate(some):
                 kernels[key] = [[_of_device(block, row) for block in blocks] for blocks in columns]
     return kernels
-
-
-def keep_kernels_together(jobs: Iterable[TrainJob]) -> None:
-    """Keep the kernels of `jobs` for their single estimates: of those with one recipe, all devices and degrees at once.
-
-    Jobs whose kernels are kept, or that no search has (without sequence parallelism), are left out.
-    """
-    groups: dict[tuple[Model, Recipe], dict[tuple[Cluster, tuple[int, ...]], None]] = {}
-    for job in jobs:
-        layout, recipe = job.layout, replace(job.recipe, global_batch=1)  # kernels are of one micro-batch
-        inner = single_inner(layout)
-        if layout.sequence_parallel and kept_kernels(job.model, recipe, job.cluster.rates, inner) is None:
-            degrees = int(layout.tp), int(layout.cp), int(layout.ep), int(layout.micro_batch)
-            groups.setdefault((job.model, recipe), {})[job.cluster, degrees] = None
-    for (model, recipe), wanted in groups.items():
-        clusters = {each.rates.key: each for each, _ in wanted}
-        columns: list[tuple[int, ...]] = [*dict.fromkeys(place_of for _, place_of in wanted)]
-        if len(wanted) == 1:
-            continue
-        every = Inner(*np.array(columns).T)
-        kernels = device_kernels(model, recipe, clusters.values(), every)
-        for cluster, own in wanted:
-            if cluster.rates.key in kernels:
-                place = columns.index(own)
-                inner = every.take(np.array([place]))
-                found = kernels_at(kernels[cluster.rates.key], place)
-                keep_kernels(model, recipe, cluster.rates, inner, found)
 
 
 def _of_device(kernels: Kernels, row: int) -> Kernels:

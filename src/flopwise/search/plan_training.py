@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from flopwise.changes.training import TrainingSetup, training_changes
+from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import run_cost_usd
@@ -27,7 +28,7 @@ from flopwise.search.layout_search import (
     LayoutSearch,
     StepTables,
     TimedLayouts,
-    keep_kernels_together,
+    device_kernels,
     layout_search,
     timed_layouts,
 )
@@ -57,11 +58,20 @@ from flopwise.search.run_job import (
 from flopwise.search.workload import Resolved
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.alternatives import UnstatedInput
-from flopwise.training.estimate import LARGE_GPUS, job_memory, recipe_passes, timed_step
+from flopwise.training.estimate import (
+    LARGE_GPUS,
+    job_memory,
+    keep_kernels,
+    kept_kernels,
+    kernels_at,
+    recipe_passes,
+    single_inner,
+    timed_step,
+)
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
-from flopwise.training.layout import Attention, Layout, Recipe
+from flopwise.training.layout import Attention, Inner, Layout, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.run import StepRun
@@ -182,6 +192,33 @@ def plan_training(
     return draft
 
 
+def keep_kernels_together(jobs: Iterable[TrainJob]) -> None:
+    """Keep the kernels of `jobs` for their single estimates: of those with one recipe, all devices and degrees at once.
+
+    Jobs whose kernels are kept, or that no search has (without sequence parallelism), are left out.
+    """
+    groups: dict[tuple[Model, Recipe], dict[tuple[Cluster, tuple[int, ...]], None]] = {}
+    for job in jobs:
+        layout, recipe = job.layout, replace(job.recipe, global_batch=1)  # kernels are of one micro-batch
+        inner = single_inner(layout)
+        if layout.sequence_parallel and kept_kernels(job.model, recipe, job.cluster.rates, inner) is None:
+            degrees = int(layout.tp), int(layout.cp), int(layout.ep), int(layout.micro_batch)
+            groups.setdefault((job.model, recipe), {})[job.cluster, degrees] = None
+    for (model, recipe), wanted in groups.items():
+        clusters = {each.rates.key: each for each, _ in wanted}
+        columns: list[tuple[int, ...]] = [*dict.fromkeys(place_of for _, place_of in wanted)]
+        if len(wanted) == 1:
+            continue
+        every = Inner(*np.array(columns).T)
+        kernels = device_kernels(model, recipe, clusters.values(), every)
+        for cluster, own in wanted:
+            if cluster.rates.key in kernels:
+                place = columns.index(own)
+                inner = every.take(np.array([place]))
+                found = kernels_at(kernels[cluster.rates.key], place)
+                keep_kernels(model, recipe, cluster.rates, inner, found)
+
+
 def with_open_inputs(
     some: list[Candidate], workload: Resolved, model: Model, facts: Facts, shown: int
 ) -> list[Candidate]:
@@ -196,8 +233,8 @@ def with_open_inputs(
         candidate_job(workload, model, facts, offers[one.provider, one.instance, one.region], one)
         for one in some[:shown]
     ]
-    asked = open_settings(workload, model)
-    keep_kernels_together(other for job in jobs for other in open_jobs(job, asked, facts))
+    settings = open_settings(workload, model)
+    keep_kernels_together(one for job in jobs for usual in open_jobs(job, settings, facts).values() for one in usual)
     for one, job in zip(some, jobs, strict=False):
         chip, fabric = job.cluster.accelerator, job.cluster.fabric
         key = chip.name, job.cluster.gpus_per_node, fabric, job.recipe, job.layout

@@ -57,16 +57,11 @@ def unstated_inputs(
     return tuple(inputs)
 
 
-def open_jobs(job: TrainJob, open_settings: Collection[str], facts: Facts) -> list[TrainJob]:
-    """The job as other people run it on the same device, whichever of `open_settings` they have otherwise.
+def open_jobs(job: TrainJob, open_settings: Collection[str], facts: Facts) -> dict[str, list[TrainJob]]:
+    """The job as other people run it on the same device, whichever of `open_settings` they have otherwise: by input.
 
     Source and assumptions: `other_jobs`, `usual_stacks`.
     """
-    return [one for jobs in _on_device(job, open_settings, facts).values() for one in jobs]
-
-
-def _on_device(job: TrainJob, open_settings: Collection[str], facts: Facts) -> dict[str, list[TrainJob]]:
-    """`other_jobs` with the stacks that people have on the job's device."""
     return other_jobs(job, open_settings, usual_stacks(job.layout, job.recipe, job.cluster.accelerator, facts))
 
 
@@ -84,7 +79,7 @@ def open_inputs(
     if not open_settings:
         return ()
     job, device = found.job, found.job.cluster.accelerator
-    inputs = unstated_inputs(found, _on_device(job, open_settings, facts))
+    inputs = unstated_inputs(found, open_jobs(job, open_settings, facts))
     measured = measured_recipe(job.recipe, device, facts)
     if measured is None:
         return inputs
@@ -94,7 +89,7 @@ def open_inputs(
     for one in (*alike, *on_gpus):
         if (step := _step(one)) is None:
             continue
-        there = {each.name: each for each in unstated_inputs(step, _on_device(one, open_settings, facts))}
+        there = {each.name: each for each in unstated_inputs(step, open_jobs(one, open_settings, facts))}
         inputs = tuple(each.no_surer_than(there.get(each.name, each)) for each in inputs)
     return inputs
 
