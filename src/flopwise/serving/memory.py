@@ -341,8 +341,7 @@ def serving_memory(
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
     cached = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
-    prompt = np.asarray(context) - np.asarray(answer)
-    one, entire = (cache(changes, n) * _prompt_share(model, row, prompt, n) for n in (cached, context))
+    one, entire = (cache(changes, n) * _prompt_share(model, row, context - answer, n) for n in (cached, context))
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
     room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
     pooled, cache_frac, states = (
