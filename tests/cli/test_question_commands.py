@@ -257,7 +257,7 @@ def test_requests_that_are_not_given_fit_the_context(document: Callable[[str], d
 
 
 def test_weights_are_taken_as_they_are_published(document: Callable[[str], dict[str, Any]]) -> None:
-    for model, form, gib in (("gpt-oss-120b", "mxfp4", 61), ("DeepSeek-V3", "fp8-block", 626)):
+    for model, form, gib in (("gpt-oss-120b", "mxfp4", 65.97), ("DeepSeek-V3", "fp8-block", 626)):  # vLLM issue 23278
         found = document(f"memory {model} --task serve")
         assert any(f"weights in {form}" in text for text in found["assumptions"])
         weights = next(i["bytes"] for i in found["items"] if i["name"] == "weights")

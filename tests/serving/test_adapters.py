@@ -48,13 +48,13 @@ def test_sequences_share_adapters_by_chance() -> None:
 
 
 def test_adapters_take_memory_from_the_cache() -> None:
-    plain = plain_job(concurrency=8)
+    plain = plain_job(concurrency=8, max_batch=64)
     many = replace(plain, techniques=Techniques(adapters=100, adapter_rank=RANK))
     before, after = job_memory(plain), job_memory(many)
     assert float(after.items["adapters"]) == 100 * 2 * 41_943_040
     assert float(after.total_bytes - before.total_bytes) == pytest.approx(100 * 2 * 41_943_040)
-    tokens = 100 * 2 * 41_943_040 / TOKEN_BYTES  # of the cache; fewer sequences need less for their logits
-    assert float(before.kv_capacity_tokens - after.kv_capacity_tokens) == pytest.approx(tokens, rel=0.01)
+    tokens = 100 * 2 * 41_943_040 / TOKEN_BYTES  # of the cache, beside logits of as many sequences
+    assert float(before.kv_capacity_tokens - after.kv_capacity_tokens) == pytest.approx(tokens, rel=0.001)
 
 
 def test_a_step_moves_the_matrices_of_the_adapters_that_it_uses() -> None:

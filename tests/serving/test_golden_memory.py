@@ -24,6 +24,11 @@ TOKEN_ACTIVATIONS = (2 * FFN + 2 * WIDTH) * 2
 """Largest tensors that stand at once in a layer, 16 bits: gate and up, the residual and what is normalised."""
 LOGITS = VOCAB * 6
 """Of a sequence: in 16 bits, and in fp32 for sampling."""
+PROMPTS = ENGINE.prefill_tokens * TOKEN_ACTIVATIONS
+"""vLLM runs a whole chunk before it allocates the cache, whatever comes later, and then samples from its results."""
+SAMPLED = VOCAB * 14
+"""Of a sequence in that run: logits in 16 bits and in fp32, their probabilities in fp32 and the noise to draw with."""
+RESULTS = ENGINE.prefill_tokens * WIDTH * 2
 
 
 def held(layout: ServingLayout | None = None, **how: object) -> ServingMemory:
@@ -40,9 +45,7 @@ def test_each_item_of_a_whole_model() -> None:
     assert found == {
         "weights": pytest.approx(2 * PARAMETERS),
         "KV cache": pytest.approx(16 * 4096 * TOKEN_BYTES),
-        "activations and workspace": pytest.approx(
-            ENGINE.workspace_bytes + ENGINE.prefill_tokens * TOKEN_ACTIVATIONS + 16 * LOGITS
-        ),
+        "activations and workspace": pytest.approx(ENGINE.workspace_bytes + max(PROMPTS, RESULTS + 16 * SAMPLED)),
         "captured graphs": ENGINE.graph_bytes,
         "driver context and communicators": ENGINE.context_bytes,
     }
@@ -50,12 +53,64 @@ def test_each_item_of_a_whole_model() -> None:
 
 
 def test_activations_of_short_work_are_those_of_its_tokens() -> None:
-    """One prompt of 100 tokens is less than a chunk."""
-    found = items(context=100, concurrency=1)["activations and workspace"]
-    assert found == pytest.approx(ENGINE.workspace_bytes + 100 * TOKEN_ACTIVATIONS + LOGITS)
-    assert items(prefill_tokens=512)["activations and workspace"] == pytest.approx(
-        ENGINE.workspace_bytes + 512 * TOKEN_ACTIVATIONS + 16 * LOGITS
+    """One prompt of 100 tokens is less than a chunk, where none is run beforehand."""
+    row = FACTS.engine("sglang")
+    found = items(context=100, concurrency=1, engine="sglang")["activations and workspace"]
+    assert found == pytest.approx(row.workspace_bytes + 100 * TOKEN_ACTIVATIONS + LOGITS)
+    assert items(prefill_tokens=512, engine="sglang")["activations and workspace"] == pytest.approx(
+        row.workspace_bytes + 512 * TOKEN_ACTIVATIONS + 16 * LOGITS
     )
+
+
+def test_vllm_leaves_room_for_its_largest_step() -> None:
+    """A whole chunk's, or its sampler's for as many sequences as it is started for; a step has a token of each."""
+    found = items(context=100, concurrency=1)["activations and workspace"]
+    assert found == pytest.approx(ENGINE.workspace_bytes + PROMPTS)
+    many = items(context=100, concurrency=1, max_batch=1024)["activations and workspace"]
+    assert many == pytest.approx(ENGINE.workspace_bytes + RESULTS + 1024 * SAMPLED)
+    most = items(context=100, concurrency=1, max_batch=10**6)["activations and workspace"]
+    assert most == pytest.approx(ENGINE.workspace_bytes + RESULTS + ENGINE.prefill_tokens * SAMPLED)
+    sorting = VOCAB * (2 + 1.25e9 / (256 * 131_072))  # vLLM pull request 32558, beside logits in 16 bits
+    older = items(context=100, concurrency=1, max_batch=1024, engine="vllm-2025")["activations and workspace"]
+    assert older == pytest.approx(ENGINE.workspace_bytes + RESULTS + 1024 * sorting, rel=0.01)
+
+
+def test_what_vllm_logs_of_the_cache() -> None:
+    """GiB left of 0.9 of an H100's 79.2: issue 21348 (tp 4, 1,024 sequences), pull request 10511 (256 sequences)."""
+    mixture = serving_memory(
+        load_model("Qwen3-235B-A22B"), ServingLayout(tp=4), context=32_768, max_batch=1024, hbm_bytes=HBM,
+        weights="fp8", engine="vllm-2025",
+    )  # fmt: skip
+    assert float(mixture.kv_budget_bytes) / 2**30 == pytest.approx(8.11, abs=2.5)  # 15.5 without its sampler
+    llama = serving_memory(
+        load_model("Llama-3-8B"), context=8192, max_batch=256, hbm_bytes=HBM, engine="vllm-v0", prefill_tokens=8192
+    )
+    assert float(llama.kv_budget_bytes) / 2**30 == pytest.approx(53.29 + 1.79 - 0.6, abs=0.5)  # non-torch memory
+
+
+def test_experts_in_mxfp4_are_padded_to_whole_tiles() -> None:
+    """gpt-oss-120b takes 65.97 GiB of an H100 under vLLM (its issue 23278): 2,880 are 3,072 inputs and 2,944 inside."""
+    model = load_model("gpt-oss-120b")
+    padded, plain = (
+        float(serving_memory(model, context=1024, weights="mxfp4", engine=name).items["weights"])
+        for name in ("vllm", "tensorrt-llm")
+    )
+    experts = 36 * 128 * 3 * 2880 * 2880 * 4.25 / 8
+    assert padded - plain == pytest.approx(experts * (3072 * 2944 / 2880**2 - 1), rel=0.01)
+    assert padded / 2**30 == pytest.approx(65.97, abs=0.1)
+    halved = float(serving_memory(model, ServingLayout(tp=2), context=1024, weights="mxfp4").items["weights"])
+    thinner = 3072 * 1536 / (2880 * 1440)  # 1,440 of each rank are 1,536
+    assert halved == pytest.approx((plain - experts + experts * thinner) / 2, rel=0.01)
+
+
+def test_graphs_of_older_engines_are_beside_their_share_of_the_card() -> None:
+    row = FACTS.engine("vllm-2025")
+    taken = 2 * PARAMETERS + row.context_bytes + row.workspace_bytes + PROMPTS
+    found = held(concurrency=None, engine="vllm-2025", max_batch=8)
+    assert float(found.kv_budget_bytes) == pytest.approx(0.9 * HBM - taken)
+    assert float(found.usable_bytes) == pytest.approx(0.9 * HBM + row.graph_bytes)
+    full = held(concurrency=None, engine="vllm-2025", memory_frac=1.0)
+    assert float(full.usable_bytes) == pytest.approx(HBM)
 
 
 def test_growing_caches_hold_half_of_an_answer_and_reserved_ones_all() -> None:
@@ -72,7 +127,7 @@ def test_ranks_and_stages_divide_weights_and_cache() -> None:
     assert two["weights"] == pytest.approx(2 * ((PARAMETERS - norms) / 2 + norms))
     assert two["KV cache"] == pytest.approx(16 * 4096 * TOKEN_BYTES / 2)
     inner = ENGINE.prefill_tokens * (2 * FFN / 2 + 2 * WIDTH) * 2
-    assert two["activations and workspace"] == pytest.approx(ENGINE.workspace_bytes + inner + 16 * LOGITS)
+    assert two["activations and workspace"] == pytest.approx(ENGINE.workspace_bytes + inner)
     four = items(ServingLayout(pp=4))
     assert four["weights"] == pytest.approx(2 * (LAYERS / 4 * (LAYER + 2 * WIDTH) + EMBEDDING + WIDTH))
     assert four["KV cache"] == pytest.approx(16 * 4096 * TOKEN_BYTES / 4)
@@ -126,15 +181,16 @@ def test_windowed_layers_hold_their_window() -> None:
 
 
 def test_vllm_gives_the_cache_what_its_share_of_the_card_leaves() -> None:
-    """0.9 of the whole card, less weights, graphs, context and workspace; logits grow with the sequences."""
+    """0.9 of the whole card, less weights, graphs, context and the largest step; the sampler's grows with sequences."""
     found = held(concurrency=None, answer=1024)
     standing = 2 * PARAMETERS + ENGINE.graph_bytes + ENGINE.context_bytes + ENGINE.workspace_bytes
-    room = 0.9 * HBM - standing - ENGINE.prefill_tokens * TOKEN_ACTIVATIONS
-    whole = floor(room / (4096 * TOKEN_BYTES + LOGITS))
-    assert found.max_whole_contexts == whole
-    assert found.max_concurrency == floor(room / (3584 * TOKEN_BYTES + LOGITS))
-    assert float(found.kv_budget_bytes) == pytest.approx(room - whole * LOGITS)
-    assert found.kv_capacity_tokens == floor((room - whole * LOGITS) / TOKEN_BYTES)
+    room = 0.9 * HBM - standing
+    assert found.max_whole_contexts == floor((room - PROMPTS) / (4096 * TOKEN_BYTES))
+    assert found.max_concurrency == floor((room - PROMPTS) / (3584 * TOKEN_BYTES))
+    assert float(found.kv_budget_bytes) == pytest.approx(room - PROMPTS)
+    assert found.kv_capacity_tokens == floor((room - PROMPTS) / TOKEN_BYTES)
+    short = held(concurrency=None, context=512)
+    assert short.max_concurrency == floor((room - RESULTS) / (512 * TOKEN_BYTES + SAMPLED))
     assert float(found.usable_bytes) == pytest.approx(0.9 * HBM)
 
 
@@ -158,8 +214,8 @@ def test_llama_cpp_takes_all_there_is() -> None:
 
 def test_a_share_that_is_asked_for_and_a_largest_batch() -> None:
     standing = 2 * PARAMETERS + ENGINE.graph_bytes + ENGINE.context_bytes + ENGINE.workspace_bytes
-    room = 0.5 * HBM - standing - ENGINE.prefill_tokens * TOKEN_ACTIVATIONS
-    assert held(concurrency=None, memory_frac=0.5).max_concurrency == floor(room / (4096 * TOKEN_BYTES + LOGITS))
+    room = 0.5 * HBM - standing - PROMPTS
+    assert held(concurrency=None, memory_frac=0.5).max_concurrency == floor(room / (4096 * TOKEN_BYTES))
     assert held(concurrency=None, max_batch=7).max_concurrency == 7
     assert held(concurrency=None, context=128).max_concurrency == ENGINE.max_batch
 
@@ -248,3 +304,13 @@ def test_an_object_store_is_read_over_sixteen_connections() -> None:
     assert store.scope == "connection"
     found = dict(cold_start(job, store).parts)["weights"]
     assert found == pytest.approx(2 * PARAMETERS / (16 * store.read_bytes_per_s))
+
+
+def test_what_a_default_keeps_more_is_noted_where_it_counts() -> None:
+    """1,024 sequences x 151,936 x 39 bytes are 5.65 GiB of an H100, beside those of the 4 that run."""
+    model = load_model("Qwen3-32B")
+    found = serving_memory(model, context=4096, concurrency=4, hbm_bytes=HBM, weights="fp8", engine="vllm-2025")
+    assert any("for 1,024, its default" in text for text in found.assumptions)
+    stated = serving_memory(model, context=4096, concurrency=4, hbm_bytes=HBM, engine="vllm-2025", max_batch=64)
+    assert not any("its default" in text for text in stated.assumptions)
+    assert not any("its default" in text for text in held(concurrency=4).assumptions)  # 1.8 GB of 80

@@ -85,8 +85,8 @@ def test_a_shared_prefix_saves_work_and_memory_in_whole_blocks() -> None:
     each = 2 * 32 * 8 * 128 * 2  # bytes a token: K and V, layers, heads, dim, bf16
     assert shared.memory.items["shared prefix"] == pytest.approx(992 * each)
     assert shared.max_concurrency > plain.max_concurrency
-    budget = float(plain.memory.kv_budget_bytes)
     full = serve_job_with(model=LLAMA, cluster=H100, input_tokens=2000, output_tokens=200, max_batch=10**6)
+    budget = float(job_memory(full).kv_budget_bytes)
     most = job_memory(replace(full, techniques=Techniques(shared_tokens=1000))).max_concurrency
     assert float(most) == pytest.approx(budget / (1108 * each), rel=0.03)  # 1,008 of the prompt, half an answer
 

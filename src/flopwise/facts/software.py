@@ -375,8 +375,14 @@ class Engine(Software):
     static_scales: bool = False  # its 8-bit products have scales found beforehand: 8 bits between kernels, too
     answers: bool = True  # generates text; False: reads inputs and gives embeddings, scores or classes alone
     graph_bytes: float  # captured CUDA graphs
+    graphs_beside: bool = False  # captured after the cache is allocated, beside the share of the card that it may use
     context_bytes: float  # CUDA context and NCCL
     workspace_bytes: float  # attention and matmul workspaces
+    # multiples to which a rank's inputs and inner width of experts in mxfp4 are padded
+    mxfp4_tiles: tuple[int, ...] = ()
+    # a sequence and vocabulary entry, in a run before the cache is allocated that samples for as many sequences as may
+    # run at once; 0: no such run
+    profile_bytes: float = 0.0
     exploits_windows: bool  # windowed layers cache their window only
     window_pools: tuple[WindowPool, ...] = ()  # what windowed layers of some models cache instead
     step_s: float = _by_fit("Host time of one step that the device waits for.")
@@ -473,6 +479,10 @@ class Engine(Software):
         """The pool of layers with windows, of models of a type; None: they are cached as `exploits_windows` says."""
         return next((pool for pool in self.window_pools if pool.model_type == model_type), None)
 
+    def profiles(self, device_kind: str) -> bool:
+        """True if the engine leaves room for its largest step beside the cache, whatever runs on such a device."""
+        return self.profile_bytes > 0.0 and device_kind not in BARE_KINDS
+
     def most_inputs(self, tokens: float) -> float:
         """Inputs of `tokens` each that one batch takes where they are only read; at least one."""
         by_tokens = self.pass_tokens // max(tokens, 1.0) if self.pass_tokens else math.inf
@@ -535,11 +545,19 @@ def _recomputes(cell: str) -> tuple[str, ...]:
     return names
 
 
+def _tiles(cell: str) -> tuple[int, ...]:
+    """Two numbers of elements. Raises ValueError: another number of them, or none above 0."""
+    sizes = tuple(int(size) for size in cell.split(" x "))
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise ValueError("allowed: two numbers of elements, as 256 x 128")
+    return sizes
+
+
 STACKS = FactTable(
     file="stacks.json", meaning="a training stack (a record of sections)", row=TrainingStack, key=("name",), dated=(),
     readers={"degrees": _degrees, "recomputes": _recomputes},
 )  # fmt: skip
 ENGINES = FactTable(
     file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=(),
-    readers={"step_limits": _step_limits, "window_pools": _window_pools},
+    readers={"step_limits": _step_limits, "window_pools": _window_pools, "mxfp4_tiles": _tiles},
 )  # fmt: skip

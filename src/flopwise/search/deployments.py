@@ -30,7 +30,7 @@ from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import pooled_load, prefill_layout
 from flopwise.serving.iteration import Runner, StepTime, norms_over_ranks, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
-from flopwise.serving.memory import ServingLayout, ServingMemory, generates, prefill_workspace_bytes, serving_memory
+from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.startup import cold_start
 from flopwise.serving.steady import (
@@ -618,7 +618,7 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
     sizes = batch.reshape(sizes.shape)
     known |= {
         "considered": sizes.size + too_big,
-        "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], engine, context).ravel(),
+        "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], engine, context, device.kind).ravel(),
         "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, _prompt_gpus(job)),
         "found_frac": np.zeros(sizes.size),
         "prefill_gpus": np.full(sizes.size, pool),
@@ -705,20 +705,17 @@ def _even_batch(batch: Floats, ranks: Column, workload: Resolved, least: float |
 
 
 def _memory_bytes(
-    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine: Engine, context: int
-) -> Floats:
+    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine: Engine, context: int,
+    kind: str,
+) -> Floats:  # fmt: skip
     """Memory of each of the `sizes` (sizes, replicas that `fit`): `memory` is that of as many sequences as fit."""
     shape = np.shape(memory.max_concurrency)
     most, cached, whole = (
         _of_shape(v, shape)[fit] for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
     )
-    chunk = engine.prefill_tokens or context
-
-    def workspace(sequences: Floats) -> Floats:
-        rows = sequences if generates(model) else 0
-        return np.asarray(prefill_workspace_bytes(model, np.minimum(chunk, sequences * context), rows, tp))
-
-    resident_bytes: Floats = whole - workspace(most) + workspace(sizes) - cached * (1 - sizes / most)
+    steps = StepMemory(model, engine, engine.prefill_tokens or context, context, tp, None, engine.profiles(kind))
+    working, unused = steps.working_bytes, cached * (1 - sizes / most)
+    resident_bytes: Floats = whole - working(most) + working(sizes) - unused
     return resident_bytes
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
-from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
+from flopwise.facts.formats import BF16, BF16_CACHE, MXFP4, CacheFormat, WeightFormat
 from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes, state_bytes
 from flopwise.ops.columns import distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.ops.work import cached_elems_per_token
+from flopwise.units import format_bytes
 from flopwise.values import dataclass, kept_by_identity, replace
 
 
@@ -109,6 +110,8 @@ class ServingMemory:
         return max(least, 0.0), most
 
 
+NOTED_FRAC = 0.05
+"""Share of a card above which what a default takes more is noted."""
 COLUMNS = (
     "total_bytes", "usable_bytes", "kv_budget_bytes", "kv_capacity_tokens", "max_whole_contexts", "max_concurrency",
     "fits", "max_states", "doubtful_bytes", "own_bytes_elsewhere",
@@ -181,6 +184,42 @@ def _with_copies(model: Model, redundant: int) -> Model:
 
     stack = model.stacks[0]
     kinds = tuple(replace(kind, items=tuple(map(with_places, kind.items))) for kind in stack.kinds)
+    return replace(model, stacks=(replace(stack, kinds=kinds), *model.stacks[1:]))
+
+
+def _loaded_bytes(model: Model, row: Engine, form: WeightFormat, layout: ServingLayout) -> Floats:
+    """`weights_per_gpu` as an engine lays them out: experts' matrices in mxfp4 in whole tiles; shape of the layout.
+
+    Source: `mxfp4_tiles` of data/engines.json. Assumes: the tiles of Marlin's kernels on every device.
+    """
+    if not row.mxfp4_tiles or form.name != MXFP4:
+        return weights_per_gpu(model, form, layout)
+    ranks, loaded = np.asarray(layout.expert_tp), np.asarray(0.0)
+    for each in np.unique(ranks).tolist():
+        loaded = np.where(ranks == each, weights_per_gpu(_in_tiles(model, row.mxfp4_tiles, each), form, layout), loaded)
+    return loaded
+
+
+@kept_by_identity(64)
+def _in_tiles(model: Model, tiles: tuple[int, ...], ranks: int) -> Model:
+    """The model with experts of which each of `ranks` has whole tiles: (inputs, inner width)."""
+    stack = model.stacks[0]
+    inner = {i.inputs for kind in stack.kinds for i in kind.items if isinstance(i, Experts) and i.shard == "row"}
+
+    def padded(size: int, tile: int, parts: int) -> int:
+        return -(-size // (tile * parts)) * tile * parts
+
+    def in_tiles(item: Item) -> Item:
+        if not isinstance(item, Experts):
+            return item
+        if item.shard == "row":
+            inputs, outputs = padded(item.inputs, tiles[1], ranks), padded(item.outputs, tiles[0], 1)
+        else:
+            gated = 1 if item.outputs in inner else 2  # gate and up in one
+            inputs, outputs = padded(item.inputs, tiles[0], 1), padded(item.outputs, tiles[1], ranks * gated)
+        return replace(item, inputs=inputs, outputs=outputs)
+
+    kinds = tuple(replace(kind, items=tuple(map(in_tiles, kind.items))) for kind in stack.kinds)
     return replace(model, stacks=(replace(stack, kinds=kinds), *model.stacks[1:]))
 
 
@@ -321,7 +360,8 @@ def serving_memory(
     made one by one; engines that do not reserve them hold half on average, so that more run than whole contexts fit.
 
     Source: data/engines.json for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
-    Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica.
+    Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica; without
+    `max_batch` the engine is started for no more sequences than run.
     Raises: SpecError: a fraction outside (0, 1].
     """
     layout, row = layout or ServingLayout(), engine
@@ -329,7 +369,7 @@ def serving_memory(
     step_tokens = row.prefill_tokens if prefill_tokens is None else prefill_tokens
     chunk = rank_budget(row, step_tokens, layout.dp) if step_tokens else context
     stored = _with_copies(model, changes.redundant_experts) if changes.redundant_experts else model
-    loaded = weights_per_gpu(stored, weights, layout) - changes.away_bytes
+    loaded = _loaded_bytes(stored, row, weights, layout) - changes.away_bytes
     cache = partial(_cache_bytes, model, layout, row, kv_dtype)
     graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
     besides: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
@@ -343,23 +383,21 @@ def serving_memory(
     cached = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
     one, entire = (cache(changes, n) * _prompt_share(model, row, context - answer, n) for n in (cached, context))
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
-    room = card * (share if row.memory_rule == "whole" else 1.0) - standing - row.workspace_bytes
+    steps = StepMemory(model, row, chunk, context, layout.tp, max_batch, row.profiles(device_kind))
+    most_bytes = np.minimum(card * share + (graphs if row.graphs_beside else 0.0), card)  # of engines of that rule
+    room = (most_bytes if row.memory_rule == "whole" else card) - standing - row.workspace_bytes
     pooled, cache_frac, states = (
         _state_pool(row, room, cache(replace(changes, shared_tokens=0), 0)) if row.state_frac else (0.0, 1.0, np.inf)
     )
-    filling = partial(_filling, model, row, share, room * cache_frac, chunk=chunk, context=context, tp=layout.tp)
+    filling = partial(steps.filling, share, room * cache_frac)
     whole = filling(one=entire - pooled)  # what runs must have room to end
     filled = np.where(whole >= 1.0, filling(one=one - pooled), whole) if np.any(answer) else whole
     whole, filled = (np.minimum(sequences, states) for sequences in (whole, filled))
     complete, most = (np.minimum(np.floor(sequences), cap) for sequences in (whole, filled))
     batch = np.maximum(most, 1.0) if concurrency is None else np.minimum(concurrency, cap)
-    working = partial(_working_bytes, model, row, chunk, context, layout.tp)
-    used, workspace = one * batch, working(batch)
-    elsewhere: Floats = 0.0
-    if device_kind in OTHER_SOFTWARE:
-        largest = np.maximum(chunk, _largest_budget(row, layout.dp))
-        elsewhere = row.graph_bytes + row.context_bytes + _working_bytes(model, row, largest, context, layout.tp, batch)
-    budget = _kv_budget(row, share, card, standing + working(np.maximum(complete, 1.0)))
+    used, workspace = one * batch, steps.working_bytes(batch)
+    elsewhere = _own_on_gpu(steps, layout.dp, batch) if device_kind in OTHER_SOFTWARE else 0.0
+    budget = _kv_budget(row, share, card, most_bytes, standing + steps.working_bytes(np.maximum(complete, 1.0)))
     items = {"weights": loaded, "KV cache": used, "activations and workspace": workspace, **besides}
     fits = filled >= batch * (1 - 1e-9)
     cached_budget = np.maximum(budget, 0.0) * cache_frac
@@ -368,7 +406,7 @@ def serving_memory(
     return ServingMemory(
         items={name: _plain(value) for name, value in items.items()},
         total_bytes=_plain(standing + workspace + used),
-        usable_bytes=_plain(_usable(row, share, card, standing + workspace)),
+        usable_bytes=_plain(_usable(row, share, card, most_bytes, standing + workspace)),
         kv_budget_bytes=_plain(np.maximum(budget, 0.0)),
         kv_capacity_tokens=_plain(np.floor(tokens)),
         max_whole_contexts=_plain(complete),
@@ -377,7 +415,7 @@ def serving_memory(
         max_states=_plain(states),
         doubtful_bytes=_plain(weights.size_error * loaded),
         own_bytes_elsewhere=_plain(elsewhere),
-        assumptions=() if concurrency is None else _cap_note(concurrency, cap, row.name, given=max_batch is not None),
+        assumptions=() if concurrency is None else _batch_notes(steps, concurrency, cap, batch, card),
     )
 
 
@@ -428,53 +466,116 @@ def _state_pool(row: Engine, room: Floats, state: Floats) -> tuple[Floats, Float
     return state, 1.0 - row.state_frac * has_states, np.where(has_states, places, np.inf)
 
 
-def _working_bytes(model: Model, row: Engine, chunk: Ints, context: Ints, tp: Ints, sequences: Floats) -> Floats:
-    """Activations and workspace of so many sequences, whose prompts run through in chunks."""
-    tokens = np.minimum(chunk, np.asarray(sequences) * context)
-    logits = sequences if generates(model) else 0
-    return row.workspace_bytes + prefill_workspace_bytes(model, tokens, logits, tp)
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """What the activations of a replica's steps depend on; floats, or columns."""
+
+    model: Model
+    row: Engine
+    chunk: Ints  # tokens of prompts that run through at once
+    context: Ints
+    tp: Ints
+    cap: int | None  # sequences that it is started for; None: as many as run
+    profiled: bool  # the engine runs the largest step before it allocates the cache
+
+    def working_bytes(self, sequences: Floats) -> Floats:
+        """Activations and workspace of so many sequences, whose prompts run through in chunks.
+
+        Source: `profile_bytes` of data/engines.json. Assumes: in the run before the cache is allocated the last layer's
+        result stays while the sampler runs, and every rank has the logits of the whole vocabulary.
+        """
+        if self.profiled:
+            sampled = self._results + (sequences if self.cap is None else self._most) * self._logits
+            return self.row.workspace_bytes + np.maximum(self._prompts, sampled) + 0.0 * np.asarray(sequences)
+        tokens = np.minimum(self.chunk, np.asarray(sequences) * self.context)
+        logits = sequences if generates(self.model) else 0
+        return self.row.workspace_bytes + prefill_workspace_bytes(self.model, tokens, logits, self.tp)
+
+    @property
+    def _prompts(self) -> Floats:
+        """Bytes while a whole chunk runs through a layer."""
+        return prefill_workspace_bytes(self.model, self.chunk, 0, self.tp)
+
+    @property
+    def _results(self) -> Floats:
+        """Bytes of a whole chunk's last results."""
+        return self.chunk * self.model.stacks[0].width * 2.0
+
+    @property
+    def _most(self) -> Ints:
+        """Sequences of the run before the cache is allocated: each has a token at least."""
+        return np.minimum(self.cap or 0, self.chunk)
+
+    @property
+    def _logits(self) -> float:
+        """Bytes that a sampler takes for each sequence in the run before the cache is allocated."""
+        return self.model.vocab * self.row.profile_bytes if generates(self.model) else 0.0
+
+    def filling(self, share: float, room: Floats, *, one: Floats) -> Floats:
+        """Sequences of `one` byte each whose activations and cache fill `room`; 0 where not even a part of one does.
+
+        Activations grow with the tokens of the batch up to a chunk, logits and cache with the sequences: two straight
+        lines that meet where the batch makes a whole chunk.
+        """
+        cached = one / share if self.row.memory_rule == "free" else one
+        filled = self._profiled_filling(room, cached) if self.profiled else self._filling(room, cached)
+        return np.clip(filled, 0.0, 1e12)
+
+    def _profiled_filling(self, room: Floats, cached: Floats) -> Floats:
+        """`filling` beside the largest step: where prompts, and where the sampler takes most."""
+        fixed, each = (0.0, self._logits) if self.cap is None else (self._most * self._logits, 0.0)
+        of_prompts = (room - self._prompts) / np.maximum(cached, 1e-9)
+        return np.minimum(of_prompts, (room - self._results - fixed) / np.maximum(cached + each, 1e-9))
+
+    def _filling(self, room: Floats, cached: Floats) -> Floats:
+        """`filling` beside the step of what runs."""
+        model, chunk, context = self.model, self.chunk, np.asarray(self.context)
+        token = prefill_workspace_bytes(model, 1.0, 0, self.tp)
+        each = cached + (prefill_workspace_bytes(model, 1.0, 1, self.tp) - token if generates(model) else 0.0)
+        knee = chunk / context
+        beyond = (room - chunk * token) / np.maximum(each, 1e-9)
+        below = room / (context * token + each)
+        return np.where(room >= chunk * token + knee * each, beyond, below)
 
 
-def _filling(
-    model: Model, row: Engine, share: float, room: Floats, *, chunk: Ints, context: Ints, one: Floats, tp: Ints
-) -> Floats:
-    """Sequences whose activations and cache fill `room`; 0 where not even a part of one does.
-
-    Activations grow with the tokens of the batch up to a chunk, logits and cache with the sequences: two straight
-    lines that meet where the batch makes a whole chunk.
-    """
-    token = prefill_workspace_bytes(model, 1.0, 0, tp)
-    cached = one / share if row.memory_rule == "free" else one
-    each = cached + (prefill_workspace_bytes(model, 1.0, 1, tp) - token if generates(model) else 0.0)
-    knee = chunk / np.asarray(context)
-    beyond = (room - chunk * token) / np.maximum(each, 1e-9)
-    below = room / (context * token + each)
-    filled: Floats = np.maximum(np.where(room >= chunk * token + knee * each, beyond, below), 0.0)
-    return np.minimum(filled, 1e12)
-
-
-def _usable(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
+def _usable(row: Engine, share: float, card: Array, most_bytes: Array, taken: Floats) -> Floats:
     """The share of a card's memory that the engine takes at most."""
     if row.memory_rule == "whole":
-        return card * share
+        return most_bytes
     if row.memory_rule == "free":
         return np.where(card > taken, taken + (card - taken) * share, card)
     return card
 
 
-def _cap_note(concurrency: Ints, cap: Ints, name: str, *, given: bool) -> tuple[str, ...]:
-    """The note that the engine runs fewer sequences at once than requested; empty if it runs all of them."""
-    most, cap = int(np.max(concurrency)), int(np.max(cap))
-    if most <= cap:
-        return ()
-    whose = "the batch limit that was given" if given else f"the default batch limit of {name}"
-    return (f"of {most:,} sequences requested, {cap:,} run at once ({whose}); the others wait and use no cache",)
+def _own_on_gpu(steps: StepMemory, dp: Ints, sequences: Floats) -> Floats:
+    """Bytes that the engine takes of its own on the GPU that takes most prompts at once."""
+    row, largest = steps.row, np.maximum(steps.chunk, _largest_budget(steps.row, dp))
+    on_gpu = replace(steps, chunk=largest, profiled=row.profiles("gpu"))
+    return row.graph_bytes + row.context_bytes + on_gpu.working_bytes(sequences)
 
 
-def _kv_budget(row: Engine, share: float, card: Array, taken: Floats) -> Floats:
+def _batch_notes(steps: StepMemory, concurrency: Ints, cap: Ints, batch: Floats, card: Array) -> tuple[str, ...]:
+    """Notes that the engine runs fewer sequences than requested, and what more its default takes: `NOTED_FRAC`."""
+    most, largest, name, notes = int(np.max(concurrency)), int(np.max(cap)), steps.row.name, []
+    if most > largest:
+        whose = "the batch limit that was given" if steps.cap is not None else f"the default batch limit of {name}"
+        notes = [
+            f"of {most:,} sequences requested, {largest:,} run at once ({whose}); the others wait and use no cache"
+        ]
+    if steps.profiled and steps.cap is None:
+        more = float(np.max(replace(steps, cap=largest).working_bytes(batch) - steps.working_bytes(batch)))
+        if more >= NOTED_FRAC * float(np.min(card)):
+            started = f"{name} is started for no more sequences than run (--max-batch)"
+            notes.append(
+                f"{started}; for {largest:,}, its default, it keeps {format_bytes(more)} more free of the cache"
+            )
+    return tuple(notes)
+
+
+def _kv_budget(row: Engine, share: float, card: Array, most_bytes: Array, taken: Floats) -> Floats:
     """Bytes that the engine leaves for the cache; negative where the weights do not fit."""
     if row.memory_rule == "whole":
-        return card * share - taken
+        return most_bytes - taken
     if row.memory_rule == "free":
         return np.where(card > taken, (card - taken) * share, card - taken)
     return card - taken
