@@ -206,17 +206,17 @@ def _in_tiles(model: Model, tiles: tuple[int, ...], ranks: int) -> Model:
     stack = model.stacks[0]
     inner = {i.inputs for kind in stack.kinds for i in kind.items if isinstance(i, Experts) and i.shard == "row"}
 
-    def padded(size: int, tile: int, parts: int) -> int:
+    def whole_tiles(size: int, tile: int, parts: int) -> int:
         return -(-size // (tile * parts)) * tile * parts
 
     def in_tiles(item: Item) -> Item:
         if not isinstance(item, Experts):
             return item
         if item.shard == "row":
-            inputs, outputs = padded(item.inputs, tiles[1], ranks), padded(item.outputs, tiles[0], 1)
+            inputs, outputs = whole_tiles(item.inputs, tiles[1], ranks), whole_tiles(item.outputs, tiles[0], 1)
         else:
             gated = 1 if item.outputs in inner else 2  # gate and up in one
-            inputs, outputs = padded(item.inputs, tiles[0], 1), padded(item.outputs, tiles[1], ranks * gated)
+            inputs, outputs = whole_tiles(item.inputs, tiles[0], 1), whole_tiles(item.outputs, tiles[1], ranks * gated)
         return replace(item, inputs=inputs, outputs=outputs)
 
     kinds = tuple(replace(kind, items=tuple(map(in_tiles, kind.items))) for kind in stack.kinds)
@@ -468,7 +468,7 @@ def _state_pool(row: Engine, room: Floats, state: Floats) -> tuple[Floats, Float
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """What the activations of a replica's steps depend on; floats, or columns."""
+    """The inputs of the activations of a replica's steps; floats, or columns."""
 
     model: Model
     row: Engine
