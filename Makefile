@@ -79,9 +79,10 @@ $(VENV)/.training: $(VENV)/.oracle
 	@touch $@
 
 programs: ## promtool, prometheus, amtool, shellcheck, chromium and PostgreSQL, from Debian where this is root
-	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck chromium:chromium; do \
+	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck; do \
 	  command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
 	done; \
+	command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || missing="$$missing chromium-headless-shell"; \
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	test -z "$$missing" || { test $$(id -u) = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing >/dev/null; } || \

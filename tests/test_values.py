@@ -158,6 +158,42 @@ def test_what_dataclasses_notes_of_a_class_is_noted() -> None:
     assert dataclasses.is_dataclass(Ours)
 
 
+@values.dataclass(frozen=True, slots=True)
+class Single:
+    """One field, and none that the constructor takes beside it."""
+
+    only: int
+    kept: dict[str, int] = dataclasses.field(default_factory=dict, init=False, compare=False)
+    limit: int = dataclasses.field(default=7, init=False)
+
+
+class Undecorated(Base):
+    """A class that adds nothing to its base."""
+
+
+def test_copies_are_those_of_dataclasses() -> None:
+    ours, theirs = Ours(name="a", sizes=(4, 5)), Theirs(name="a", sizes=(4, 5))
+    changed: tuple[dict[str, Any], ...] = ({}, {"name": "b"}, {"sizes": (1,), "hidden": 9})
+    for changes in changed:
+        copied, expected = values.replace(ours, **changes), dataclasses.replace(theirs, **changes)
+        assert dataclasses.asdict(copied) == dataclasses.asdict(expected)
+        assert copied.total == sum(copied.sizes)  # of `__post_init__`
+        assert copied.notes is ours.notes
+    assert ours == Ours(name="a", sizes=(4, 5))
+    unknown: dict[str, Any] = {"nothing": 1}
+    with pytest.raises(TypeError, match="nothing"):
+        values.replace(ours, **unknown)
+    with pytest.raises(ValueError, match="total"):
+        values.replace(ours, total=1)
+    plain = Undecorated(1)
+    assert type(values.replace(plain, first=2)) is Undecorated
+    assert values.replace(plain, first=2).first == 2
+    single = Single(1)
+    single.kept["a"] = 1
+    other = values.replace(single, only=2)
+    assert (other.only, other.kept, other.limit, single.kept) == (2, {}, 7, {"a": 1})
+
+
 @pytest.mark.skipif(not hasattr(copy, "replace"), reason="of Python 3.13 and later")
 def test_copies_with_other_values_are_made_by_the_copy_module() -> None:
     replace: Any = vars(copy)["replace"]

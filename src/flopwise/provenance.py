@@ -7,12 +7,12 @@ a derived one its formula and inputs, a fact its source, a calibration what it w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import KW_ONLY, fields, replace
+from dataclasses import KW_ONLY, fields
 from decimal import Decimal
 from typing import Any, Literal
 
 from flopwise import units
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Kind = Literal["derived", "fact", "calibration", "assumption", "given", "default", "chosen"]
 

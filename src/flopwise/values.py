@@ -25,11 +25,20 @@ if TYPE_CHECKING:
 else:
 
     def replace(record: Any, /, **changes: Any) -> Any:
-        """`dataclasses.replace`, in half the time for a frozen class of this module: its fields are known by name."""
-        names = getattr(record, "_given", None)
-        if names is None:
+        """`dataclasses.replace`, in a fifth of the time for frozen classes of this module: no field is a keyword."""
+        form = getattr(record, "_form", None)
+        if form is None or form.cls is not record.__class__ or not changes.keys() <= form.setters.keys():
             return dataclasses.replace(record, **changes)
-        return record.__class__(**({name: getattr(record, name) for name in names if name not in changes} | changes))
+        made = object.__new__(form.cls)
+        for setter, value in zip(form.setters.values(), form.values(record), strict=True):
+            setter(made, value)
+        for name, value in changes.items():
+            form.setters[name](made, value)
+        for setter, value in form.fresh:
+            setter(made, value())
+        if form.has_more:
+            made.__post_init__()
+        return made
 
     def dataclass(
         cls: type | None = None,
@@ -62,7 +71,6 @@ def _frozen(cls: type, *, repr: bool, eq: bool, slots: bool) -> type:  # noqa: A
     """`cls`, a data class of fields alone, with the methods of a frozen one; a method that its author wrote stays."""
     fields = dataclasses.fields(cls)
     methods: dict[str, Any] = {"__setattr__": _refuse_assignment, "__delattr__": _refuse_deletion}
-    methods["_given"] = tuple(field.name for field in fields if field.init)
     if repr:
         methods["__repr__"] = _text
     if eq:
@@ -79,6 +87,8 @@ def _frozen(cls: type, *, repr: bool, eq: bool, slots: bool) -> type:  # noqa: A
     }
     if "__init__" not in own:
         methods["__init__"] = _Unmade(cls, fields)
+        if slots:
+            methods["_form"] = _UnreadForm(cls, fields)
     for name, method in methods.items():
         setattr(cls, name, method)
     return cls
@@ -157,6 +167,43 @@ class _Unmade:
             self.initialiser()(instance, *args, **given)
         elif hasattr(instance, "__post_init__"):
             instance.__post_init__()
+
+
+class _Form:
+    """How an object of a class of slots is copied: its values are read at once and set one by one, then what is new."""
+
+    __slots__ = ("cls", "fresh", "has_more", "setters", "values")
+
+    def __init__(self, cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
+        self.cls, self.has_more = cls, hasattr(cls, "__post_init__")
+        names = [field.name for field in fields if field.init]
+        self.setters = {name: getattr(cls, name).__set__ for name in names}
+        read = attrgetter(*names) if len(names) > 1 else None
+        self.values = read or (lambda record: tuple(getattr(record, name) for name in names))
+        self.fresh = [
+            (getattr(cls, field.name).__set__, partial(_fresh_value, field))
+            for field in fields
+            if not field.init and not field.default is field.default_factory is _MISSING
+        ]
+
+
+def _fresh_value(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is _MISSING else field.default_factory()
+
+
+class _UnreadForm:
+    """The form of a class of which no object has been copied yet."""
+
+    __slots__ = ("cls", "fields")
+
+    def __init__(self, cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> None:
+        self.cls, self.fields = cls, fields
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _Form:
+        """The form, which from now on is in its place."""
+        form = _Form(self.cls, self.fields)
+        setattr(self.cls, "_form", form)  # noqa: B010 - of a class whose form is not known yet
+        return form
 
 
 def _initialiser(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:

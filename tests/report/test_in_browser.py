@@ -32,6 +32,9 @@ def _page(browser: Browser, made: Document, width: int) -> Page:
     return page
 
 
+OPEN_ALL = "() => { for (const one of document.querySelectorAll('details')) one.open = true; }"
+
+
 def _documents() -> list[Document]:
     plans = answer().plans
     return [document(answer().assessment), *(plan_document(plan, name) for name, plan in plans.items())]
@@ -39,12 +42,12 @@ def _documents() -> list[Document]:
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_nothing_is_wider_than_the_screen(browser: Browser, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 844})
     for made in _documents():
-        page = _page(browser, made, width)
-        for one in page.locator("details").all():
-            one.evaluate("d => d.open = true")
+        page.set_content(html(made))
+        page.evaluate(OPEN_ALL)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, made.title
-        page.close()
+    page.close()
 
 
 UNREAD = """(one, least) => {
@@ -64,8 +67,7 @@ UNREAD = """(one, least) => {
 def test_pictures_show_every_text_at_a_size_that_is_read(browser: Browser, width: int, least: int) -> None:
     """One drawing of each is shown, the one that suits the screen, and both hold the same figures."""
     page = _page(browser, document(answer().assessment), width)
-    for one in page.locator("details").all():
-        one.evaluate("d => d.open = true")
+    page.evaluate(OPEN_ALL)
     assert page.locator("figure").count() > 5
     for figure in page.locator("figure").all():
         shown = figure.locator(".picture, table").filter(visible=True)

@@ -15,8 +15,9 @@ from browser import open_browser
 WINDOW: ViewportSize = {"width": 1280, "height": 900}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address() -> Iterator[str]:
+    """Of one server for all files: each warms up processes that answer questions."""
     with served() as found:
         yield found
 

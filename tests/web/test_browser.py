@@ -883,7 +883,9 @@ def test_a_long_plan_tells_its_progress_and_is_stopped(page: Page) -> None:
     expect(page.get_by_role("progressbar")).to_be_visible()
     expect(page.get_by_role("status").first).to_contain_text(re.compile(r"searching offers and layouts \d+ %"))
     expect(page.locator(".skeleton, table").first).to_be_visible()  # nothing yet, or what a first look found
-    page.get_by_role("button", name="Stop").click()
+    with page.expect_response(lambda answer: answer.request.method == "DELETE") as deleted:
+        page.get_by_role("button", name="Stop").click()
+    assert deleted.value.ok
     expect(page.get_by_role("status").first).to_have_text("Stopped.")
     expect(page.locator(".skeleton")).to_have_count(0)
     assert [job["state"] for job in page.evaluate("() => fetch('/api/v1/jobs').then((answer) => answer.json())")].count(

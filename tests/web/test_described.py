@@ -34,7 +34,7 @@ def address() -> Iterator[str]:
         thread.join(10)
 
 
-@SCHEMA.parametrize()
+@SCHEMA.parametrize()  # type: ignore[untyped-decorator]  # whose modules mypy does not read
 @settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 def test_every_operation_answers(case: schemathesis.Case[Any], address: str) -> None:
     answer = case.call(base_url=address, timeout=60)

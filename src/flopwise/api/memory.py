@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from flopwise.cost.memory_answer import MemoryAnswer
@@ -17,6 +16,7 @@ from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, OptionError, changed_options, defaults_of, take
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.values import replace
 
 
 @takes(DataSpec, TrainingSpec, ServingSpec, SourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)

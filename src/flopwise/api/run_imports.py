@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from flopwise.options import DEGREE, OptionError, changed_options, defaults_of, 
 from flopwise.records.imports.spec import ImportSpec
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.records.imports.imported import FileRun, ImportedRun, PlannedRun

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
@@ -19,6 +18,7 @@ from flopwise.serving.spec import (
     StartSpec,
     TechniqueRequest,
 )
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

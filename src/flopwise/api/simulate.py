@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
@@ -14,6 +13,7 @@ from flopwise.options import BATCH, DEGREE, FRACTION, take, whole
 from flopwise.search.spec import LATENCY
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.search.spec import Latency

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
@@ -14,6 +13,7 @@ from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, take
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +29,7 @@ from flopwise.facts.software import TrainingStack
 from flopwise.training.adapters import trainable_parameters
 from flopwise.training.layout import GradSync, Layout, Lora, Recipe, Selective
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
+from flopwise.values import replace
 
 UNIT = "bytes/GPU"
 RECENT_YEAR = 2025  # of a row that names none; from then on torchtune computes its loss in pieces

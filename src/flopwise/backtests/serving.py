@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from functools import lru_cache
 
 from flopwise.backtests import trtllm_bench
@@ -21,6 +20,7 @@ from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.finite import FiniteRun, closed_loop_run, finite_run
 from flopwise.serving.sim.source import Traffic
+from flopwise.values import replace
 
 Release = tuple[int, ...]
 MEDIAN_INTERVAL = "median interval"

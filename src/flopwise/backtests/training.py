@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import Literal, TypedDict
@@ -39,6 +38,7 @@ from flopwise.training.layout import Attention, Layout, Lora, Recipe
 from flopwise.training.memory import memory_band, step_memory
 from flopwise.training.on_device import recipe_on
 from flopwise.training.unstated import other_jobs, unstated_inputs, with_unstated_inputs
+from flopwise.values import replace
 
 UNIT = "tokens/s/GPU"
 NODE = 8

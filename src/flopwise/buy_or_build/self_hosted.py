@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,7 +29,7 @@ from flopwise.training.estimate import timed_step
 from flopwise.training.rules import optimal_tokens, predicted_loss
 from flopwise.training.unstated import open_band
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_times, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 LONGEST_MONTHS = 120
 """Maximum number of months for which a break-even is searched."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import changed_options, take
 from flopwise.records.expectation import ExpectedTraining
+from flopwise.values import replace
 
 R = TypeVar("R", bound=TrainingRecorder)
 

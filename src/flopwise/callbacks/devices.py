@@ -9,7 +9,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
 from flopwise.probes.machine import cpu_name, usable_cores
 from flopwise.records.metrics import counter_growth
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 RAPL = Path("/sys/class/powercap")
 STATUS = Path("/proc/self/status")

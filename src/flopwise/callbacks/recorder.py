@@ -15,7 +15,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean, median
@@ -31,7 +30,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.records.expectation import ExpectedTraining
 from flopwise.records.model import RecordedRun, Run, RunStatus
 from flopwise.units import HOUR_S, format_percent, format_seconds, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 RECENT = 50
 """Steps that the time to the end, and the comparison with the plan, rest on."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from flopwise.callbacks.begin import checked_options, training_recorder
 from flopwise.callbacks.recorder import TrainingRecorder, status_of
 from flopwise.errors import SpecError
+from flopwise.values import replace
 
 try:
     from transformers import TrainerCallback

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flopwise.changes.effects import Sensitivity
@@ -22,7 +21,7 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Figure, assumptions, setting, term, to_json, walk, with_kinds
 from flopwise.results import Result, attributes
 from flopwise.units import HOUR_S
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.memory_answer import Remedy

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeVar
 
 from flopwise.cost.memory_answer import MemoryAnswer, Remedy
+from flopwise.values import replace
 
 Answer = TypeVar("Answer", bound=MemoryAnswer)
 

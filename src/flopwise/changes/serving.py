@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.memory import ServingLayout, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.techniques import memory_changes, runner
+from flopwise.values import replace
 
 WEIGHTS = ("bf16", "fp8", "awq", "nvfp4", "Q4_K_M")
 CACHES = ("bf16", "fp8", "q4_0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.changes.effects import (
@@ -24,7 +23,7 @@ from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.memory import step_memory
 from flopwise.training.on_device import recipe_on
 from flopwise.training.stages import FULL
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.training.estimate import TrainEstimate

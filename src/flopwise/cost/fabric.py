@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from flopwise.cost.rates import CLOCK_HZ, Rates, families, resolve_parameters
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.calibration import Calibration
 from flopwise.ops.types import Floats, Ints
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +18,7 @@ from flopwise.cost.rates import families
 from flopwise.errors import MissingFactError
 from flopwise.facts.calibration import Calibration, ErrorQuantiles
 from flopwise.ops.types import Array, Floats
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

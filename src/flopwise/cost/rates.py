@@ -7,7 +7,7 @@ vendor's or the general value, and `Rates.assumptions` says which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT, Precision
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.calibration import Calibration
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from flopwise import options
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.options import OptionError, Spec, option
 from flopwise.units import split_count
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.facts.offers import Offer
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import resolve
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import msgspec
 
@@ -13,7 +12,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Allotment, Assessment, WorkloadResult
 from flopwise.search.answer import Plan
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from flopwise.training.memory import step_memory
 from flopwise.training.on_device import recipe_on
 from flopwise.training.widths import trained_widths
 from flopwise.units import format_gib
+from flopwise.values import replace
 
 PROGRAM, ARGUMENTS, JOB = "train.py", "training_arguments.json", "job.json"
 ADAPTER, QUANTIZATION, DEEPSPEED, OWN_MODEL = "adapter_config.json", "quantization.json", "deepspeed.json", "model"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from flopwise.exports import kubernetes
@@ -17,6 +16,7 @@ from flopwise.training.goodput import DEFAULT_RELIABILITY, interruptions_per_s
 from flopwise.training.job import TrainJob
 from flopwise.training.run import job_goodput
 from flopwise.training.storage import stored_token_bytes
+from flopwise.values import replace
 
 PORT = 29500
 """Port of torchrun's rendezvous on the first machine."""

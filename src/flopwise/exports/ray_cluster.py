@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from flopwise.exports import kubernetes
@@ -13,6 +12,7 @@ from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import json_text
 from flopwise.exports.server import program_text
+from flopwise.values import replace
 
 HEAD = {"cpu": "2", "memory": "8Gi"}
 PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "serve": 8000}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from flopwise.facts.software import platform
 from flopwise.serving.job import ServeJob
 from flopwise.serving.spec import BLOCK_DRAFTS, NGRAM_DRAFTS
 from flopwise.units import GIB
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 PLAIN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """PyTorch's names of formats without scales, which can be loaded from one another."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import import_module, resources
 
 from flopwise.errors import InfeasibleError
@@ -15,6 +14,7 @@ from flopwise.exports.emit import command_text, comment_text, script_text
 from flopwise.exports.exported import Files
 from flopwise.exports.replica import one_kind_refusals
 from flopwise.facts.software import platform
+from flopwise.values import replace
 
 _SHARE = '--input-file "$DATA/requests-${REPLICA:-0}.jsonl" --output-file "$OUTPUT/results-${REPLICA:-0}.jsonl"'
 BATCH_SHARE = ("bash", "-c", f'exec "$@" {_SHARE}', "replica")

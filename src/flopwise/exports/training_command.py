@@ -7,7 +7,6 @@ PET_MASTER_ADDR, and PET_MASTER_PORT if it is not 29500 (torchrun reads its opti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from flopwise.exports import hugging_face
@@ -15,6 +14,7 @@ from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.launch import launcher
 from flopwise.exports.targets import megatron, torchtitan
+from flopwise.values import replace
 
 
 class TrainingProgram(NamedTuple):

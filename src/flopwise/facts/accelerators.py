@@ -7,7 +7,7 @@ are decimal and, on links, one direction. What is not known is None and using it
 from __future__ import annotations
 
 import re
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import Any
 
 from flopwise import units
@@ -26,7 +26,7 @@ from flopwise.facts.tables import (
     Watts,
     WholeBytes,
 )
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 DTYPES = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 KINDS = ("gpu", "tpu", "npu", "soc", "cpu")

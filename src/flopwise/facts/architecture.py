@@ -11,10 +11,10 @@ vocabulary, E experts, B sequences in the batch, S tokens of a sequence.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, replace
+from dataclasses import KW_ONLY
 from typing import Literal
 
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Shard = Literal["", "column", "row"]
 """How tensor parallelism cuts a weight: not at all (every rank holds it), by its outputs, or by its inputs."""

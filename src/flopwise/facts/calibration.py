@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 FIELDS = ("name", "scope", "value", "unit", "meaning", "fitted_on", "source", "date")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.offers import PRICE_FIELDS, AssumedPrice, Offer
 from flopwise.facts.tables import Confidence, Day, FactTable, Row
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 RESERVED = ("reserved_1y", "reserved_3y")
 

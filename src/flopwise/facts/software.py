@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from functools import lru_cache
 from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.formats import WeightFormat
 from flopwise.facts.tables import ANY, FactTable, words
-from flopwise.values import dataclass, kept_by_identity
+from flopwise.values import dataclass, kept_by_identity, replace
 
 OF_VENDORS = {
     "nvidia": "nvidia",

@@ -9,7 +9,6 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from flopwise.probes.backend import ELEMENT_BYTES
 from flopwise.probes.file import FIGURES, Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds.elementwise import WRITTEN
 from flopwise.training.step_table import MAPPED_BYTES
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from flopwise.fitting.refit import (
 from flopwise.fitting.robust import Array, Constant
 from flopwise.folders import write_folder
 from flopwise.units import format_items
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 FORMAT, VERSION = "flopwise-calibration", 1
 SOURCE = "flopwise calibrate"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from flopwise.fitting.measured import MeasuredRow
 from flopwise.fitting.robust import PULL, Array, Constant, Fit, FitModel, fit, robust_losses, solve
 from flopwise.training.estimate import single_parts, single_table
 from flopwise.training.job import TrainJob
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 ROW_WEIGHT = 0.5
 """Of a row against what is known beforehand: one row that is 30 % off moves a constant about two thirds of the way."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,6 +50,7 @@ from flopwise.fleet.spec import Policies, Quota
 from flopwise.fleet.waste import HALF, ThriftyProgram, Waste, closable_traits, saving_traits
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH, format_usd
+from flopwise.values import replace
 
 GAP = 1e-3
 LATER_FRAC, STEP_FRAC = 0.3, 0.2

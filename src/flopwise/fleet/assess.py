@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -39,7 +38,7 @@ from flopwise.search.answer import Plan, Port
 from flopwise.search.porting import cheapest_by_software, port
 from flopwise.search.workload import Resolved
 from flopwise.units import format_percent, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Advance = Callable[[str, int, int], None]
 SUSPICIOUS = 0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from flopwise.serving.sim.profiles import HOURS_PER_DAY, HOURS_PER_WEEK
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.trace import PS, RequestTrace, trace
 from flopwise.units import HOUR_S, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 MOST_REQUESTS = 2_000_000
 """Requests of a day that is simulated; of more, as many hours around the steepest rise as have no more."""

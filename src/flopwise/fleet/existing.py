@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
@@ -18,7 +17,7 @@ from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE, Resolved
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_chance, format_percent, format_seconds
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 GIVEN = "the fleet file"
 LATENCY_FIGURES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}

@@ -8,7 +8,6 @@ up to the difference.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from flopwise.errors import FlopwiseError
 from flopwise.fleet.bill import BOUGHT, SolvedFleet
@@ -18,7 +17,7 @@ from flopwise.fleet.option import monthly_option
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE
 from flopwise.units import format_items, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 LEAST_USD = 0.005
 """Changes of less are none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from flopwise import options
 from flopwise.errors import MissingFactError, SpecError, UnknownNameError
@@ -16,7 +15,7 @@ from flopwise.fleet.prices import api_usd
 from flopwise.fleet.spec import API, OwnMachines, SiteFigures
 from flopwise.search.allowed import FORBIDS, AllowedDevices
 from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_bytes, format_rate, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 GIVEN = "the fleet file"
 UNKNOWN_REGION = "not known"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from flopwise.fleet.spec import SiteFigures
 from flopwise.ops.types import Floats
 from flopwise.options import options_of
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 HOURLY = ("on_demand", "spot")
 JOULES_PER_KWH = 3.6e6

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import compress
 from math import inf
@@ -40,6 +39,7 @@ from flopwise.fleet.program import EFFORT, GUARD_S, AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
 from flopwise.fleet.spec import OWNED, Quota
 from flopwise.units import format_usd
+from flopwise.values import replace
 
 PRICE_RISE = 0.2
 WEEK = 1 / WEEKS_PER_MONTH

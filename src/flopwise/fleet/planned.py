@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
@@ -43,7 +42,7 @@ from flopwise.units import (
     format_seconds,
     format_times,
 )
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Advance = Callable[[int, int], None]
 Tags = tuple[object, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from flopwise.search.nodes import check_custom_price
 from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, read_text
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 MOST_SHOWN = 12
 """Names of a circle that a message holds."""

@@ -9,7 +9,6 @@ those of `flopwise.fleet.ladder`; what other machines and fewer bits save there 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from flopwise.errors import FlopwiseError
 from flopwise.facts.offers import OWNED
@@ -23,6 +22,7 @@ from flopwise.fleet.prices import effective
 from flopwise.fleet.spec import API, EXISTING, ON_DEMAND, ExistingMachines, Policies
 from flopwise.search.plan import plan
 from flopwise.units import HOURS_PER_MONTH, format_usd
+from flopwise.values import replace
 
 LEAST_USD = 1.0
 """Savings below are not worth a line."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -27,7 +27,7 @@ from flopwise.search.spec import (
     assumed_kinds,
 )
 from flopwise.serving.spec import AutoscaleSpec
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 TASKS = (*TRAINING, *SERVING, "validate", "develop")
 ON_DEMAND, EXISTING = "on_demand", "existing"

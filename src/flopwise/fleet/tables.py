@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import inf
 from typing import Any
 
@@ -17,6 +17,7 @@ from flopwise.fleet.prices import BreakEven, break_even
 from flopwise.fleet.spec import API, OWNED
 from flopwise.search.model_sizes import largest_models, memory_by_size
 from flopwise.units import HOURS_PER_MONTH, format_usd
+from flopwise.values import replace
 
 DTYPES = ("bf16", "fp16", "fp32")
 USUAL_USE = 0.6

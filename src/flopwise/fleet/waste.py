@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -42,6 +41,7 @@ from flopwise.fleet.program import (
 from flopwise.fleet.spec import API, OWNED, Policies, Quota
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH
+from flopwise.values import replace
 
 CENT = 1e-6
 """USD by which options cost the same."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import SpecError
 from flopwise.records.imports import genai_perf, guidellm, vllm_bench
 from flopwise.records.imports.raw import LoadRequest, Source
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 MOST_TOKENS = 2**31 - 1
 _GIVE = "guidellm's JSON, vLLM's `bench serve --save-result --save-detailed`, AIPerf's profile_export.jsonl"

@@ -7,7 +7,6 @@ convolutions and attention in full; "causal" leaves out what masks and windows h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Item, Model, Stack
@@ -15,7 +14,7 @@ from flopwise.ops.backward import backward_works
 from flopwise.ops.shapes import Shape, Split, Trainable, Work
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

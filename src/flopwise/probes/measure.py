@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 
 import flopwise
@@ -22,7 +22,7 @@ from flopwise.probes.kinds import KINDS
 from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
 from flopwise.probes.load import BUSY_FRAC, Load
 from flopwise.probes.timing import LEAST, Stopwatch, Task, TooLongError
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Progress = Callable[[float, float, str], object]
 """Elapsed and total seconds of measuring, and the present measurement."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from flopwise.probes.backend import AttentionPass, AttentionShape
 from flopwise.probes.file import ProbedDevice
 from flopwise.probes.machine import cpu_device, free_ram_bytes
 from flopwise.probes.timing import Run
+from flopwise.values import replace
 
 INSTALL = 'pip install "flopwise[torch]"'
 WIDTH = 256  # of a row that is normalised

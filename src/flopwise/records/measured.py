@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from flopwise.records.metrics import METRICS
 from flopwise.records.model import Event, Expectation, MetricSummary, Run
 from flopwise.records.steady import Statistic, SteadySteps, level, steady
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.records.store import SampleColumns, Store

@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from flopwise.records import schema
 from flopwise.records.database import Database
 from flopwise.records.metrics import METRICS, counter_growth
 from flopwise.records.model import Event, Expectation, MetricSummary, Run, RunStatus, Sample
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     import numpy as np

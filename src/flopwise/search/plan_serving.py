@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 from math import ceil, inf
 from typing import Any
 
@@ -53,6 +52,7 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_percent, format_seconds
+from flopwise.values import replace
 
 NEAREST = 3
 """Ways to serve that are evaluated even where physics forbids the target: a miss is told by how much."""

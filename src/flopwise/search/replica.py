@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 from flopwise.cost.cluster import Cluster
@@ -16,6 +15,7 @@ from flopwise.search.workload import Resolved
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout, generates
 from flopwise.serving.spec import RequestSpec
+from flopwise.values import replace
 
 DEGREES = ("tp", "pp", "ep", "dp")
 """What a deployment's layout is made of."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.precisions import TRAINING_PRECISIONS
@@ -24,6 +23,7 @@ from flopwise.training.routing import check_skew
 from flopwise.training.schedules import schedule_code
 from flopwise.training.spec import CHOSEN_MICRO_BATCH
 from flopwise.training.start import with_start
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.training.alternatives import UnstatedInput

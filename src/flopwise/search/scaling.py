@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
 from flopwise.training.stragglers import STRAGGLERS
 from flopwise.units import format_gib
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("data", "zero-1", "fsdp", "tensor", "pipeline", "context", "expert", "hybrid")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +20,7 @@ from flopwise.serving.iteration import whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner, tokens_a_round
+from flopwise.values import replace
 
 SIZES = 256
 """Numbers of users that are tried, at equal ratios."""

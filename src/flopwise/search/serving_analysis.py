@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -47,6 +46,7 @@ from flopwise.serving.precision import layer_weight_bits, product_path, substitu
 from flopwise.serving.spec import DRAFT_TOKENS
 from flopwise.serving.techniques import tokens_per_step
 from flopwise.units import format_items
+from flopwise.values import replace
 
 Floats = NDArray[np.floating[Any]]
 READING, COMPUTING, LINKS = "reading the weights", "operations of the prompt", "link latency"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from flopwise.serving.sessions import Found
 from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner, tokens_a_round
+from flopwise.values import replace
 
 SETTLING = 4
 """Times that replicas are counted anew, at what their caches then hold."""

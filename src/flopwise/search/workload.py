@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from flopwise.errors import SpecError
@@ -28,7 +28,7 @@ from flopwise.serving.spec import (
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import HOUR_S
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 ANYWHERE: Mapping[str, Any] = {
     "providers": (), "regions": (), "gpus": (), "vendors": (), "exclude": (), "instances": (), "software": ("any",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
@@ -23,6 +22,7 @@ from flopwise.serving.memory import generates
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
 from flopwise.serving.techniques import resolve_techniques
 from flopwise.units import format_items
+from flopwise.values import replace
 
 
 def replica_of(

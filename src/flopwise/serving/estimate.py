@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from flopwise.serving.steady import (
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import host_rates, memory_changes, per_token, request_work, runner, tokens_a_round
 from flopwise.serving.waiting_batches import WaitingBatches, one_pass_latency_s
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts

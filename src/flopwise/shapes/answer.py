@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -22,7 +21,7 @@ from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
 from flopwise.training.step_figures import TrainingDevice
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes
 from flopwise.units import format_percent, format_seconds
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 PAGEABLE_FRAC = 0.4
 """Share of that rate that transfers from pageable memory reach: 2.3 of 5.8 GB/s (Harris 2012)."""

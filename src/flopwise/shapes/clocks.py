@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from flopwise.training.layout import Inner, Layout, Recipe
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import StepTable, at_sustained_clock, block_list, step_table
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 ONCE = frozenset({"optimizer", NEWTON_SCHULZ, "data_parallel", "pipeline_bubble", "pipeline_p2p"})
 """Lines of a step that a micro-batch on one pipeline stage does not have."""

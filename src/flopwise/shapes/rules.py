@@ -7,7 +7,6 @@ once more. Nothing is advised that saves less than `WORTH` of the pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from flopwise.facts.architecture import (
 from flopwise.ops.types import ceil_div
 from flopwise.shapes.clocks import Clock
 from flopwise.shapes.kernels import KernelShape, aligned_elems, blocks, preferred_elems, scalar
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 WORTH = 0.005
 """Share of the pass below which a gain is not worth a line."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from flopwise.cost.cluster import Cluster
@@ -33,7 +32,7 @@ from flopwise.training.samples import (
 )
 from flopwise.training.spec import DataSpec
 from flopwise.units import format_interval, format_items, format_rate, format_seconds
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 GIVEN = "given"
 """Name of the storage whose bandwidth the user gives."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from flopwise.telemetry.limits import DEVICE_LIMITS, QUANTITIES, Limit
 from flopwise.units import format_percent, format_seconds, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.exports.monitoring.alert_rules import WatchRule

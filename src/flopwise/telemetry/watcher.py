@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flopwise.errors import SpecError
@@ -16,7 +15,7 @@ from flopwise.telemetry.limits import Alarms, AlertChange, Look
 from flopwise.telemetry.money import Spend, spend
 from flopwise.telemetry.readings import SourceLostError, Values, WatchReading
 from flopwise.telemetry.spec import WatchSpec
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.search.answer import Plan

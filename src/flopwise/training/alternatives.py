@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.intervals import OTHER_SOFTWARE
@@ -14,7 +13,7 @@ from flopwise.training.layout import TARGET_SETS, Layout, Lora, Recipe
 from flopwise.training.spec import CHOSEN_MICRO_BATCH
 from flopwise.training.stages import cuts_alike
 from flopwise.units import format_change
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator

@@ -6,13 +6,12 @@ trained below, so that its backward pass never runs.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Item, Linear, Model, Stack
 from flopwise.ops.flops import runs
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 State = Literal["trained", "passed", "idle"]
 PARTS = ("embedding", "head", "towers")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from flopwise.errors import SpecError
 from flopwise.ops.work import has_gated_experts
 from flopwise.training.goodput import DEFAULT_RELIABILITY, Reliability
 from flopwise.training.stragglers import JITTER_FRAC
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
 from flopwise.training.stages import FULL
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 NO_RECOMPUTE = 0
 MOST_DOUBLINGS = 16

@@ -7,7 +7,6 @@ a message stands here a second time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +23,7 @@ from flopwise.training.stages import mode_index
 from flopwise.training.step import messages_s
 from flopwise.training.step_table import StepTable
 from flopwise.training.widths import ACT_BYTES
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 IN_COMPUTE = ("forward", "backward", "recompute", "optimizer")
 """Lines of a step that are work of the devices: messages that are not to be seen fit beside these."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.precisions import SIXTEEN_BIT
 from flopwise.facts.software import PARALLELISM
 from flopwise.training.widths import trained_widths
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from flopwise import options
 from flopwise.errors import MissingFactError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, option, same
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

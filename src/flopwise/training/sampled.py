@@ -6,7 +6,7 @@ The step is that of `flopwise.training.samples` with gradients exchanged and wei
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -32,7 +32,7 @@ from flopwise.training.samples import TRAINING_PASSES, SampledWorkload, counted_
 from flopwise.training.start import staging_s, with_paid_start
 from flopwise.training.step import exposed_message_s
 from flopwise.training.stragglers import STRAGGLERS, waiting_frac
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.training.run_spec import RunConditionsSpec

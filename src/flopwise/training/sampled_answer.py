@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from flopwise.cost.convolutions import ELEM_BYTES
@@ -28,7 +27,7 @@ from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sam
 from flopwise.training.samples import SampledWorkload
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import format_count, format_interval, format_items, format_percent, format_price
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -5,7 +5,6 @@ Everything is computed for all candidates of a layout at once; `flopwise.trainin
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,7 +16,7 @@ from flopwise.training.layout import Inner, Layout
 from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
 from flopwise.training.stages import FULL, Partial, left_to_heads, mode_index, partials_of, uneven_layers
 from flopwise.training.widths import DTYPE_BYTES, Widths, adapter_widths, trained_widths
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 STALE = "blocks of other lengths"
 """The item of what the allocator keeps and cannot use: blocks for tensors of shorter micro-batches."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from flopwise.facts.tables import ANY
 from flopwise.ops.types import Floats
 from flopwise.ops.weights import weight_bytes
 from flopwise.training.corpus import corpus
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

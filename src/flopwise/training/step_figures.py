@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +35,7 @@ from flopwise.training.step_table import EXPERT_IMBALANCE, block_contexts, block
 from flopwise.training.storage import LINE
 from flopwise.training.stragglers import JITTER_FRAC, MEASURED_RANKS, STRAGGLERS, waiting_frac
 from flopwise.training.widths import ACT_BYTES, optimizer_traffic_bytes, others_traffic_bytes, sent_grad_bytes
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.cost.cluster import Cluster

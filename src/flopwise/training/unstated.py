@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flopwise.cost.cluster import cluster
@@ -11,6 +10,7 @@ from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.errors import FlopwiseError
 from flopwise.training.alternatives import BEST_MEASURED, UnstatedInput, measured_recipe, other_settings, usual_stacks
 from flopwise.training.estimate import TimedStep, TrainEstimate, timed_step, training_band
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.cost.intervals import ErrorBand

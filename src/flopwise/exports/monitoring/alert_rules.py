@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from flopwise.cost.energy import DEFAULT_POWER
 from flopwise.exports.monitoring.quantities import LATENCIES, latencies, quantities, record_of, spend_signal
@@ -23,7 +23,7 @@ from flopwise.facts.device_limits import (
 )  # fmt: skip
 from flopwise.fleet.assessment import Alert
 from flopwise.units import HOURS_PER_MONTH, format_percent, format_seconds, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 TENSOR_SLACK = 0.9
 """Factor on the tensor core threshold: datasheet rates assume less than the maximum clock (H100: 1,830 of 1,980 MHz).

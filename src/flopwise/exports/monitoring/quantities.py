@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from flopwise.exports.monitoring.signals import (
     EVAL_MINUTES,
@@ -17,6 +16,7 @@ from flopwise.exports.monitoring.signals import (
     times,
 )
 from flopwise.exports.monitoring.watched import WatchedWorkload
+from flopwise.values import replace
 
 LATENCIES = {"ttft": "time_to_first_token_seconds", "tpot": "time_per_token_seconds", "latency": "latency_seconds"}
 """Name of the recorded series of each latency."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from flopwise.exports.command import Command
 from flopwise.exports.decoder_shape import DecoderShape
@@ -14,6 +13,7 @@ from flopwise.exports.launch import launch_files, launcher, step_counts
 from flopwise.training.job import TrainJob
 from flopwise.training.stages import even_layers
 from flopwise.training.widths import resident_grad_dtype
+from flopwise.values import replace
 
 PROGRAM = "pretrain_gpt.py"
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}

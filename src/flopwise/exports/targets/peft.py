@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from flopwise.exports import hugging_face
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.launch import launch_files, launcher
+from flopwise.values import replace
 
 
 def refusals(deployment: Deployment) -> Iterator[str]:

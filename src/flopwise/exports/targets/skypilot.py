@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from flopwise.errors import InfeasibleError
@@ -16,6 +15,7 @@ from flopwise.exports.exported import Files
 from flopwise.exports.node_pools import plan_pool
 from flopwise.facts.software import platform
 from flopwise.search.answer import Candidate
+from flopwise.values import replace
 
 CLOUDS = ("aws", "gcp", "azure", "lambda", "runpod", "oci", "nebius", "paperspace", "vast")
 """Providers that SkyPilot has a cloud of the same name for."""

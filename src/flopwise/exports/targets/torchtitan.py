@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.launch import launch_files, launcher, step_counts
+from flopwise.values import replace
 
 CONFIGS = {
     "meta-llama/Llama-3.1-8B": ("llama3", "llama3_8b"),

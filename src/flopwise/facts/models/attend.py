@@ -5,12 +5,11 @@ Names and `reads` as in `blocks`; dimensions: see the legend of `facts.architect
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from flopwise.facts.architecture import Attend, Linear, Norm, Pointwise, Shard
 from flopwise.facts.models.blocks import RMS, Items, Normal
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

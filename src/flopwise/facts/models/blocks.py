@@ -8,11 +8,10 @@ takes, where that is not the item before it: q, k and v all read the norm. Dimen
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
 from typing import Literal, TypeVar
 
 from flopwise.facts.architecture import Embedding, Experts, Item, Layer, Linear, Norm, Pointwise, Shard, Stack, Weight
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Items = tuple[Item, ...]
 Act = Literal["silu", "gelu", "relu", "relu2", "tanh", "sigmoid"]

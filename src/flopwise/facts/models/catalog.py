@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -28,6 +27,7 @@ from flopwise.facts.models.config import model_from_config, named_format
 from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassDefaults
 from flopwise.facts.models.sizes import VOCAB, size_of, typical_config
 from flopwise.facts.tables import read_json_object
+from flopwise.values import replace
 
 MODELS_FILE, ALIASES_FILE, SERIES_FILE = "models.jsonl", "model_aliases.json", "model_series.json"
 PUBLISHERS_FILE = "model_publishers.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from flopwise.errors import SpecError, nearest_names
@@ -13,6 +12,7 @@ from flopwise.facts.models.blocks import Items
 from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import SHIPPED_DEFAULTS, ClassDefaults, Fields
 from flopwise.facts.models.heads import labels, sequence_classifier, task
+from flopwise.values import replace
 
 _MODIFIERS = r"\d+(?:\.\d+)?bit|g?\d+g?|int[48]|w4bit|dynamic|static|block|kv|preview|autoround|unsloth|marlin|gemm|hf"
 _END = rf"(?:[-_.](?:{_MODIFIERS}))*$"

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
 from flopwise.probes.timing import Run, Task
+from flopwise.values import replace
 
 CHUNK = 16 << 20
 BLOCK = 4096

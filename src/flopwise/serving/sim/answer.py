@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -19,7 +18,7 @@ from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.trace import PS, RequestTrace
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_cost, format_percent, format_price, format_seconds
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import DAY_S, HOUR_S, format_chance, format_items, format_seconds, format_usd
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Seconds = NDArray[np.float64]
 Rng = np.random.Generator

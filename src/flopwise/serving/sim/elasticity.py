@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -22,7 +21,7 @@ from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 from flopwise.units import HOUR_S, format_cost, format_items, format_seconds
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 BY_REPLICA = frozenset({"queue", "concurrency"})
 """Measures whose target is a number of requests for each replica: a replica of twice the accelerators has twice."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from flopwise.provenance import Figure, Kind, setting, term, walk, with_kinds
 from flopwise.serving.estimate import estimate
 from flopwise.serving.explain import serve_figure
 from flopwise.units import HOUR_S
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.serving.sim.answer import SimulateAnswer

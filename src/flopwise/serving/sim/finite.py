@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -24,6 +23,7 @@ from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import Scheduling, mean_tokens
 from flopwise.serving.steady import ROUNDS
 from flopwise.units import DAY_S, HOUR_S
+from flopwise.values import replace
 
 ENOUGH_REQUESTS = 2_000
 """Short runs are drawn again, with other lengths and arrivals, until so many requests are simulated in all."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -36,7 +35,7 @@ from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
 from flopwise.serving.techniques import tokens_of_images
 from flopwise.units import HOUR_S
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Rng = np.random.Generator
 SEED_OF_PROMPTS = 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from flopwise.errors import SpecError, UnknownNameError
@@ -14,7 +12,7 @@ from flopwise.serving.sim.prefixes import Prefixes, previous_turns
 from flopwise.serving.sim.result import BEYOND_CONTEXT, BEYOND_MEMORY
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.techniques import cached_tokens
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 WHOLE, PREFILL, DECODE = range(3)
 """What a replica does: all, prompts only, or answers only."""

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from flopwise.errors import SpecError
 from flopwise.facts.rows import check_header, csv_text
 from flopwise.ops.types import Array
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Column = NDArray[np.int64]
 PS = 10**12

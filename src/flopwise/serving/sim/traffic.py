@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import CHAINED_SUFFIX, RequestTrace, read_chained_trace, read_trace_columns, trace
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
 from flopwise.units import DAY_S, HOUR_S
+from flopwise.values import replace
 
 Seconds = NDArray[np.float64]
 Rng = np.random.Generator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise, Weight
@@ -25,7 +24,7 @@ from flopwise.facts.models.families.gpt import heads_of
 from flopwise.facts.models.families.llama import TRAITS, plain_feed, standard_attention
 from flopwise.facts.models.fields import Fields
 from flopwise.facts.models.heads import head
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 def bidirectional(c: Fields, *, dropout: str = "attention_probs_dropout_prob") -> Attention:

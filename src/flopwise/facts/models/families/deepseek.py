@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
@@ -11,6 +10,7 @@ from flopwise.facts.models.blocks import RMS, Block, Items, activation, layer_of
 from flopwise.facts.models.families.llama import add_predictors, language_model
 from flopwise.facts.models.families.moe import FINE_GRAINED, Manner, expert_names, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
+from flopwise.values import replace
 
 
 def latent(c: Fields) -> Latent:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flopwise.facts.architecture import Attend, Item, Linear, Model, Norm, Pointwise, Weight
 from flopwise.facts.models.blocks import RMS, Items, moe, one_of_each
 from flopwise.facts.models.families.llama import language_model
 from flopwise.facts.models.families.moe import FINE_GRAINED, mixture
 from flopwise.facts.models.fields import Fields
+from flopwise.values import replace
 
 SPARSE, HEAVY, SLIDING = "compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"
 _BY_RATIO = {0: SLIDING, 4: SPARSE, 128: HEAVY}

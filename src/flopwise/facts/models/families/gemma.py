@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise, Weight
@@ -23,6 +22,7 @@ from flopwise.facts.models.families.llama import Traits, language_model, windows
 from flopwise.facts.models.families.multimodal import text_part, vision_model
 from flopwise.facts.models.families.vision import DYNAMIC_PIXELS, heads_and_width
 from flopwise.facts.models.fields import Fields
+from flopwise.values import replace
 
 _TRAITS = Traits(bias="attention_bias", out_bias="attention_bias", mlp_bias=False, embed_scale=True)
 

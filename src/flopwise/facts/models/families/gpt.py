@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise, Weight
@@ -22,7 +21,7 @@ from flopwise.facts.models.blocks import (
     residual,
 )
 from flopwise.facts.models.fields import Fields
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 NO_BIAS = Normal(kind="layernorm")
 

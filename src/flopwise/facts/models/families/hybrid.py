@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
@@ -30,7 +29,7 @@ from flopwise.facts.models.families.llama import (
 )
 from flopwise.facts.models.families.moe import MANNERS, Manner, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 # blocks that carry a state along the sequence; names and `reads` as in `blocks`
 

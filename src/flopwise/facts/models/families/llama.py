@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -22,7 +21,7 @@ from flopwise.facts.models.blocks import (
     one_of_each,
 )
 from flopwise.facts.models.fields import Fields
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 NO_BIAS = Normal(kind="layernorm")
 NO_WEIGHT = Normal(kind="layernorm", affine=False)

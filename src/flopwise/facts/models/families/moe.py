@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Model
@@ -19,7 +18,7 @@ from flopwise.facts.models.families.llama import (
     windows,
 )
 from flopwise.facts.models.fields import Fields
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from flopwise.facts.models.families.vision import (
     siglip_tower,
 )
 from flopwise.facts.models.fields import Fields
+from flopwise.values import replace
 
 
 def text_part(c: Fields, default: str) -> Model:

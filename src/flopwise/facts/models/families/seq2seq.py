@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -10,7 +9,7 @@ from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Mo
 from flopwise.facts.models.attend import Attention, attention, cross_attention
 from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, activation, mlp, one_of_each, residual, stack_of
 from flopwise.facts.models.fields import Fields
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 _model = partial(Model, kind="encoder-decoder")
 POSITIONS = "max_position_embeddings"

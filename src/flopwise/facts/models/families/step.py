@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise
@@ -13,6 +12,7 @@ from flopwise.facts.models.families.moe import Manner, expert_names, mixture
 from flopwise.facts.models.families.multimodal import text_part, vision_model
 from flopwise.facts.models.families.vision import Tower, patches_of
 from flopwise.facts.models.fields import Fields
+from flopwise.values import replace
 
 _MANNER = Manner(experts="n_routed_experts", hidden="moe_intermediate_size", shared="share_expert_dim")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Embedding, Item, Linear, Model, Norm, Pointwise, Stack, Weight
@@ -19,7 +18,7 @@ from flopwise.facts.models.blocks import (
     stack_of,
 )
 from flopwise.facts.models.fields import Fields
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 DYNAMIC_PIXELS = 1024  # side of the square image assumed where a model takes any resolution
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from flopwise.facts.architecture import Attend, Item, Linear, Model, Norm, Pointwise
@@ -10,6 +9,7 @@ from flopwise.facts.models.blocks import Block, Items, activation, residual
 from flopwise.facts.models.families.hybrid import Mamba2Scan, alone, mamba1_block, mamba2, step_rank
 from flopwise.facts.models.families.llama import language_model
 from flopwise.facts.models.fields import Fields
+from flopwise.values import replace
 
 _ATTEND, _FEED = "attention", "mlp"
 
