@@ -707,8 +707,12 @@ SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a c
 
 def _prompts_mix(job: ServeJob) -> bool:
     """True if prompts and answers share the steps of one kind of replica."""
-    apart = job.static or job.techniques.prefill_gpus or job.requests is not None or job.model.kind != "decoder"
-    return not apart and job.growing > 1
+    return _runs_on(job) and not job.split
+
+
+def _runs_on(job: ServeJob) -> bool:
+    """True if requests that the simulator can play come for good, and their answers grow."""
+    return job.growing > 1 and job.requests is None and job.model.kind != "encoder-decoder"
 
 
 def _prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
@@ -718,8 +722,10 @@ def _prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
     """
     users = 1 if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
     alone = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
-    if alone or not _prompts_mix(job):
+    if alone or not _runs_on(job):
         return False
+    if job.split:
+        return True
     if (job.model.has_experts and not job.engine.mixes) or _places_decide(job, users):
         return True
     steady, _ = steady_state(job, runner(job), job_memory(job))
@@ -784,6 +790,11 @@ def _why_no_closed_form(job: ServeJob) -> str | None:
         return "what waits when a batch ends goes into the next"
     if job.arrivals_per_s is not None and _prompts_mix(job):
         return "prompts that arrive at random fill steps that others decode in"
+    if job.arrivals_per_s is not None and job.split and _runs_on(job):
+        return "prompts queue for accelerators of their own"
+    how = job.techniques.speculation
+    if how is not None and how.draft is not None and job.concurrency == 1 and _runs_on(job):
+        return "no draft runs beside the prompt of one user"
     return None
 
 

@@ -199,7 +199,10 @@ def closed_loop(
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
     another_s = _another_prompt_s(runner, layout, one, in_flight, added_s)
     each_s = chunks * another_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
-    alone_s, whole_s = chunks * (decode.seconds * runner.engine.mixes + added_s), in_flight * each_s
+    alone_s = (
+        chunks * decode.seconds * runner.engine.mixes + prompt_tokens / chunk * added_s
+    )  # the last is no whole one
+    whole_s = in_flight * each_s
     first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
     away_s = (output_tokens - 1) * tpot_s + unseen * others * mean_s
     apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)

@@ -297,7 +297,8 @@ def request_of(
         output_tokens=job.output_tokens if passes else _within(outputs, window, inputs),
     )
     longest = int((trace.prompt + trace.output).max())
-    job = replace(job, concurrency=None, arrivals_per_s=None)  # of the run it is the traffic that loads it
+    split = bool(scheduling.prefill_replicas or scheduling.prefill_gpus)
+    job = replace(job, concurrency=None, arrivals_per_s=None, pools=split)  # of the run the traffic loads it
     built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
     shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
     prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
@@ -311,7 +312,6 @@ def request_of(
             )
         stores = KvStore.parse_list(scheduling.kv_stores, job.cluster.rates, int(job.layout.num_gpus), facts)
         limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
-    split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return SimulationRequest(
         facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=trace,
         replica=replace(built, limits=limits), transfer=transfer(job) if split else None, assumptions=assumptions,

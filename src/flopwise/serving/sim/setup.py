@@ -32,7 +32,7 @@ SPREAD = 0.95
 class Transfer:
     """The transfer time of a prompt's cache from a prefill replica to one that decodes.
 
-    Assumes: transfers do not slow one another down.
+    Assumes: transfers do not slow one another down; the first token comes with the cache, as where it is decoded.
     """
 
     latency_s: float = 0.0
