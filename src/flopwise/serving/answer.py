@@ -71,7 +71,7 @@ from flopwise.units import (
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.serving.sim.finite import ClosedLoopRun, FiniteRun, SessionRun
+    from flopwise.serving.sim.finite import ArrivalRun, ClosedLoopRun, FiniteRun, SessionRun
     from flopwise.serving.sim.request import ResponseCache
     from flopwise.serving.sim.result import ClassFigures
     from flopwise.serving.sim.sessions import SessionReport
@@ -220,6 +220,7 @@ class ServeAnswer(Result):
             session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
             result, job = session_run.estimate, session_run.estimate.job
             by_priority = session_run.simulated.by_priority(session_run.counted)
+            request_notes += session_run.notes
         elif request.requests is not None:
             finite = _finite_run(job, replicas, request, facts, on_compile)
             result, by_priority = estimate(job, finite.means), finite.simulated.by_priority()
@@ -897,11 +898,28 @@ def _simulated_load(
 
     names = {name: name if cached is None else cached.percentile_of_computed(name) for name in waits.ttft_s}
     computed = tuple(dict.fromkeys(name for name in names.values() if name is not None))
-    run = ArrivalRun.of(job, computed, facts, _drawn_lengths(job, request), on_compile)
+    run = ArrivalRun.of(job, computed, facts, _drawn_lengths(job, request), on_compile, busy=waits.utilisation_frac)
+    if run.utilisation_frac:
+        return _falls_behind(job, waits, run, 1.0 if cached is None else cached.computed_frac)
     hit_s = 0.0 if cached is None else cached.cache.hit_s
     ttft_s = {name: hit_s if own is None else run.ttft_s[own] for name, own in names.items()}
     tpot_s = {name: 0.0 if own is None else run.tpot_s[own] for name, own in names.items()}
     return estimate(job, run.means), replace(waits, ttft_s=ttft_s, tpot_s=tpot_s), run.by_priority
+
+
+def _falls_behind(
+    job: ServeJob, waits: UnderLoad, run: ArrivalRun, computed_frac: float
+) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures]]:
+    """As `_simulated_load`, where the queue only grows: what the replicas answer, as they do in the run."""
+    assert job.arrivals_per_s is not None
+    replicas = computed_frac * waits.requests_per_s / job.arrivals_per_s
+    means = run.means._replace(requests_per_s=job.arrivals_per_s / run.utilisation_frac)
+    never = dict.fromkeys(waits.ttft_s, float("inf"))
+    over = replace(
+        waits, utilisation_frac=run.utilisation_frac, ttft_s=never, tpot_s=never,
+        replicas_needed=int(replicas * run.utilisation_frac) + 1,
+    )  # fmt: skip
+    return estimate(job, means), over, {}
 
 
 def percentiles(
