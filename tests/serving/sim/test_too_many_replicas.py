@@ -1,4 +1,4 @@
-"""More replicas than the simulator has places for, and pools that leave a plan no accelerators, are refused in words."""
+"""More replicas than the simulator has places for, and pools that leave a plan no accelerators, are refused."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_pools_leave_a_plan_accelerators_for_answers() -> None:
 
 
 def test_a_plan_has_no_copies_of_experts_that_a_model_lacks() -> None:
-    with pytest.raises(SpecError, match="2 redundant experts: Llama-3.1-8B has no experts"):
+    with pytest.raises(SpecError, match=r"2 redundant experts: Llama-3\.1-8B has no experts"):
         plan("Llama-3.1-8B", task="serve", gpus=["h100"], rate=2, redundant_experts=2)

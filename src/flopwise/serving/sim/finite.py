@@ -17,7 +17,7 @@ from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.request import SimulationRequest, request_of, slow_store_notes
-from flopwise.serving.sim.result import ClassFigures, SimulatedRun
+from flopwise.serving.sim.result import ClassFigures, SimulatedRun, at_shares
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import LONGEST_S, PS
@@ -32,7 +32,7 @@ WHOLE_REQUESTS = 8_192
 """Batch jobs of up to so many requests are simulated whole."""
 BATCHES = 4
 """Full batches after which the pace of a long batch job is that of its middle."""
-ARRIVALS, MOST_ARRIVALS = 24_000, 150_000
+ARRIVALS, MOST_ARRIVALS = 12_000, 150_000
 """Requests of a run whose middle half stands for a steady state under random arrivals: of idle replicas, and at most.
 A queue forgets how it began after some 1 / (1 - rho)^2 services (Cohen 1982, The single server queue, III.7.3): of
 6,000 requests, percentiles of replicas that are 80 to 95 % busy were 10 to 50 % too low in 72 of 81 cases. 150,000 take
@@ -234,7 +234,7 @@ class ArrivalRun(NamedTuple):
         if not job.decodes:
             tpot_s = np.zeros_like(ttft_s)
         first, each = (
-            dict(zip(percentiles, np.nanpercentile(v, shares).tolist(), strict=True)) for v in (ttft_s, tpot_s)
+            dict(zip(percentiles, at_shares(v[~np.isnan(v)], shares), strict=True)) for v in (ttft_s, tpot_s)
         )
         means = RunMeans(float(np.nanmean(ttft_s)), float(np.nanmean(tpot_s)), job.arrivals_per_s or 0.0)
         over = behind if behind >= FALLS_BEHIND else 0.0
