@@ -303,6 +303,10 @@ def at_shares(values: Array, percents: Sequence[float]) -> list[float]:
 
     That imports numpy.ma, which takes 7 ms.
     """
+    if not len(percents):
+        return []
+    if not len(values):
+        return [float("nan")] * len(percents)
     places = np.asarray(percents) / 100 * (len(values) - 1)
     below = np.floor(places).astype(np.int64)
     above = np.minimum(below + 1, len(values) - 1)
