@@ -39,7 +39,9 @@ WARM = 0.25
 ROUNDS, LEAST_REQUESTS, LEAST = 10, 30, 8 / 9
 """Requests of each user of a closed loop, as many as published benchmarks send (InferenceMAX: ten times the
 concurrency), but so many in all; and where their lengths begin, over the mean (0.8 to 1 of the nominal ones)."""
-ARRIVALS = 6_000
+ARRIVALS, SEED = 150_000, 5
+"""Requests of an open loop: others than those that `serve` draws, so many that their p99 at 95 % load is settled."""
+LONGEST_S = 2e6
 NEAR = 0.10
 
 
@@ -88,12 +90,15 @@ def closed(name: str, case: dict[str, Any], users: int) -> list[Difference]:
     return [Difference(name, load, figure, float(a), float(b)) for figure, (a, b) in figures.items()]
 
 
-def opened(name: str, case: dict[str, Any], busy: float) -> list[Difference]:
+def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED) -> list[Difference]:
     """Percentiles under Poisson arrivals at a share of what the deployment sustains."""
     lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
     most = flopwise.serve(case["model"], **lengths, **_options(case)).estimate.requests_per_s
+    arrivals = min(ARRIVALS, int(LONGEST_S * busy * most))
     steady = flopwise.serve(case["model"], rate=busy * most, **lengths, **_options(case))
-    run = flopwise.simulate(case["model"], rate=busy * most, requests=ARRIVALS, **lengths, **_options(case)).simulated
+    run = flopwise.simulate(
+        case["model"], rate=busy * most, requests=arrivals, seed=seed, **lengths, **_options(case)
+    ).simulated
     waits, estimate = steady.under_load, steady.estimate
     assert waits is not None
     assert estimate.ttft_s is not None

@@ -267,3 +267,35 @@ def test_no_more_answers_are_kept_than_there_is_room_for() -> None:
     for question in group:
         kept[question] = None
     assert [question in kept for question in group] == [False, True, True]
+
+
+def test_encoders_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step for the batches of all that follow the same formulas: a plan had one for each kind of node."""
+    workload = with_facts(
+        workload_from({
+            "model": "bge-m3", "task": "encode", "constraints": {"max_gpus": 16},
+            "traffic": {"requests_per_s": 300.0, "input_tokens": 300}, "targets": {"latency": "p95=500ms"},
+        }), FACTS,
+    )  # fmt: skip
+    log, model = RejectionLog(), FACTS.model("bge-m3")
+    nodes = nodes_with_engine(node_kinds(workload, FACTS, log), workload, model, log)
+    some = [node for node in nodes if node.cluster.accelerator.name in {"A10G", "L4", "A100-SXM-80", "H100-SXM-80"}]
+    form, cache = FACTS.weight_format("bf16"), FACTS.cache_format("bf16")
+    group = [ReplicaQuestion.of(model, workload, node, form, cache) for node in some]
+    answers = [(question, sized_replicas(question)) for question in group]
+    alone = [deployments_together([answer])[0] for answer in answers]
+    steps: list[JoinedRunner] = []
+    of_joined = JoinedRunner.kernels_time
+
+    def counted(self: JoinedRunner, *given: Any, **named: Any) -> Any:
+        steps.append(self)
+        return of_joined(self, *given, **named)
+
+    monkeypatch.setattr(JoinedRunner, "kernels_time", counted)
+    together = deployments_together(answers)
+    assert 0 < len(set(map(id, steps))) < len(group) / 2
+    for found, other in zip(together, alone, strict=True):
+        assert found is not None
+        assert other is not None
+        for name in ("ttft_s", "e2e_s", "requests_per_s", "replicas", "watts_frac", "busy_frac"):
+            np.testing.assert_allclose(getattr(found, name), getattr(other, name), rtol=1e-6, err_msg=name)

@@ -302,6 +302,15 @@ def test_a_user_alone_waits_for_nobody() -> None:
     assert float(two.tpot_s) > float(two.decode.seconds)
 
 
+def test_the_last_piece_of_a_prompt_takes_what_its_tokens_do() -> None:
+    """3,072 tokens in steps of 2,048: two steps, and one and a half times what a full piece adds to one."""
+    chunked = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=2048))
+    steady = closed_loop(chunked, ONE, 1.0, 3072, 200)
+    host_s = chunked.engine.request_s + 3072 * chunked.engine.front_token_s
+    by_hand_s = 2 * float(steady.decode.seconds) + 1.5 * float(steady.mixed.seconds - steady.decode.seconds)
+    assert float(steady.ttft_s) == pytest.approx(host_s + by_hand_s)
+
+
 def test_a_request_waits_for_the_steps_that_are_planned_without_it() -> None:
     """An engine that has planned the next step when a request comes lets it wait for one step more."""
     eager, planned = (replace(MACHINE, engine=replace(MACHINE.engine, plans_ahead=ahead)) for ahead in (False, True))

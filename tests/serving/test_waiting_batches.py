@@ -86,3 +86,18 @@ def test_columns_are_as_they_are_alone() -> None:
     for name in ("mean", "p99"):
         alone = [float(one.latency_s(name)[0]) for one in (few, many)]
         assert both.latency_s(name) == pytest.approx(alone, rel=1e-6), name
+
+
+@pytest.mark.parametrize("load", [0.02, 0.4, 0.8, 0.97])
+@pytest.mark.parametrize("most", [1, 4, 32, 512])
+def test_a_percentile_is_where_its_share_is_answered(most: int, load: float) -> None:
+    """A little before it fewer are answered, a little after it more; where answers alone are many, it is theirs."""
+    batches = queue(most, load)
+    parts = batches._parts(batches.mean_batch)
+    busy_within = parts._busy_within()
+    for name in NAMES:
+        share, found = float(name[1:]) / 100, batches.latency_s(name)
+        less, more = (busy_within(found * (1 + off)) for off in (-1e-5, 1e-5))
+        alone = parts.idle * (found * (1 + 1e-5) >= parts.alone_s), parts.idle * (found * (1 - 1e-5) >= parts.alone_s)
+        assert less + alone[1] <= share + 1e-6
+        assert more + alone[0] >= share - 1e-6

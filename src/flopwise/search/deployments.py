@@ -209,11 +209,14 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
     """
     columns: dict[int, dict[str, Any]] = {}
     arriving: dict[tuple[object, ...], list[tuple[int, ReplicaQuestion, SizedReplicas]]] = defaultdict(list)
+    passes = _one_pass_steps(
+        [(question, sized) for question, sized in answers if isinstance(sized, SizedReplicas) and sized.steady is None]
+    )
     for place, (question, sized) in enumerate(answers):
         if not isinstance(sized, SizedReplicas):
             continue
         if sized.steady is None:
-            columns[place] = _one_pass_columns(sized, question)
+            columns[place] = _one_pass_columns(sized, question, passes[id(sized)])
         elif sized.job.techniques.prefill_gpus:
             columns[place] = _pooled_columns(sized, question)
         elif question.workload.requests_per_s is None:
@@ -974,13 +977,31 @@ def latency_percentiles(workload: Resolved) -> dict[str, str]:
     return {name: usual if t is None else t.percentile for name, t in targets.items()}
 
 
-def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str, Any]:
+def _one_pass_steps(sizings: Sequence[tuple[ReplicaQuestion, SizedReplicas]]) -> dict[int, StepTime]:
+    """The pass over each batch of replicas of models that answer in one, by the `id` of the replicas."""
+    by_device: dict[tuple[object, ...], dict[int, SizedReplicas]] = defaultdict(dict)
+    for question, sized in sizings:
+        by_device[question.devices][id(sized)] = sized
+    steps: dict[int, StepTime] = {}
+    for some in _joined_groups([list(group.values()) for group in by_device.values()]):
+        (tokens,) = {one.job.input_tokens for one in some}
+        if len(some) == 1:
+            (one,) = some
+            machine = one.timed.machine
+            steps[id(one)] = machine.step(whole_prompts(machine.model, one.batch, tokens), one.job.layout)
+            continue
+        joined = JoinedReplicas([one.timed for one in some], [one.batch for one in some])
+        step = joined.machine.step(whole_prompts(joined.machine.model, joined.in_flight, tokens), joined.layout)
+        steps |= {id(one): _rows_of(step, rows) for one, rows in zip(some, joined.rows, strict=True)}
+    return steps
+
+
+def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion, step: StepTime) -> dict[str, Any]:
     """Latency and number of replicas of models that answer in one pass: batches of what waits.
 
     Source: `one_pass_latency_s`.
     """
     workload, machine, batch = question.workload, sized.timed.machine, sized.batch
-    step = machine.step(whole_prompts(machine.model, batch, workload.input_tokens), sized.job.layout)
     service = np.asarray(step.seconds, dtype=float)
     capacity = batch / service
     sure = capacity * _sure_frac(sized.job, workload)

@@ -341,6 +341,14 @@ def _technique_assumptions(
     if not workload.techniques.any:
         return []
     node = next((n for n in nodes if n.cluster.accelerator.kind not in SHARED_KINDS), nodes[0])
+    pool, most, copies = workload.techniques.prefill_gpus or 0, workload.max_gpus, workload.techniques.redundant_experts
+    if pool >= most:
+        raise SpecError(
+            f"techniques: {pool:,} prefill GPUs leave none of a plan's {most:,} accelerators for answers; allowed: "
+            "fewer (--prefill-gpus), or more in all (--max-gpus)"
+        )
+    if copies and not model.has_experts:
+        raise SpecError(f"techniques: {copies} redundant experts: {model.name} has no experts; leave them out")
     try:
         job = replica_job(workload, model, node.cluster, weights, ServingLayout())
         check_techniques(replace(job, techniques=replace(job.techniques, prefill_gpus=0)))  # layouts that hold pools

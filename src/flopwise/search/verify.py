@@ -25,7 +25,7 @@ from flopwise.serving.estimate import RunMeans
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.serving.sim.engine import ENDLESS, Replica, replica
-from flopwise.serving.sim.finite import ArrivalRun, SessionRun, finite_run
+from flopwise.serving.sim.finite import ArrivalRun, SessionRun, arrivals_of, finite_run
 from flopwise.serving.sim.request import transfer
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun
 from flopwise.serving.sim.simulate import simulate
@@ -40,8 +40,8 @@ MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 SEED = 0
-FEWEST, MOST = 2000, 12000
-"""Requests that percentiles are taken of."""
+FEWEST, MOST = 2000, 24000
+"""Requests that percentiles are taken of, the more the busier replicas are."""
 LIFETIMES = 15
 """Requests that are measured, in those that are in flight at once."""
 LONGEST_LIFETIME_S = 600.0
@@ -58,14 +58,17 @@ class Requests(NamedTuple):
 
 
 def drawn_requests(
-    flow: WorkloadTraffic, *, rate: float | None, users: int | None, lifetime_s: float, seed: int = SEED
-) -> Requests:
+    flow: WorkloadTraffic, *, rate: float | None, users: int | None, lifetime_s: float, busy: float = 0.0,
+    seed: int = SEED,
+) -> Requests:  # fmt: skip
     """Requests at `rate` a second, or of so many `users`; each is answered within about `lifetime_s`.
+
+    `busy`: share of what the replicas sustain.
 
     Raises: SpecError: a trace file that cannot be read any more.
     """
     if users is not None:
-        count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST)), 4 * users)
+        count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST / 2)), 4 * users)
         classes = flow.priorities or None
         source = Traffic(users=users, requests=count + users, **_lengths(flow), priorities=classes, seed=seed)
         return Requests(draw_requests(source), users, count, users)
@@ -75,7 +78,7 @@ def drawn_requests(
         warm = int(np.searchsorted(stretch.arrival_ps, lifetime_s * PS))
         return Requests(stretch, warm if warm < len(stretch) // 2 else 0, len(stretch), None)
     warm = max(int(rate * lifetime_s * 1.5), 1)
-    count = int(np.clip(LIFETIMES * rate * lifetime_s, FEWEST, MOST))
+    count = int(np.clip(LIFETIMES * rate * lifetime_s, arrivals_of(busy, FEWEST, MOST), MOST))
     source = Traffic(
         rate=rate, requests=warm + count + warm // 2, arrivals=flow.arrivals, burstiness=flow.burstiness,
         **_lengths(flow), priorities=flow.priorities or None, seed=seed,
@@ -191,7 +194,8 @@ class Simulator:
         assert workload.requests_per_s is not None
         job = replace(option.job(row), arrivals_per_s=workload.requests_per_s / float(option.deployments.replicas[row]))
         lengths = None if workload.inputs is None else (workload.inputs, 1)
-        run = ArrivalRun.of(job, tuple(PERCENTILES), workload.facts, lengths, self.on_compile)
+        busy = float(option.deployments.busy_frac[row])
+        run = ArrivalRun.of(job, tuple(PERCENTILES), workload.facts, lengths, self.on_compile, busy=busy)
         return _figures(run.simulated, workload, run.counted, 1)
 
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
@@ -205,10 +209,11 @@ class Simulator:
         elif workload.concurrency is not None:
             users = -(-workload.concurrency * replicas // count)
         lifetime_s = min(float(service.e2e_s[row]), LONGEST_LIFETIME_S)
-        key = (rate, users, round(lifetime_s, 1))
+        busy = 0.0 if rate is None else round(float(service.busy_frac[row]), 1)
+        key = (rate, users, round(lifetime_s, 1), busy)
         if key not in self._requests:
             self._requests[key] = drawn_requests(
-                workload, rate=rate, users=users, lifetime_s=lifetime_s, seed=self.seed
+                workload, rate=rate, users=users, lifetime_s=lifetime_s, busy=busy, seed=self.seed
             )
         requests = self._requests[key]
         if not option.decodes:

@@ -24,6 +24,7 @@ from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import (
     SHORT_ANSWER,
+    JobSteady,
     answers_are_short,
     engine_limit,
     estimate,
@@ -32,7 +33,6 @@ from flopwise.serving.estimate import (
     outgrows_cache,
     request_tokens,
     requests_held,
-    steady_state,
     waiting_batches,
 )
 from flopwise.serving.iteration import StepLoad, prompt
@@ -71,7 +71,7 @@ from flopwise.units import (
 from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
-    from flopwise.serving.sim.finite import ClosedLoopRun, FiniteRun, SessionRun
+    from flopwise.serving.sim.finite import ArrivalRun, ClosedLoopRun, FiniteRun, SessionRun
     from flopwise.serving.sim.request import ResponseCache
     from flopwise.serving.sim.result import ClassFigures
     from flopwise.serving.sim.sessions import SessionReport
@@ -214,17 +214,19 @@ class ServeAnswer(Result):
         request, sessions, start = question.request, question.sessions, question.start
         cached = _cached_answers(question)
         job, replicas, request_notes = _loaded_replica(job, question, cached)
-        rate, cluster = request.rate, job.cluster
+        rate, cluster, known = request.rate, job.cluster, JobSteady(job)
+        because: str | None = None
         session_run, by_priority = None, dict[int, "ClassFigures"]()
         if sessions is not None and sessions.turns is not None:
             session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
             result, job = session_run.estimate, session_run.estimate.job
             by_priority = session_run.simulated.by_priority(session_run.counted)
+            request_notes += session_run.notes
         elif request.requests is not None:
             finite = _finite_run(job, replicas, request, facts, on_compile)
             result, by_priority = estimate(job, finite.means), finite.simulated.by_priority()
         else:
-            result, by_priority, simulation_notes = _closed_loop(job, question, facts, on_compile)
+            result, by_priority, simulation_notes = _closed_loop(known, question, facts, on_compile)
             request_notes += simulation_notes
         at_once = requests_held(job, result.max_concurrency)
         memory = memory_answer(
@@ -235,11 +237,12 @@ class ServeAnswer(Result):
         alone = request.requests is None and session_run is None
         waits = None
         if rate is not None and alone:
-            waits = _under_load(job, result, rate, cached)
+            because = _why_simulated(job, question) if job.output_tokens > 1 or not job.decodes else None
+            waits = _under_load(known, rate, cached, () if because is not None else PERCENTILES)
         if waits is not None and (job.output_tokens > 1 or not job.decodes) and waits.utilisation_frac < 1:
-            share, because = format_percent(waits.utilisation_frac), _why_simulated(job, question)
+            share = format_percent(waits.utilisation_frac)
             if because is not None:
-                result, waits, by_priority = _simulated_load(job, waits, request, cached, facts, on_compile)
+                result, waits, by_priority = _simulated_load(known, waits, request, cached, facts, on_compile)
                 because = because or f"{share} of capacity is used"
                 request_notes += (f"latencies are those of simulated requests: {because}",)
             elif waits.utilisation_frac >= SIMULATED_FROM:
@@ -707,22 +710,29 @@ SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a c
 
 def _prompts_mix(job: ServeJob) -> bool:
     """True if prompts and answers share the steps of one kind of replica."""
-    apart = job.static or job.techniques.prefill_gpus or job.requests is not None or job.model.kind != "decoder"
-    return not apart and job.growing > 1
+    return _runs_on(job) and not job.split
 
 
-def _prompts_crowd(job: ServeJob, loaded: ServeEstimate) -> bool:
+def _runs_on(job: ServeJob) -> bool:
+    """True if requests that the simulator can play come for good, and their answers grow."""
+    return job.growing > 1 and job.requests is None and job.model.kind != "encoder-decoder"
+
+
+def _prompts_crowd(known: JobSteady, loaded: ServeEstimate) -> bool:
     """True if users in a closed loop wait for one another's prompts, as a closed form cannot say (`BUNCHED_FRAC`).
 
     `loaded`: their closed form. Prompts that a replica answers a second, each as long as one that nobody disturbs.
     """
+    job = known.job
     users = 1 if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
     alone = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
-    if alone or not _prompts_mix(job):
+    if alone or not _runs_on(job):
         return False
+    if job.split:
+        return True
     if (job.model.has_experts and not job.engine.mixes) or _places_decide(job, users):
         return True
-    steady, _ = steady_state(job, runner(job), job_memory(job))
+    steady, _ = known.state
     bunched_s, step_s = (float(np.ravel(seconds)[0]) for seconds in (steady.bunched_s, steady.decode.seconds))
     ttft_s = loaded.ttft_s.value
     if bunched_s >= BUNCHED_FRAC * ttft_s or (users == 2 and step_s >= STEP_FRAC * ttft_s):
@@ -742,13 +752,13 @@ def _places_decide(job: ServeJob, users: int) -> bool:
 
 
 def _closed_loop(
-    job: ServeJob, question: ServeQuestion, facts: Facts, on_compile: Callable[[], None] | None
+    known: JobSteady, question: ServeQuestion, facts: Facts, on_compile: Callable[[], None] | None
 ) -> tuple[ServeEstimate, dict[int, ClassFigures], tuple[str, ...]]:
     """Users in a closed loop, or arrivals: the closed form, or simulated means with a note where it does not stand."""
-    closed, note = None, _closed_loop_note(job, question)
+    job, closed, note = known.job, None, _closed_loop_note(known.job, question)
     if not note:
-        closed = estimate(job)
-        note = CROWDED if not question.closed_form and _prompts_crowd(job, closed) else ""
+        closed = estimate(job, known=known)
+        note = CROWDED if not question.closed_form and _prompts_crowd(known, closed) else ""
     if closed is not None and not note:
         return closed, {}, ()
     loop = _closed_loop_run(job, question.request, facts, on_compile)
@@ -784,6 +794,11 @@ def _why_no_closed_form(job: ServeJob) -> str | None:
         return "what waits when a batch ends goes into the next"
     if job.arrivals_per_s is not None and _prompts_mix(job):
         return "prompts that arrive at random fill steps that others decode in"
+    if job.arrivals_per_s is not None and job.split and _runs_on(job):
+        return "prompts queue for accelerators of their own"
+    how = job.techniques.speculation
+    if how is not None and how.draft is not None and job.concurrency == 1 and _runs_on(job):
+        return "no draft runs beside the prompt of one user"
     return None
 
 
@@ -851,31 +866,37 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
 
 
-def _under_load(job: ServeJob, estimate: ServeEstimate, rate: float, cached: CachedAnswers | None) -> UnderLoad:
-    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed."""
+def _under_load(known: JobSteady, rate: float, cached: CachedAnswers | None, names: Sequence[str]) -> UnderLoad:
+    """Percentiles of requests that arrive at random, `rate` a second over all replicas; of those that are computed.
+
+    `names`: of the percentiles; infinite where the replicas cannot keep up.
+    """
+    job = known.job
     assert job.arrivals_per_s is not None
     ranks = int(job.layout.dp)
-    each, most = job.arrivals_per_s / ranks, max(1.0, estimate.max_concurrency / ranks)
+    each = job.arrivals_per_s / ranks
     if job.decodes:
-        sustained, waits = percentiles(job, most, each, PERCENTILES)
+        sustained, waits = percentiles(job, max(1.0, int(known.memory.max_concurrency)), each, names, known)
     else:
-        machine = runner(job)
+        machine = known.machine
         batches = waiting_batches(job, machine)
         sustained = float(batches.sustained_per_s[0])
-        seen = (one_pass_latency_s(machine.engine, batches, job.input_tokens, p) for p in PERCENTILES)
-        waits = {p: Percentile(one[0], 0.0) for p, one in zip(PERCENTILES, seen, strict=True)}
+        seen = (one_pass_latency_s(machine.engine, batches, job.input_tokens, p) for p in names)
+        waits = {p: Percentile(one[0], 0.0) for p, one in zip(names, seen, strict=True)}
     over = each >= sustained
+    if over:
+        waits = dict.fromkeys(PERCENTILES, Percentile(float("inf"), float("inf")))
     return UnderLoad(
         requests_per_s=rate,
         utilisation_frac=each / sustained,
         replicas_needed=int((1.0 if cached is None else cached.computed_frac) * rate / (sustained * ranks)) + 1,
-        ttft_s={p: float("inf") if over else float(w.ttft_s) for p, w in waits.items()},
-        tpot_s={p: float("inf") if over else float(w.tpot_s) for p, w in waits.items()},
+        ttft_s={p: float(w.ttft_s) for p, w in waits.items()},
+        tpot_s={p: float(w.tpot_s) for p, w in waits.items()},
     )
 
 
 def _simulated_load(
-    job: ServeJob, waits: UnderLoad, request: RequestSpec, cached: CachedAnswers | None, facts: Facts,
+    known: JobSteady, waits: UnderLoad, request: RequestSpec, cached: CachedAnswers | None, facts: Facts,
     on_compile: Callable[[], None] | None,
 ) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures]]:  # fmt: skip
     """(the estimate, what requests see, the same by priority) of arrivals, from a run of the simulator.
@@ -884,27 +905,52 @@ def _simulated_load(
     """
     from flopwise.serving.sim.finite import ArrivalRun  # noqa: PLC0415 - the simulator starts where one runs
 
-    names = {name: name if cached is None else cached.percentile_of_computed(name) for name in waits.ttft_s}
+    job = known.job
+    names = {name: name if cached is None else cached.percentile_of_computed(name) for name in PERCENTILES}
     computed = tuple(dict.fromkeys(name for name in names.values() if name is not None))
-    run = ArrivalRun.of(job, computed, facts, _drawn_lengths(job, request), on_compile)
+    run = ArrivalRun.of(job, computed, facts, _drawn_lengths(job, request), on_compile, busy=waits.utilisation_frac)
+    if run.utilisation_frac:
+        return _falls_behind(known, waits, run, 1.0 if cached is None else cached.computed_frac)
     hit_s = 0.0 if cached is None else cached.cache.hit_s
     ttft_s = {name: hit_s if own is None else run.ttft_s[own] for name, own in names.items()}
     tpot_s = {name: 0.0 if own is None else run.tpot_s[own] for name, own in names.items()}
-    return estimate(job, run.means), replace(waits, ttft_s=ttft_s, tpot_s=tpot_s), run.by_priority
+    return estimate(job, run.means, known=known), replace(waits, ttft_s=ttft_s, tpot_s=tpot_s), run.by_priority
+
+
+def _falls_behind(
+    known: JobSteady, waits: UnderLoad, run: ArrivalRun, computed_frac: float
+) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures]]:
+    """As `_simulated_load`, where the queue only grows: what the replicas answer, as they do in the run."""
+    job = known.job
+    assert job.arrivals_per_s is not None
+    replicas = computed_frac * waits.requests_per_s / job.arrivals_per_s
+    means = run.means._replace(requests_per_s=job.arrivals_per_s / run.utilisation_frac)
+    never = dict.fromkeys(PERCENTILES, float("inf"))
+    over = replace(
+        waits, utilisation_frac=run.utilisation_frac, ttft_s=never, tpot_s=never,
+        replicas_needed=int(replicas * run.utilisation_frac) + 1,
+    )  # fmt: skip
+    return estimate(job, means, known=known), over, {}
 
 
 def percentiles(
-    job: ServeJob, most_in_flight: float, arrivals_per_s: float, names: Sequence[str]
+    job: ServeJob, most_in_flight: float, arrivals_per_s: float, names: Sequence[str], known: JobSteady | None = None
 ) -> tuple[float, dict[str, Percentile]]:
     """(requests per second that it sustains, TTFT and TPOT by percentile) of one attention replica.
 
+    `known`: what was computed of the job before, with as many in flight.
+
     Source: `OpenLoop.percentile`, `disaggregated_percentiles`. Assumes: as there.
     """
-    machine, shape = runner(job), request_work(job)
+    machine = runner(job) if known is None else known.machine
     if job.techniques.prefill_gpus:
         return disaggregated_percentiles(job, machine, most_in_flight, arrivals_per_s, names)
-    curves = SteadyCurves.up_to(machine, job.layout, most_in_flight, *shape)
+    curves = (
+        SteadyCurves.up_to(machine, job.layout, most_in_flight, *request_work(job)) if known is None else known.curves
+    )
     sustained = float(np.ravel(curves.steady.requests_per_s)[-1])
+    if not names:
+        return sustained, {}
     loop = curves.at(np.array([[min(arrivals_per_s, sustained)]]))._replace(arrivals_per_s=np.array([[arrivals_per_s]]))
     seen = {name: loop.percentile(name) for name in dict.fromkeys((*names, "mean"))}
     middle_s = seen["mean"].tpot_s

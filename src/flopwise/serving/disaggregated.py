@@ -110,7 +110,7 @@ def pools(job: ServeJob, machine: Runner) -> Pools:
     layout = prefill_layout(job)
     alone = prompts_alone(machine, layout, tokens)
     servers = job.techniques.prefill_gpus / (layout.num_gpus * job.layout.dp)
-    return Pools(alone, servers, servers / alone.each_s, transfer_s(job, round(tokens)))
+    return Pools(alone, servers, servers / alone.each_s, transfer_s(job, job.input_tokens))
 
 
 def queue_s(busy: Floats, servers: Floats, each_s: Floats) -> Floats:
@@ -160,8 +160,10 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     rate = rate[rate <= FULLEST * before.most_per_s] if np.any(rate > FULLEST * before.most_per_s) else rate
     batch = batch[: len(rate)]
     ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
-    waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
-    waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, rate / before.servers, 0.0)
+    users = max(in_flight, 1.0)
+    met = rate * (1.0 if job.arrivals_per_s is not None else (users - 1.0) / users)  # nobody waits for himself
+    waits_s = queue_s(met / before.most_per_s, before.servers, before.prompts.each_s)
+    waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, met / before.servers, 0.0)
     if job.arrivals_per_s is None:
         inside = batch + rate * (ahead_s + waits_s)
         decoding = float(np.interp(in_flight, inside, batch))

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import bisect
+<<<<<<< HEAD
+=======
+from dataclasses import replace
+from functools import cached_property
+>>>>>>> i15a
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -152,21 +157,54 @@ class RunMeans(NamedTuple):
     requests_per_s: float
 
 
-def estimate(job: ServeJob, run: RunMeans | None = None, burst: int | None = None) -> ServeEstimate:
+class JobSteady:
+    """The steady state of a job that decodes and what it is made from, each computed once, where it is asked for."""
+
+    def __init__(self, job: ServeJob) -> None:
+        self.job = job
+
+    @cached_property
+    def machine(self) -> Runner:
+        """As of `runner`."""
+        return runner(self.job)
+
+    @cached_property
+    def memory(self) -> ServingMemory:
+        """As of `job_memory`."""
+        return job_memory(self.job)
+
+    @cached_property
+    def curves(self) -> SteadyCurves:
+        """Closed loops of one attention replica, of up to as many users as its memory holds."""
+        in_flight = _in_flight(self.job, self.memory)
+        return SteadyCurves.up_to(self.machine, self.job.layout, in_flight, *request_work(self.job))
+
+    @cached_property
+    def state(self) -> tuple[Steady, float]:
+        """As of `steady_state`."""
+        job = self.job
+        open_loop = job.arrivals_per_s is not None and not job.techniques.prefill_gpus
+        return steady_state(job, self.machine, self.memory, self.curves if open_loop else None)
+
+
+def estimate(
+    job: ServeJob, run: RunMeans | None = None, burst: int | None = None, *, known: JobSteady | None = None
+) -> ServeEstimate:
     """Estimate one replica in its steady state; `run`: what a run with an end gave instead of that.
 
-    `burst`: requests that are all there at the start; the rate is then that of all of them, to the last one.
+    `burst`: requests that are all there at the start; the rate is then that of all of them, to the last one. `known`:
+    what was computed of the job before.
 
     Raises:
         SpecError: the layout cannot be, or weights and one sequence do not fit the memory.
         MissingFactError: the device lacks a rate that the format needs.
     """
     check(job)
-    memory = job_memory(job)
-    machine = runner(job)
+    known = known or JobSteady(job)
+    memory, machine = known.memory, known.machine
     if not job.decodes:
         return _encoder_estimate(job, machine, memory, run)
-    steady, waiting_s = steady_state(job, machine, memory)
+    steady, waiting_s = known.state
     if burst is not None:
         per_s = burst_rate(job, machine, memory, burst)
         run = RunMeans(_number(steady.ttft_s) + waiting_s, _number(steady.tpot_s), per_s)
@@ -296,14 +334,20 @@ def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
     return float(min(wanted or most, most)) if most else float(wanted or 1)
 
 
-def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple[Steady, float]:
-    """The steady state of one attention replica under the job's load, and seconds that requests wait for memory."""
+def steady_state(
+    job: ServeJob, machine: Runner, memory: ServingMemory, curves: SteadyCurves | None = None
+) -> tuple[Steady, float]:
+    """The steady state of one attention replica under the job's load, and seconds that requests wait for memory.
+
+    `curves`: those of `JobSteady`, where they are known.
+    """
     in_flight, shape = _in_flight(job, memory), request_work(job)
     if job.techniques.prefill_gpus:
         return disaggregated_steady(job, machine, max(in_flight, 1.0)), 0.0
     if job.arrivals_per_s is not None:
         arrivals = job.arrivals_per_s / int(job.layout.dp)
-        return per_token(job, _open_loop(machine, job.layout, arrivals, in_flight, shape)), 0.0
+        curves = curves or SteadyCurves.up_to(machine, job.layout, in_flight, *shape)
+        return per_token(job, _open_loop(curves, arrivals, in_flight)), 0.0
     if job.static:
         steady = fixed_batch(machine, job.layout, max(in_flight, 1.0), *shape)
     else:
@@ -314,21 +358,19 @@ def steady_state(job: ServeJob, machine: Runner, memory: ServingMemory) -> tuple
     return steady, waiting
 
 
-def _open_loop(
-    machine: Runner, layout: ServingLayout, arrivals_per_s: float, most_in_flight: float, shape: tuple[float, float]
-) -> Steady:
+def _open_loop(curves: SteadyCurves, arrivals_per_s: float, most_in_flight: float) -> Steady:
     """Requests that arrive at random at one replica; where it cannot keep up, what it does with all its memory full.
 
     Source: `SteadyCurves.at`; mean waits as `OpenLoop.percentile`. Assumes: Poisson arrivals of requests of one length.
     """
-    curves = SteadyCurves.up_to(machine, layout, most_in_flight, *shape)
     if arrivals_per_s >= curves.most_per_s:
-        return closed_loop(machine, layout, max(most_in_flight, 1.0), *shape)
+        shape = curves.input_tokens, curves.output_tokens
+        return closed_loop(curves.runner, curves.layout, max(most_in_flight, 1.0), *shape)
     loop = curves.at(np.array([[arrivals_per_s]]))
     mean = loop.percentile("mean")
     return loop.steady._replace(
         ttft_s=mean.ttft_s, tpot_s=mean.tpot_s, requests_per_s=arrivals_per_s,
-        output_tokens_per_s=arrivals_per_s * shape[1],
+        output_tokens_per_s=arrivals_per_s * curves.output_tokens,
     )  # fmt: skip
 
 

@@ -89,6 +89,7 @@ class ServeJob:
     requests: int | None = None  # in all, of a run with an end; None: they go on for ever
     static: bool = False  # a fixed batch: all prompts first, then all answers
     called: bool = False  # by a program that has all requests, without a server between
+    pools: bool = False  # prompts go to replicas of their own, simulated beside it instead of in `techniques`
     memory_frac: float | None = None
     max_batch: int | None = None
     paid_gpus: float | None = None  # those that stand idle in its machines included; None: those that it uses
@@ -135,10 +136,15 @@ class ServeJob:
         """Features that may prevent captured prompts: words of `Engine.eager_prompts`, but the layout's."""
         extra = self.techniques
         used = {
-            "pools": extra.prefill_gpus > 0, "drafts": extra.speculation is not None, "adapters": extra.adapters > 0,
+            "pools": self.split, "drafts": extra.speculation is not None, "adapters": extra.adapters > 0,
         }  # fmt: skip
         words = {platform(self.cluster.accelerator) or "", self.model.kind, self.model.model_type}
         return words | {word for word, is_used in used.items() if is_used}
+
+    @property
+    def split(self) -> bool:
+        """True if prompts and answers are worked on by devices of their own."""
+        return self.pools or self.techniques.prefill_gpus > 0
 
     @property
     def num_gpus(self) -> int:
@@ -225,7 +231,7 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     name = quantity.split(".", maxsplit=1)[0]
     if not job.decodes and not job.engine.local:  # one pass over a batch
         return f"serving.{name}.batch.encode"
-    if job.techniques.prefill_gpus and not job.engine.local:  # pools of their own for prompts
+    if job.split and not job.engine.local:  # pools of their own for prompts
         return f"serving.{name}.split"
     worse = ".far" if is_far(job) else ".replicas" if shares_experts(job) else ""
     return _near_class(job, name, queued=queued) + worse

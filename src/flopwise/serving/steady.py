@@ -199,7 +199,8 @@ def closed_loop(
     added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
     another_s = _another_prompt_s(runner, layout, one, in_flight, added_s)
     each_s = chunks * another_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
-    alone_s, whole_s = chunks * (decode.seconds * runner.engine.mixes + added_s), in_flight * each_s
+    pieces_s = prompt_tokens / chunk * added_s  # the last is no whole one
+    alone_s, whole_s = chunks * decode.seconds * runner.engine.mixes + pieces_s, in_flight * each_s
     first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
     away_s = (output_tokens - 1) * tpot_s + unseen * others * mean_s
     apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)
@@ -221,8 +222,7 @@ def closed_loop(
     ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
     each = np.minimum(each, in_flight / (ttft_s + (output_tokens - 1) * tpot_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
-    rate, running = parts * each, parts * np.minimum(batch, in_flight)
-    bunched_s = later_s - MET_BESIDE * beside_s
+    rate, running, bunched_s = parts * each, parts * np.minimum(batch, in_flight), later_s - MET_BESIDE * beside_s
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, bunched_s, decode, mixed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ NORMAL_MEANS = np.array([
     x * 0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) + math.exp(-x * x / 2.0) / math.sqrt(2.0 * math.pi) for x in TABLE
 ])  # fmt: skip
 """Mean of what a standard normal variable falls short of x by: x Phi(x) + phi(x), at each of `TABLE`."""
-HALVINGS = 30
-"""Of the range that a percentile lies in."""
+HALVINGS, MOST_STEPS, NEAR = 4, 60, 1e-7
+"""Of the range that a percentile lies in; steps that halve it or follow a chord by turns, until all are as near."""
 BEYOND = np.array([1.0, 0.8, 0.6, 0.4, 0.25, 0.15, 0.08, 0.04, 0.02, 0.01, 0.003])
 """Shares of waits for whole batches beyond which the next part of their exponential tail begins."""
 PARTS = -np.diff(BEYOND, append=0.0)
@@ -62,36 +63,29 @@ class WaitingBatches(NamedTuple):
         batch: Array = start + np.minimum(share, 1.0) * (whole - start)
         return batch
 
-    def latency_s(self, percentile: str) -> Array:
+    def latency_s(self, percentile: str, batch: Array | None = None) -> Array:
         """Seconds from arrival to answer, at a percentile or on average; infinite where a replica cannot keep up.
 
         Idle with probability 1 - r s / k. Else the rest of a batch is uniform; the batch that follows is normal, as the
         Poisson number of those that came; it overflows as a random walk with normal steps, whose maximum M has
         E(M) = 1 / 2b - 0.583 + b / 4 - 0.0415 b^2 and P(M = 0) = sqrt(2) b exp(-0.583 b), b the room that a batch has
         to spare over the spread of what comes during one. Batches of one: M/D/1, whose wait is a geometric number of
-        rests of a service.
+        rests of a service. `batch`: `mean_batch`, where it is known.
 
         Source: Chang and Peres 1997, Ladder heights, Gaussian random walks and the Riemann zeta function; Janssen and
         van Leeuwaarden 2007, On Lerch's transcendent and the Gaussian random walk; Pollaczek-Khinchine.
         Assumes: inputs of one length; that parts are independent of each other.
         """
-        seen = self._parts()
+        seen = self._parts(self.mean_batch if batch is None else batch)
         mean_s: Array = seen.idle * seen.alone_s + (1.0 - seen.idle) * (seen.rest_s / 2.0 + seen.own_s + seen.over_s)
         if percentile == "mean":
             return np.where(self.arrivals_per_s < self.sustained_per_s, mean_s, np.inf)
         share = SHARES[percentile] if percentile in SHARES else float(percentile.removeprefix("p")) / 100.0
-        low = np.minimum(seen.alone_s, seen.own_s - 8.0 * seen.sigma_s)
-        high = seen.own_s + seen.rest_s + 8.0 * seen.sigma_s + 8.0 * seen.over_s / np.maximum(seen.overflows, LEAST_S)
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2.0
-            less = seen.share_within(middle) < share
-            low, high = np.where(less, middle, low), np.where(less, high, middle)
-        return np.where(self.arrivals_per_s < self.sustained_per_s, high, np.inf)
+        return np.where(self.arrivals_per_s < self.sustained_per_s, seen.within(share), np.inf)
 
-    def _parts(self) -> _WaitParts:
-        """The parts of a latency, in columns."""
+    def _parts(self, batch: Array) -> _WaitParts:
+        """The parts of a latency, in columns; `batch`: `mean_batch`."""
         per_s, most = self.arrivals_per_s, self.sizes[-1]
-        batch = self.mean_batch
 
         def step_at(*sizes: Array) -> Array:
             at = np.clip(np.stack(sizes), 1.0, most)
@@ -127,8 +121,9 @@ def one_pass_latency_s(engine: Engine, batches: WaitingBatches, input_tokens: fl
 
     Source: `WaitingBatches.latency_s`, `front_end_s`. Assumes: as there.
     """
-    before_s = front_end_s(engine, input_tokens, batches.arrivals_per_s, batches.mean_batch)
-    return np.asarray(engine.request_s + before_s + batches.latency_s(percentile))
+    batch = batches.mean_batch
+    before_s = front_end_s(engine, input_tokens, batches.arrivals_per_s, batch)
+    return np.asarray(engine.request_s + before_s + batches.latency_s(percentile, batch))
 
 
 class _WaitParts(NamedTuple):
@@ -142,22 +137,55 @@ class _WaitParts(NamedTuple):
     overflows: Array  # probability
     over_s: Array  # mean wait for whole batches: exponential where there is one
 
-    def share_within(self, seconds: Array) -> Array:
-        """Share of requests that are answered within `seconds`."""
-        each_s = self.over_s / np.maximum(self.overflows, LEAST_S)
-        late_s = seconds - self.own_s
-        busy = self._without_overflow(late_s[None])[0] * (1.0 - self.overflows)
-        if np.any(self.overflows > 0.0):
-            waits_s = WAITS[:, None] * each_s
-            busy = busy + self.overflows * (PARTS @ self._without_overflow(late_s - waits_s))
-        share: Array = self.idle * (seconds >= self.alone_s) + (1.0 - self.idle) * busy
-        return share
+    def within(self, share: float) -> Array:
+        """Seconds within which a share of requests is answered: from all sides of what answers alone take.
 
-    def _without_overflow(self, late_s: Array) -> Array:
-        """Probability that the rest of a batch, and the spread of one's own, take less than `late_s`."""
-        sigma_s, rest_s = self.sigma_s, self.rest_s
-        less: Array = _normal_mean(late_s / sigma_s) - _normal_mean((late_s - rest_s) / sigma_s)
-        return less * sigma_s / rest_s
+        Source: halving, then chords whose end that stays counts half (the Illinois rule; Dowell and Jarratt 1971).
+        """
+        busy_within = self._busy_within()
+        alone_s, idle = self.alone_s, self.idle
+        waiting = busy_within(alone_s)
+        jumps = (waiting < share) & (share <= waiting + idle)  # answers alone reach the share at once
+        after = waiting + idle < share
+        low = np.where(after, alone_s, np.minimum(alone_s, self.own_s - 8.0 * self.sigma_s))
+        most_s = self.own_s + self.rest_s + 8.0 * self.sigma_s
+        most_s = most_s + 8.0 * self.over_s / np.maximum(self.overflows, LEAST_S)
+        high = np.where(after, np.maximum(most_s, alone_s), np.minimum(alone_s, most_s))
+        wanted = np.where(after, share - idle, share)
+        lower, upper = -wanted, 1.0 - wanted  # how far the ends are off; these may be more than they are
+        for step in range(MOST_STEPS):
+            halves = step < HALVINGS or step % 3 == 0  # a tail in parts has steps, which no chord foresees
+            at = (low + high) / 2.0 if halves else low + (high - low) * lower / (lower - upper)
+            off = busy_within(at) - wanted
+            less = off < 0.0
+            kept = 1.0 if halves else 0.5
+            low, high = np.where(less, at, low), np.where(less, high, at)
+            lower, upper = np.where(less, off, kept * lower), np.where(less, kept * upper, off)
+            upper = np.maximum(upper, LEAST_S)
+            if np.all((np.abs(off) < NEAR) | (high - low < NEAR * high)):
+                break
+        return np.where(jumps, alone_s, at)
+
+    def _busy_within(self) -> Callable[[Array], Array]:
+        """A function of seconds: the share of requests that find the server busy and are answered within them.
+
+        Source: as `WaitingBatches.latency_s`; x Phi(x) + phi(x) is the integral of Phi.
+        """
+        sigma_s, rest = self.sigma_s, self.rest_s / self.sigma_s
+        offset_s, weights = self.own_s[None], (1.0 - self.overflows)[None]
+        if np.any(self.overflows > 0.0):
+            waits_s = WAITS[:, None] * (self.over_s / np.maximum(self.overflows, LEAST_S))
+            offset_s = np.concatenate([offset_s, self.own_s + waits_s])
+            weights = np.concatenate([weights, self.overflows * PARTS[:, None]])
+        weights = weights * (1.0 - self.idle) / rest
+        offset = np.concatenate([offset_s / sigma_s, offset_s / sigma_s + rest])
+        weights = np.concatenate([weights, -weights])
+
+        def busy_within(seconds: Array) -> Array:
+            found: Array = (weights * _normal_mean(seconds / sigma_s - offset)).sum(axis=0)
+            return found
+
+        return busy_within
 
 
 def _normal_mean(x: Array) -> Array:

@@ -369,7 +369,7 @@ class ReferenceFleet:
         self.turn = [0, 0, 0]  # of the round robin, by role
         self.last: dict[tuple[int, int], ReferenceReplica] = {}  # where a node was last sent
         self.answered_count = 0
-        self.made_ps = [0] * rows  # when a prompt that moves was done
+        self.made_ps = [0] * rows  # when the cache of a prompt that moves is there
         self.switched = Switches(len(setup.roles))
         self.replicas = [ReferenceReplica(setup, role, self.log) for role in setup.roles]
         for place, on in enumerate(setup.on):
@@ -462,8 +462,9 @@ class ReferenceFleet:
         """A sequence is done on a replica: it goes on to decode, or its user thinks and asks again."""
         now, row = self.now_ps, sequence.row
         if replica.role == PREFILL and self.setup.trace.output[row] > 1:
-            self.made_ps[row] = now
-            heapq.heappush(self.moving, (now + int(self.setup.transfer_ps[row]), row))
+            self.made_ps[row] = now + int(self.setup.transfer_ps[row])
+            self.log.first_ps[row] += int(self.setup.transfer_ps[row])
+            heapq.heappush(self.moving, (self.made_ps[row], row))
             return
         self.log.finish_ps[row] = replica.seen_ps
         self.answered_count += 1

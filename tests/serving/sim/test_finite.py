@@ -124,7 +124,7 @@ def test_in_flight_are_those_who_wait_for_an_answer(
 
 def test_users_of_split_pools_are_simulated_where_that_is_asked_for() -> None:
     given: dict[str, Any] = {"gpu": "h100", "prefill_gpus": 1, "concurrency": 16}
-    closed, simulated = (serve("Llama-3.1-8B", simulate=one, **given) for one in (False, True))
+    closed, simulated = (serve("Llama-3.1-8B", simulate=one, closed_form=not one, **given) for one in (False, True))
     assert not any("simulated requests" in note for note in closed.assumptions)
     assert any("simulated requests: as asked for" in note for note in simulated.assumptions)
     assert simulated.estimate.ttft_s.value != closed.estimate.ttft_s.value

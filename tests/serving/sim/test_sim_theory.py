@@ -201,7 +201,11 @@ def test_a_prefill_pool_hands_over_and_decoding_never_waits_for_prompts() -> Non
     assert split.totals.output_tokens.tolist() == [500, int(asked.output.sum()) - 500]
     assert split.itl_s(99.9) < 2e-3 < mixed.itl_s(99.9)
     least = 1e-3 + 1e-6 * asked.prompt
-    assert np.all((split.outcome.finish_ps - split.outcome.first_ps) / PS >= least)
+    own = 12e-6 * asked.prompt
+    assert np.all(split.outcome.first_ps - split.outcome.start_ps >= np.rint((own + least) * PS))
+    alone = simulate(asked.take(np.array([0])), cost, limits, prefill_replicas=1, transfer=path, engine=ENGINE)
+    assert alone.ttft_s[0] == pytest.approx(own[0] + least[0])  # the first token comes with the cache
+    assert alone.tpot_s[0] == pytest.approx(12e-6)  # and no further one waits for it
 
 
 def test_a_shared_prefix_is_computed_once() -> None:

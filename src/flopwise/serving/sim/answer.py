@@ -12,7 +12,7 @@ from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import least_tpot_s
 from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
-from flopwise.serving.sim.request import ResponseCache, SimulationRequest, hit_rate
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest, hit_rate, slow_store_notes
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.trace import PS, RequestTrace
@@ -257,6 +257,7 @@ def _run_notes(request: SimulationRequest) -> Iterator[str]:
             "a request waits while a store loads its prefix, and loads share one link, one at a time; writing to a "
             "store takes no time, and a replica reads only the prefixes that it has stored itself"
         )
+    yield from slow_store_notes(request)
     yield from _idle_policy_note(request.scheduling.policy, request.trace)
     if request.trace.alike and (traffic.users or 0) > 1 and not traffic.together:
         yield "users with identical requests start one after another, during the first answer (--together: all at once)"

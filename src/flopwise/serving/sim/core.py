@@ -605,6 +605,8 @@ def finish(w, p, a, place, own):
     if p.role == PREFILL and record(a.rows, row).output > 1:
         r = record(a.rows, row)
         r.have, r.come = r.prompt, p.now + a.move[row]
+        r.last = r.come
+        a.first[row] += a.move[row]
         enqueue(record(a.lines, MOVING), a.moving, r.come, row)
         return
     a.finish[row] = p.stream - w.stream_ps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Self
 
@@ -34,7 +34,7 @@ from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
 from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
 from flopwise.serving.techniques import tokens_of_images
-from flopwise.units import HOUR_S
+from flopwise.units import HOUR_S, format_seconds
 from flopwise.values import dataclass, replace
 
 Rng = np.random.Generator
@@ -296,7 +296,8 @@ def request_of(
         output_tokens=job.output_tokens if passes else _within(outputs, window, inputs),
     )
     longest = int((trace.prompt + trace.output).max())
-    job = replace(job, concurrency=None, arrivals_per_s=None)  # of the run it is the traffic that loads it
+    split = bool(scheduling.prefill_replicas or scheduling.prefill_gpus)
+    job = replace(job, concurrency=None, arrivals_per_s=None, pools=split)  # of the run the traffic loads it
     built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
     shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
     prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
@@ -310,12 +311,29 @@ def request_of(
             )
         stores = KvStore.parse_list(scheduling.kv_stores, job.cluster.rates, int(job.layout.num_gpus), facts)
         limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
-    split = scheduling.prefill_replicas or scheduling.prefill_gpus
     return SimulationRequest(
         facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=trace,
         replica=replace(built, limits=limits), transfer=transfer(job) if split else None, assumptions=assumptions,
         stores=stores,
     )  # fmt: skip
+
+
+def slow_store_notes(request: SimulationRequest) -> Iterator[str]:
+    """Notes on stores that take longer to bring a cached token than the replica to compute it.
+
+    Source: the rate of the store over the bytes of a token; one step of a whole prompt, at most of what a step takes.
+    Assumes: nobody else asks the store.
+    """
+    replica = request.replica
+    tokens = min(replica.limits.step_tokens, max(request.job.input_tokens, 1))
+    computed_s = replica.cost.seconds(chunk=tokens) / tokens
+    for store, blocks in zip(request.stores, replica.limits.stores, strict=True):
+        brought_s = blocks.block_ps / PS / replica.limits.block_tokens
+        if brought_s > computed_s:
+            yield (
+                f"store {store.name} takes {format_seconds(brought_s)} to bring a cached token, computing it takes "
+                f"{format_seconds(computed_s)}: it makes first tokens later; leave it out, or give a faster one"
+            )
 
 
 def _within(outputs: int, window: int | None, inputs: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -297,12 +298,30 @@ def _between(start: Column, end: Column) -> Array:
     return np.where(end >= 0, (end - start) / PS, np.nan)
 
 
+def at_shares(values: Array, percents: Sequence[float]) -> list[float]:
+    """The percentiles of `values`, on straight lines between neighbours: as of numpy.percentile, to the last bit.
+
+    That imports numpy.ma, which takes 7 ms.
+    """
+    if not len(percents):
+        return []
+    if not len(values):
+        return [float("nan")] * len(percents)
+    places = np.asarray(percents) / 100 * (len(values) - 1)
+    below = np.floor(places).astype(np.int64)
+    above = np.minimum(below + 1, len(values) - 1)
+    ordered = np.partition(values, sorted({*below.tolist(), *above.tolist()}))
+    low, high, share = ordered[below], ordered[above], places - below
+    found = np.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)
+    return [float(one) for one in found]
+
+
 def percentiles(seconds: Array) -> Percentiles:
     """Of the numbers that are there."""
     there = seconds[~np.isnan(seconds)]
     if not len(there):
         return Percentiles(*(float("nan"),) * len(PERCENTILES))
-    return Percentiles(*np.percentile(there, PERCENTILES).tolist())
+    return Percentiles(*at_shares(there, PERCENTILES))
 
 
 class Switches:

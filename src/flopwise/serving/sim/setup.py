@@ -16,6 +16,8 @@ from flopwise.values import dataclass, replace
 
 WHOLE, PREFILL, DECODE = range(3)
 """What a replica does: all, prompts only, or answers only."""
+MOST_PLACES = 2**24
+"""Sequences of all replicas together that the simulator keeps places for: 1.5 GB."""
 SEED_OF_ROUNDS = 0
 """The rounds of a request depend on its place in the trace alone."""
 PIECES = 32
@@ -30,7 +32,7 @@ SPREAD = 0.95
 class Transfer:
     """The transfer time of a prompt's cache from a prefill replica to one that decodes.
 
-    Assumes: transfers do not slow one another down.
+    Assumes: transfers do not slow one another down; the first token comes with the cache, as where it is decoded.
     """
 
     latency_s: float = 0.0
@@ -98,6 +100,7 @@ def setup(
         limits = replace(limits, prefix_cache=True)
     if replicas + spare < 1 or min(replicas, spare, prefill_replicas) < 0:
         raise SpecError(f"{replicas} replicas and {prefill_replicas} for prefill; allowed: from 1, and from 0")
+    _check_places(replicas + spare + prefill_replicas, limits)
     if users is not None and users < 1:
         raise SpecError(f"{users} users; allowed: from 1")
     if not 0 <= think_s <= 1e6:
@@ -127,6 +130,14 @@ def setup(
         on=(True,) * (prefill_replicas + replicas) + (False,) * spare, hits=hits,
         transfer_ps=_transfer_ps(work, transfer or Transfer(), pools=1 + (prefill_replicas > 0)),
     )  # fmt: skip
+
+
+def _check_places(replicas: int, limits: ReplicaLimits) -> None:
+    if replicas * limits.max_batch > MOST_PLACES:
+        raise SpecError(
+            f"{replicas:,} replicas of up to {limits.max_batch:,} sequences each are too many to simulate; allowed: up "
+            f"to {MOST_PLACES // limits.max_batch:,} replicas"
+        )
 
 
 def _transfer_ps(trace: RequestTrace, path: Transfer, *, pools: int) -> Column:

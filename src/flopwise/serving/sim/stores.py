@@ -49,7 +49,10 @@ class KvStore:
         parts = [part for part in text.split(",") if part.strip()]
         if not 0 < len(parts) <= MOST_STORES:
             raise SpecError(f"{len(parts)} stores; allowed: 1 to {MOST_STORES}")
-        return tuple(_kv_store(part.strip(), rates, devices, facts) for part in parts)
+        stores = tuple(_kv_store(part.strip(), rates, devices, facts) for part in parts)
+        if len({one.name for one in stores}) < len(stores):
+            raise SpecError(f"stores {text[:60]!r}: a name is given twice; allowed: each once, with its whole capacity")
+        return stores
 
 
 def _kv_store(text: str, rates: Rates, devices: int, facts: Facts) -> KvStore:
