@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import bisect
-<<<<<<< HEAD
-=======
-from dataclasses import replace
 from functools import cached_property
->>>>>>> i15a
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
