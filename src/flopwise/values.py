@@ -170,7 +170,7 @@ class _Unmade:
 
 
 class _Form:
-    """How an object of a class of slots is copied: its values are read at once and set one by one, then what is new."""
+    """The steps of copying an object of a class of slots: read its values at once, set each, then set what is new."""
 
     __slots__ = ("cls", "fresh", "has_more", "setters", "values")
 
