@@ -40,7 +40,7 @@ MOST_REPLICAS = 8
 """Replicas that are run side by side; of more, so many stand for all, with their share of the traffic."""
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 SEED = 0
-FEWEST, MOST = 2000, 24000
+FEWEST, MOST = 2000, 12000
 """Requests that percentiles are taken of, the more the busier replicas are."""
 LIFETIMES = 15
 """Requests that are measured, in those that are in flight at once."""
@@ -68,7 +68,7 @@ def drawn_requests(
     Raises: SpecError: a trace file that cannot be read any more.
     """
     if users is not None:
-        count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST / 2)), 4 * users)
+        count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST)), 4 * users)
         classes = flow.priorities or None
         source = Traffic(users=users, requests=count + users, **_lengths(flow), priorities=classes, seed=seed)
         return Requests(draw_requests(source), users, count, users)
