@@ -39,6 +39,8 @@ def change(text: str) -> dict[str, Any]:
     """The keyword of `flopwise.serve` that an offer stands for; of its load and its rates, none."""
     if layers := re.fullmatch(r"gpu layers (\d+) of \d+", text):
         return {"gpu_layers": int(layers[1])}
+    if most := re.fullmatch(r"at most ([\d,]+) sequences at once", text):
+        return {"max_batch": int(most[1].replace(",", ""))}
     for words, keyword in WORDS.items():
         if text.startswith(words + " "):
             value = text.removeprefix(words + " ")
@@ -154,3 +156,14 @@ def test_a_verdict_names_what_costs_speed_last_and_with_its_price() -> None:
     two = replace(answer, remedies=(cache, half)).verdict
     assert two.endswith(f"It would fit with a context of 4,000 tokens or {text}."), two
     assert "KV cache" not in answer.verdict, "three others suffice"
+
+
+def test_fewer_sequences_at_once_leave_what_a_sampler_would_take() -> None:
+    """vLLM 0.11 started for 1,024: of 201,088 entries 39 bytes each for 1,016 sequences; its prompts take 0.2 GB."""
+    how: dict[str, Any] = {"task": "serve", "gpu": "h100", "engine": "vllm-2025", "context": 8192, "concurrency": 8}
+    answer = memory("gpt-oss-120b", **how, max_batch=1024)
+    assert not answer.fits
+    (fewer,) = (one for one in memory_remedies(answer) if one.change == "at most 8 sequences at once")
+    assert fewer.fits
+    assert fewer.saves_bytes == pytest.approx(1016 * 201_088 * 39, rel=0.04)
+    assert not any("at once" in one.change for one in memory_remedies(memory("gpt-oss-120b", **how)))

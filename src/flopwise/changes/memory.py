@@ -31,6 +31,6 @@ def memory_remedies(answer: MemoryAnswer) -> list[Remedy]:
     assert isinstance(answer, ServingMemoryAnswer)
     return serving.remedies(
         answer.model, answer.layout, answer.facts, device=answer.accelerator, concurrency=answer.concurrency,
-        context=answer.context, memory_frac=answer.deployment.memory_fraction,
+        context=answer.context, memory_frac=answer.deployment.memory_fraction, max_batch=answer.deployment.max_batch,
         job=answer.job, **answer.deployment.software(answer.facts, answer.accelerator),
     )  # fmt: skip

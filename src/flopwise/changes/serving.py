@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -86,6 +87,8 @@ def _loads(service: Mapping[str, Any]) -> Iterator[Change]:
     for name, words in (("input_tokens", "input tokens"), ("output_tokens", "output tokens")):
         if service.get(name):
             yield f"{words} x 2", {name: 2 * service[name]}
+    if service["engine"].profile_bytes and (service.get("max_batch") or 0) > (service.get("concurrency") or math.inf):
+        yield f"at most {service['concurrency']:,} sequences at once", {"max_batch": service["concurrency"]}
     if service.get("context", 0) >= LEAST_CONTEXT:
         yield f"a context of {service['context'] // 2:,} tokens", {"context": service["context"] // 2}
 
