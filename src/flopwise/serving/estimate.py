@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flopwise.cost.energy import device_watts, facility_joules
+from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.cost.money import usd_per_million_tokens
 from flopwise.errors import SpecError
 from flopwise.facts.accelerators import SHARED_KINDS
@@ -373,9 +374,16 @@ def _open_loop(curves: SteadyCurves, arrivals_per_s: float, most_in_flight: floa
 def _figure(
     job: ServeJob, quantity: str, value: float, *, least: float | None = None, most: float | None = None, **how: bool
 ) -> Ranged:
-    """`value` with its 10-90 % interval, cut at the physical limit: `least` for times, `most` for rates."""
+    """`value` with its 10-90 % interval, cut at the physical limit: `least` for times, `most` for rates.
+
+    On devices of `OTHER_SOFTWARE` what is cut off one end is added to the other: they may be as much slower as physics
+    forbids them to be faster.
+    """
     band = serving_band(job, quantity, **how)
     low, high = band.interval(value, floor=least, ceiling=most)
+    if job.cluster.accelerator.kind in OTHER_SOFTWARE and value > 0.0:
+        whole_low, whole_high = band.interval(value)
+        low, high = low * high / whole_high, high * low / whole_low
     return Ranged(value=value, low=float(low), high=float(high), band=band, bound=most if least is None else least)
 
 
