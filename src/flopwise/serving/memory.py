@@ -5,6 +5,7 @@ One layout or a column of them: tp, pp, ep, concurrency and context may be array
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
@@ -182,8 +183,13 @@ def _with_copies(model: Model, redundant: int) -> Model:
     def with_places(item: Item) -> Item:
         return replace(item, experts=item.experts + redundant) if isinstance(item, Experts) else item
 
+    return _with_items(model, with_places)
+
+
+def _with_items(model: Model, change: Callable[[Item], Item]) -> Model:
+    """The model with each item of its first stack's layers changed."""
     stack = model.stacks[0]
-    kinds = tuple(replace(kind, items=tuple(map(with_places, kind.items))) for kind in stack.kinds)
+    kinds = tuple(replace(kind, items=tuple(map(change, kind.items))) for kind in stack.kinds)
     return replace(model, stacks=(replace(stack, kinds=kinds), *model.stacks[1:]))
 
 
@@ -203,8 +209,8 @@ def _loaded_bytes(model: Model, row: Engine, form: WeightFormat, layout: Serving
 @kept_by_identity(64)
 def _in_tiles(model: Model, tiles: tuple[int, ...], ranks: int) -> Model:
     """The model with experts of which each of `ranks` has whole tiles: (inputs, inner width)."""
-    stack = model.stacks[0]
-    inner = {i.inputs for kind in stack.kinds for i in kind.items if isinstance(i, Experts) and i.shard == "row"}
+    items = (item for kind in model.stacks[0].kinds for item in kind.items)
+    inner = {item.inputs for item in items if isinstance(item, Experts) and item.shard == "row"}
 
     def whole_tiles(size: int, tile: int, parts: int) -> int:
         return -(-size // (tile * parts)) * tile * parts
@@ -219,8 +225,7 @@ def _in_tiles(model: Model, tiles: tuple[int, ...], ranks: int) -> Model:
             inputs, outputs = whole_tiles(item.inputs, tiles[0], 1), whole_tiles(item.outputs, tiles[1], ranks * gated)
         return replace(item, inputs=inputs, outputs=outputs)
 
-    kinds = tuple(replace(kind, items=tuple(map(in_tiles, kind.items))) for kind in stack.kinds)
-    return replace(model, stacks=(replace(stack, kinds=kinds), *model.stacks[1:]))
+    return _with_items(model, in_tiles)
 
 
 def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: Ints) -> Floats:
