@@ -404,7 +404,14 @@ def test_what_split_models_by_rows_before_2024_splits_them_by_layers() -> None:
     """llama.cpp pull request 4766, merged on 2024-01-12; transformers gives whole layers to each device, too."""
     cells = {"gpus": "4"}
     rows, layers = (4, 1, 1, 1, 1), (1, 4, 1, 1, 1)
-    for date, layout in (("2023-11-14", rows), ("2024-01-11", rows), ("2024-01-12", layers), ("2024", layers)):
+    for date, layout in (
+        ("2023", rows),
+        ("2023-06", rows),
+        ("2023-11-14", rows),
+        ("2024-01-11", rows),
+        ("2024-01-12", layers),
+        ("2024", layers),
+    ):
         assert _layout(cells | {"date": date}, "Llama-2-70B", "llama.cpp-2024") == layout
     assert _layout(cells | {"date": "2023-11-14"}, "Llama-2-70B", "hf") == layers
     assert _layout(cells | {"date": "2023-11-14"}, "Llama-2-70B", "vllm") == rows

@@ -18,7 +18,7 @@ from flopwise.fleet.model import Allocation, MonthlyOption
 from flopwise.fleet.outlook import bindings
 from flopwise.fleet.program import EFFORT, AllocationProblem, Program, Solution, solve
 from flopwise.fleet.read import fleet_from
-from flopwise.fleet.spec import Backup, Quota
+from flopwise.fleet.spec import Backup, Policies, Quota
 from flopwise.fleet.waste import Waste, saving_traits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -210,6 +210,16 @@ def test_on_demand_holds_a_share_whether_or_not_spot_is_limited(limit: float) ->
     found = allocate(options, demands, replace(HALVES, max_spot_share=limit))
     assert {(t.option.provider, t.option.purchase) for t in found.taken} == {("a", "on_demand"), ("b", "on_demand")}
     assert found.usd == 200
+
+
+@pytest.mark.parametrize(("rules", "kept"), [(RULES, {"spot"}), (HALVES, {"spot", "on_demand"})])
+def test_spot_takes_the_place_of_what_nobody_interrupts_where_no_share_counts_it(
+    rules: Policies, kept: set[str]
+) -> None:
+    """40 on spot instead of 100 on demand is cheaper, and never worse; half of a bill may want what costs 100."""
+    options = [option(0, "b", 40, purchase="spot"), option(0, "b", 100), option(0, "b", 120, instance="b.dear")]
+    assert {o.purchase for o in Waste(options, [demand("s")], rules).worthwhile_options} == kept
+    assert {o.instance for o in Waste(options, [demand("s")], rules).worthwhile_options}.isdisjoint({"b.dear"})
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.9, 1.0])
