@@ -13,6 +13,7 @@ from flopwise.ops.routing import (
     dropped_frac,
     expert_shares,
     hottest_rank_load,
+    usual_skew,
 )
 
 
@@ -91,6 +92,22 @@ def test_ranks_of_deepseek_r1_as_tensorrt_llm_counted_them() -> None:
         assert float(copied) * ep / (4096 * 8) == pytest.approx(measured, rel=0.03)
     assert balanced_rank_load(256, 1.0, 32, 0) == pytest.approx(1.0)
     assert balanced_rank_load(256, hottest, 32, 32) < 0.5 * float(hottest_rank_load(256, hottest, 32))
+
+
+def test_experts_that_nobody_balances_load_ranks_as_measured() -> None:
+    """The most popular of 256 has 11.9 times the mean: 4.65 % of the tokens. Its rank of four has a quarter of the 255
+    others but one, 63 of them, 63 / 255 x 95.35 % = 23.56 %, 28.2 % in all: 1.128 times the mean. Half as many experts
+    are taken as pairs of them, and eight as groups of 32: a number of ranks has the same fullest one.
+    """
+    assert usual_skew(256, 8) == pytest.approx(11.9)
+    assert float(hottest_rank_load(256, usual_skew(256, 8), 4)) == pytest.approx(1.128, rel=1e-3)
+    for experts in (512, 384, 256, 128, 64, 32):
+        for ranks, load in ((4, 1.128), (8, 1.300), (32, 2.330)):
+            assert float(hottest_rank_load(experts, usual_skew(experts, 1), ranks)) == pytest.approx(load, rel=0.06)
+    assert usual_skew(8, 2) == pytest.approx(1.300, rel=1e-3)
+    assert usual_skew(8, 8) == 1.0
+    assert usual_skew(4, 3) == pytest.approx(1.128, rel=1e-3)
+    assert usual_skew(32, 16) == 2.0  # no expert has a token twice
 
 
 def test_one_rank_has_everything() -> None:

@@ -15,7 +15,7 @@ from flopwise.cost.fabric import Fabric, Level
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.iteration import Runner
-from flopwise.serving.job import ServeJob
+from flopwise.serving.job import ServeJob, Techniques
 from flopwise.serving.techniques import runner
 from named import serve_job_with
 
@@ -68,8 +68,9 @@ TOKEN_BYTES = 2 * LAYERS * KV_HEADS * DIM * 2
 
 
 def plain_job(**changes: Any) -> ServeJob:
-    """Llama-3.1-8B on one plain H100."""
+    """Llama-3.1-8B on one plain H100; experts of other models are balanced."""
     asked: dict[str, Any] = {"model": LLAMA, "cluster": PLAIN, "engine": ENGINE}
+    asked["techniques"] = Techniques(expert_skew=1.0)
     asked |= {"input_tokens": 1024, "output_tokens": 256}
     return serve_job_with(**(asked | changes))
 

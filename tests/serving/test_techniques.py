@@ -14,11 +14,13 @@ from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
+from flopwise.ops.routing import usual_skew
 from flopwise.serving.disaggregated import pools, queue_s
 from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.iteration import Runner, StepLoad
 from flopwise.serving.job import Offload, ServeEstimate, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
+from flopwise.serving.technique_rules import technique_assumptions
 from flopwise.serving.techniques import (
     TechniqueRunner,
     block_draft,
@@ -297,6 +299,24 @@ def test_uneven_experts_cost_and_balanced_ones_do_not() -> None:
     assert served(
         Techniques(expert_skew=2.0), replace(job, layout=ServingLayout(tp=8))
     ).requests_per_s == pytest.approx(served(Techniques(), replace(job, layout=ServingLayout(tp=8))).requests_per_s)
+
+
+def test_experts_that_nobody_balances_are_as_uneven_as_measured() -> None:
+    """On eight ranks the fullest has 1.30 times the mean (`usual_skew`), and none where they are sliced."""
+    job = serve_job_with(model=load_model("Qwen3-30B-A3B"), cluster=H100, layout=ServingLayout(dp=8, ep=8))
+    load = StepLoad(prefill_tokens=8192, prefill_context=8192)
+
+    def seconds(how: Techniques, layout: ServingLayout) -> float:
+        return float(runner(replace(job, techniques=how, layout=layout)).step(load, layout).seconds)
+
+    spread, sliced = ServingLayout(dp=8, ep=8), ServingLayout(tp=4)
+    usual, even, stated = Techniques(), Techniques(expert_skew=1.0), Techniques(expert_skew=usual_skew(128, 8))
+    assert seconds(usual, spread) == seconds(stated, spread)
+    assert 1.03 < seconds(usual, spread) / seconds(even, spread) < 1.3
+    assert seconds(usual, sliced) == seconds(even, sliced)
+    (said,) = (note for note in technique_assumptions(job) if "DeepSeek-R1" in note)
+    assert "the fullest of 8 ranks has 1.30 times the mean" in said
+    assert not any("DeepSeek-R1" in note for note in technique_assumptions(replace(job, layout=sliced)))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ class SharedSpec(Spec):
         section="Layout")
     expert_skew: float | None = option(
         "--expert-skew", options.quantity("x", units.parse_count, low=1.0, closed=True),
-        "Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).")
+        "Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in "
+        "serving as measured).")
     checkpoint_every: float | None = option(
         "--checkpoint-every", options.SECONDS,
         "Time between checkpoints (default: in training the one that loses least, in a queue never).")

@@ -58,7 +58,7 @@ class Techniques:
     speculation: Speculation | None = None
     offload: Offload | None = None
     prefill_gpus: int = 0  # devices that work on prompts only, beside those of the layout; 0: all do both
-    expert_skew: float = 1.0  # tokens of the most popular expert over the mean of all
+    expert_skew: float | None = None  # tokens of the most popular expert over the mean of all; None: as is usual
     redundant_experts: int = 0  # copies of popular experts in each layer
     overlap: bool = False  # two micro-batches hide each other's messages
     adapters: int = 0  # low-rank ones on the model, each sequence with one of them

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Recurrence
+from flopwise.ops.routing import balanced_rank_load, hottest_rank_load
 from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.job import PLAIN, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import weights_per_gpu
-from flopwise.serving.techniques import STREAM_TOKENS
+from flopwise.serving.techniques import STREAM_TOKENS, expert_skew
 
 MOST_PROPOSALS = 64
 """Tokens that a draft may propose; engines stop far below."""
@@ -122,7 +123,7 @@ def _check_images(job: ServeJob) -> None:
 
 def _check_skew(job: ServeJob) -> None:
     skew = job.techniques.expert_skew
-    if skew == 1:
+    if skew is None or skew == 1:
         return
     item = job.model.stacks[0].largest_experts
     if item is None:
@@ -155,7 +156,7 @@ def technique_settings(job: ServeJob) -> Iterator[tuple[str, str]]:
     if how.offload is not None:
         where = "copied over PCIe in each step" if how.offload.host is None else f"computed by {how.offload.host.name}"
         yield "offloaded", f"{units.format_percent(how.offload.frac)} of the layers, {where}"
-    if how.expert_skew > 1:
+    if how.expert_skew is not None and how.expert_skew > 1:
         yield "experts", f"the most popular has {how.expert_skew:g} times the mean"
     if how.redundant_experts:
         yield "redundant", f"{how.redundant_experts:,} copies of popular experts in each layer"
@@ -200,8 +201,23 @@ def technique_assumptions(job: ServeJob) -> Iterator[str]:
             "the GPU does, which copies their weights"
         )
     yield from _request_assumptions(how)
+    yield from _expert_assumptions(job)
     if how.prefill_gpus:
         yield "the KV cache of a prompt is transferred after its prefill, and the first token waits for it"
+
+
+def _expert_assumptions(job: ServeJob) -> Iterator[str]:
+    ranks, item = int(job.layout.ep), job.model.stacks[0].largest_experts
+    if item is None or ranks == 1 or job.techniques.expert_skew is not None:
+        return
+    if copies := job.techniques.redundant_experts:
+        load = balanced_rank_load(item.experts, expert_skew(job), ranks, copies)
+    else:
+        load = float(hottest_rank_load(item.experts, expert_skew(job), ranks))
+    yield (
+        f"experts are as popular as those of DeepSeek-R1 were: the fullest of {ranks:,} ranks has {load:.2f} times the "
+        "mean of their tokens; --expert-skew 1 balances them, --redundant-experts copies the popular ones"
+    )
 
 
 def _request_assumptions(how: Techniques) -> Iterator[str]:

@@ -21,6 +21,7 @@ from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.architecture import Attend, Linear, Model, Norm
 from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.ops.columns import distinct
+from flopwise.ops.routing import usual_skew
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.weights import layer_prefix_bytes
 from flopwise.serving.adapters import Adapters, adapter_bytes
@@ -68,7 +69,7 @@ def resolve_techniques(
         speculation=_speculation(request, job, facts, load),
         offload=_offload(request, job, facts),
         prefill_gpus=request.prefill_gpus or 0,
-        expert_skew=1.0 if request.expert_skew is None else request.expert_skew,
+        expert_skew=request.expert_skew,
         redundant_experts=request.redundant_experts or 0,
         overlap=bool(request.overlap),
         adapters=request.adapters or 0,
@@ -437,6 +438,17 @@ def _engine_fabric(links: Fabric, engine: Engine) -> Fabric:
     return replace(links, levels=tuple(limited))
 
 
+def expert_skew(job: ServeJob) -> float:
+    """Tokens of the most popular expert over the mean of all: as the job states it, else as usual; 1 without experts.
+
+    Source: `flopwise.ops.routing.usual_skew`. Assumes: as there.
+    """
+    stated, item = job.techniques.expert_skew, job.model.stacks[0].largest_experts
+    if stated is not None or item is None:
+        return stated or 1.0
+    return usual_skew(item.experts, item.top_k)
+
+
 def runner(job: ServeJob) -> Runner:
     """The job's model, format, engine and device, with its techniques: gives the times of steps."""
     how, rates = job.techniques, limited_rates(job.cluster.rates)
@@ -449,8 +461,11 @@ def runner(job: ServeJob) -> Runner:
         kv_dtype=job.kv_dtype,
         direct=job.engine.custom_all_reduce,
         graph_batches=job.graph_batches,
+        expert_skew=expert_skew(job),
     )
-    if not np.any(how.hit_frac) and replace(how, hit_frac=0.0) == Techniques(prefill_gpus=how.prefill_gpus):
+    if not np.any(how.hit_frac) and replace(how, hit_frac=0.0, expert_skew=None) == Techniques(
+        prefill_gpus=how.prefill_gpus
+    ):
         return plain
     _, rounds = request_work(job)
     if how.structured_frac:  # a schema is compiled before its first token
@@ -463,7 +478,6 @@ def runner(job: ServeJob) -> Runner:
         "image_tokens": how.image_tokens,
         "structured_frac": how.structured_frac,
         "mask_s": how.mask_s,
-        "expert_skew": how.expert_skew,
         "redundant_experts": how.redundant_experts,
         "overlaps": how.overlap,
         "cached_tokens": prefix_tokens(job),
