@@ -741,7 +741,7 @@ def memory(
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
         micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
@@ -943,7 +943,7 @@ def replay(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
@@ -1195,7 +1195,7 @@ def plan(
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
         micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
@@ -1575,7 +1575,7 @@ def import_runs(
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
         micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
@@ -1808,7 +1808,7 @@ def serve(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
@@ -1985,7 +1985,7 @@ def serve_sweep(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
@@ -2262,7 +2262,7 @@ def simulate(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
@@ -2472,7 +2472,7 @@ def autoscale(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
@@ -2644,7 +2644,7 @@ def batch(
         offload_weights: Share of the layers whose weights are kept in host memory.
         gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
         host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
         overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
         adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
@@ -2792,7 +2792,7 @@ def train(
         lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
         base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
         freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: 1, balanced).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
         capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
         micro_batch: Sequences in one pass of a replica.
         dp: Data-parallel replicas; in serving, attention replicas that share the experts.
