@@ -144,6 +144,26 @@ def test_formats_take_their_bits_inside_the_layers(name: str, bits: float) -> No
     assert items(weights=name)["weights"] == pytest.approx(expected, rel=2e-3)
 
 
+def test_replicas_that_share_experts_gather_their_tokens() -> None:
+    """DeepSeek-V3 on eight replicas: of 65,536 tokens of a step 32,768 at once, four for each of a replica's own 8,192.
+
+    A token takes 8 rows of 7,168 elements, as wide as what the last product makes, and of the 2,048 that it reads, 16
+    bits each; beside them the gathered tokens, and a layer's input and output of the replica's own. One replica has no
+    more tokens than its own: 8 x 9,216 elements each, more than the 57,344 of its projections of queries and keys.
+    """
+    model = load_model("DeepSeek-V3")
+    for layout, gathered, beside in ((ServingLayout(dp=8, ep=8), 4, 4), (ServingLayout(), 1, 0)):
+        found = serving_memory(model, layout, context=1024, concurrency=1, weights="fp8-block")
+        rows = 8192 * gathered * 8 * (7168 + 2048) * 2
+        tokens = 8192 * (beside + 2) * 7168 * 2
+        own = FACTS.engine("vllm").workspace_bytes
+        assert float(found.items["activations and workspace"]) == pytest.approx(own + rows + tokens, rel=1e-9)
+    sent = serving_memory(model, ServingLayout(dp=32, ep=32), context=1024, concurrency=1, weights="fp8-block")
+    one = serving_memory(model, context=1024, concurrency=1, weights="fp8-block")
+    name = "activations and workspace"
+    assert float(sent.items[name]) == pytest.approx(float(one.items[name]), rel=1e-9)  # by kernels, to their experts
+
+
 def test_experts_are_spread_and_attention_is_not() -> None:
     """Mixtral-8x7B on 4 attention replicas: 8 experts of 3 x 4096 x 14336 over 4 ranks."""
     found = serving_memory(load_model("Mixtral-8x7B"), ServingLayout(dp=4, ep=4), context=1024)

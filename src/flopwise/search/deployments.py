@@ -30,7 +30,7 @@ from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import pooled_load, prefill_layout
 from flopwise.serving.iteration import Runner, StepTime, norms_over_ranks, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
-from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, serving_memory
+from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.startup import cold_start
 from flopwise.serving.steady import (
@@ -621,7 +621,7 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
     sizes = batch.reshape(sizes.shape)
     known |= {
         "considered": sizes.size + too_big,
-        "memory_bytes": _memory_bytes(model, memory, fit, sizes, whole[fit], engine, context, device.kind).ravel(),
+        "memory_bytes": _memory_bytes(model, memory, fit, sizes, grid, engine, context, device.kind).ravel(),
         "least_ttft_s": least_prompt_s(model, node, path.dtype, prompt, _prompt_gpus(job)),
         "found_frac": np.zeros(sizes.size),
         "prefill_gpus": np.full(sizes.size, pool),
@@ -708,7 +708,7 @@ def _even_batch(batch: Floats, ranks: Column, workload: Resolved, least: float |
 
 
 def _memory_bytes(
-    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, tp: Column, engine: Engine, context: int,
+    model: Model, memory: ServingMemory, fit: Column, sizes: Floats, grid: ServingLayout, engine: Engine, context: int,
     kind: str,
 ) -> Floats:  # fmt: skip
     """Memory of each of the `sizes` (sizes, replicas that `fit`): `memory` is that of as many sequences as fit."""
@@ -716,7 +716,9 @@ def _memory_bytes(
     most, cached, whole = (
         _of_shape(v, shape)[fit] for v in (memory.max_concurrency, memory.items["KV cache"], memory.total_bytes)
     )
-    steps = StepMemory(model, engine, engine.prefill_tokens or context, context, tp, None, engine.profiles(kind))
+    layout = ServingLayout(**{name: np.asarray(getattr(grid, name))[fit] for name in DEGREES})
+    chunk = rank_budget(engine, engine.prefill_tokens, layout.dp) if engine.prefill_tokens else context
+    steps = StepMemory(model, engine, chunk, context, layout, None, engine.profiles(kind))
     working, unused = steps.working_bytes, cached * (1 - sizes / most)
     resident_bytes: Floats = whole - working(most) + working(sizes) - unused
     return resident_bytes

@@ -111,6 +111,9 @@ class ServingMemory:
         return max(least, 0.0), most
 
 
+NODE, EXPERT_TOKENS = 8, 32_768
+"""Ranks of a node, beyond which engines send tokens to their experts; tokens that a layer of experts takes at once
+(vLLM, VLLM_FUSED_MOE_CHUNK_SIZE)."""
 NOTED_FRAC = 0.05
 """Share of a card above which what a default takes more is noted."""
 COLUMNS = (
@@ -228,14 +231,41 @@ def _in_tiles(model: Model, tiles: tuple[int, ...], ranks: int) -> Model:
     return _with_items(model, in_tiles)
 
 
-def prefill_workspace_bytes(model: Model, tokens: Floats, sequences: Ints, tp: Ints) -> Floats:
+def prefill_workspace_bytes(
+    model: Model, tokens: Floats, sequences: Ints, layout: ServingLayout, gathered: Floats = 1.0
+) -> Floats:
     """Bytes of activations while `tokens` tokens run through a layer, and fp32 logits of `sequences` next tokens.
+
+    `gathered`: tokens that experts work on for each of these; attention replicas that share experts gather theirs.
 
     Source: the profile run of vLLM: largest live tensors of one layer.
     Assumes: 16-bit activations, logits of sampled tokens only.
     """
-    inner = tokens * _widest(model) * 2.0 / tp
-    return inner + tokens * 2 * model.stacks[0].width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
+    inner = tokens * 2.0 * np.maximum(_widest(model) / layout.tp, gathered * _expert_elements(model, layout))
+    gathers = tokens * 2.0 * np.where(np.asarray(gathered) > 1, gathered, 0.0) * model.stacks[0].width
+    return (
+        inner + gathers + tokens * 2 * model.stacks[0].width * 2.0 + np.minimum(sequences, tokens) * model.vocab * 6.0
+    )
+
+
+def _expert_elements(model: Model, layout: ServingLayout) -> Floats:
+    """Elements a token of what stands in memory at once in a layer of experts; 0 without any.
+
+    Each of a token's experts has a row of its own: what its first product or its last one makes, whichever is wider, in
+    one buffer, and what its last one reads. A rank has rows for all, whether their experts are its own or not.
+
+    Source: vLLM, layers/fused_moe/fused_moe.py (intermediate_cache13, intermediate_cache2); TensorRT-LLM, moe_gemm/
+    moe_kernels.cu (getWorkspaceDeviceBufferSizes), which keeps them apart.
+    Assumes: nothing further.
+    """
+    experts = [item for item in model.stacks[0].items if isinstance(item, Experts)]
+    first, last = ([item for item in experts if item.shard == shard] for shard in ("column", "row"))
+    if not first or not last:
+        return 0.0
+    made = max(item.outputs for item in first) / np.asarray(layout.expert_tp)
+    read = max(item.inputs for item in last) / np.asarray(layout.expert_tp)
+    elements: Floats = last[0].top_k * (np.maximum(made, last[0].outputs) + read)
+    return elements
 
 
 @kept_by_identity(512)
@@ -388,7 +418,7 @@ def serving_memory(
     cached = context if row.reserves else np.asarray(context) - np.asarray(answer) / 2
     one, entire = (cache(changes, n) * _prompt_share(model, row, context - answer, n) for n in (cached, context))
     card = np.asarray(np.inf if hbm_bytes is None else hbm_bytes)
-    steps = StepMemory(model, row, chunk, context, layout.tp, max_batch, row.profiles(device_kind))
+    steps = StepMemory(model, row, chunk, context, layout, max_batch, row.profiles(device_kind))
     most_bytes = np.minimum(card * share + (graphs if row.graphs_beside else 0.0), card)  # of engines of that rule
     room = (most_bytes if row.memory_rule == "whole" else card) - standing - row.workspace_bytes
     pooled, cache_frac, states = (
@@ -479,7 +509,7 @@ class StepMemory:
     row: Engine
     chunk: Ints  # tokens of prompts that run through at once
     context: Ints
-    tp: Ints
+    layout: ServingLayout
     cap: int | None  # sequences that it is started for; None: as many as run
     profiled: bool  # the engine runs the largest step before it allocates the cache
 
@@ -494,12 +524,27 @@ class StepMemory:
             return self.row.workspace_bytes + np.maximum(self._prompts, sampled) + 0.0 * np.asarray(sequences)
         tokens = np.minimum(self.chunk, np.asarray(sequences) * self.context)
         logits = sequences if generates(self.model) else 0
-        return self.row.workspace_bytes + prefill_workspace_bytes(self.model, tokens, logits, self.tp)
+        return self.row.workspace_bytes + self._layer(tokens, logits)
 
     @property
     def _prompts(self) -> Floats:
         """Bytes while a whole chunk runs through a layer."""
-        return prefill_workspace_bytes(self.model, self.chunk, 0, self.tp)
+        return self._layer(self.chunk, 0)
+
+    def _layer(self, tokens: Floats, sequences: Ints) -> Floats:
+        """Bytes while tokens of one attention replica run through a layer, and others run through theirs."""
+        return prefill_workspace_bytes(self.model, tokens, sequences, self.layout, self._gathered)
+
+    @property
+    def _gathered(self) -> Floats:
+        """Tokens that the experts of a rank work on for each of its own, at most `EXPERT_TOKENS` at once.
+
+        Source: `Runner.messages_s`: ranks gather the tokens of all, but where kernels send them to their experts.
+        Assumes: engines that have such kernels use them beyond a node of eight, and ranks have equal shares there.
+        """
+        dp, ranks = np.asarray(self.layout.dp), np.asarray(self.layout.tp) * self.layout.dp
+        sends = self.row.dispatch_kernels & (ranks > NODE)
+        return np.where(sends, 1.0, np.maximum(np.minimum(dp, EXPERT_TOKENS / np.maximum(self.chunk, 1)), 1.0))
 
     @property
     def _results(self) -> Floats:
@@ -535,8 +580,8 @@ class StepMemory:
     def _filling(self, room: Floats, cached: Floats) -> Floats:
         """`filling` beside the step of what runs."""
         model, chunk, context = self.model, self.chunk, np.asarray(self.context)
-        token = prefill_workspace_bytes(model, 1.0, 0, self.tp)
-        each = cached + (prefill_workspace_bytes(model, 1.0, 1, self.tp) - token if generates(model) else 0.0)
+        token = self._layer(1.0, 0)
+        each = cached + (self._layer(1.0, 1) - token if generates(model) else 0.0)
         knee = chunk / context
         beyond = (room - chunk * token) / np.maximum(each, 1e-9)
         below = room / (context * token + each)
