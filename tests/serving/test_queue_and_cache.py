@@ -167,3 +167,14 @@ def test_classes_stand_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> N
 def test_an_order_of_the_queue_without_a_name_is_an_option_error() -> None:
     with pytest.raises(OptionError, match="policy"):
         QueueSpec(policy="priority").check()
+
+
+@pytest.mark.parametrize("command", ["serve", "simulate", "plan"])
+def test_classes_need_the_order_that_has_them_in_every_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = ["--task", "serve"] if command == "plan" else []
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "Llama-3.1-8B", *task, "--gpu", "h100", "--rate", "5", "--priorities", "0=20%,1=80%"])
+    assert ended.value.code == 2
+    assert "with --policy priority; give it" in capsys.readouterr().err

@@ -50,6 +50,7 @@ from flopwise.serving.deployment import usual_engine
 from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
+from flopwise.serving.sessions import ANSWERS_ELSEWHERE
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_percent, format_seconds
 from flopwise.values import replace
@@ -308,15 +309,22 @@ def _default_assumptions(
         )
     elif flow.peak > 1:
         texts.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
-    if flow.sessions is not None:
-        texts.append(
-            f"sessions of {flow.sessions.turns} turns: rates and lengths are those of a turn, whose prompt holds all "
-            "turns before it; estimates assume that the cache evicts the least recently used "
-            "blocks (Che's approximation); the simulator evicts them one by one"
-        )
+    texts += _session_assumptions(workload)
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")
     return texts
+
+
+def _session_assumptions(workload: Resolved) -> list[str]:
+    """The assumptions about sessions and their caches; nothing without sessions."""
+    if workload.sessions is None:
+        return []
+    text = (
+        f"sessions of {workload.sessions.turns} turns: rates and lengths are those of a turn, whose prompt holds all "
+        "turns before it; estimates assume that the cache evicts the least recently used blocks (Che's "
+        "approximation); the simulator evicts them one by one"
+    )
+    return [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
 
 
 def _cache_assumptions(workload: Resolved) -> list[str]:

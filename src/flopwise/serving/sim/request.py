@@ -32,7 +32,7 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
-from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
+from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest, check_classes
 from flopwise.serving.techniques import tokens_of_images
 from flopwise.units import HOUR_S, format_seconds
 from flopwise.values import dataclass, replace
@@ -145,6 +145,10 @@ class SimulationRequest:
         """Prompt-only replicas beside so many others."""
         return self.scheduling.prefill_pool(replicas, self.gpus_per_replica)
 
+    def prompt_readers(self, replicas: int) -> int:
+        """Those that read prompts, of so many replicas and the pool beside them: the ones with stores of prefixes."""
+        return self.prefill_pool(replicas) or replicas
+
     def with_cache(self, cache: ResponseCache | None) -> Self:
         """The same with a cache of answers before the replicas; who asks the same is drawn.
 
@@ -251,6 +255,7 @@ def simulation_request(model: Model | str, *, one_pass: bool = False, **options:
     traffic, scheduling, machines, deployment, techniques, source = take(
         options, Traffic, Scheduling, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
     )
+    check_classes(traffic.priorities, scheduling.policy)
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
     techniques = replace(techniques, prefill_gpus=None)
     architecture = source.model_with_layers(model)
