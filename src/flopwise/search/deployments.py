@@ -904,6 +904,8 @@ def _closed_columns(sized: SizedReplicas, steady: Steady, question: ReplicaQuest
     replicas = _on_whole_machines(replicas, batch * ranks, sized, question)
     ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
     busy = np.ones(batch.size)
+    if workload.concurrency is not None:  # of whom replicas are computed with whole ones
+        capacity = capacity * np.minimum(1.0, workload.concurrency / (replicas * batch * ranks))
     return {
         "replicas": replicas,
         "ttft_s": ttft,

@@ -15,6 +15,8 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.models.positions import check_length
+from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take, without_none
 from flopwise.serving.deployment import replica_of, spread
@@ -285,7 +287,6 @@ def request_of(
     one_pass: bool = False,
 ) -> SimulationRequest:  # fmt: skip
     """The request to replicas of `job`; `one_pass` and what it raises as of `simulation_request`."""
-    window = job.model.max_position
     loads = (("--rate", traffic.rate), ("--concurrency", traffic.users))
     load = [word for flag, value in loads if value is not None for word in (flag, f"{value:g}")]
     passes = one_pass and not generates(job.model)
@@ -295,6 +296,7 @@ def request_of(
     if passes:
         trace = replace(trace, output=np.ones_like(trace.output))
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
+    window, stretched = _window(job.model, inputs if passes else inputs + outputs)
     job = replace(
         job,
         input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
@@ -318,7 +320,8 @@ def request_of(
         limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
     return SimulationRequest(
         facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=trace,
-        replica=replace(built, limits=limits), transfer=transfer(job) if split else None, assumptions=assumptions,
+        replica=replace(built, limits=limits), transfer=transfer(job) if split else None,
+        assumptions=(*assumptions, *stretched),
         stores=stores,
     )  # fmt: skip
 
@@ -339,6 +342,18 @@ def slow_store_notes(request: SimulationRequest) -> Iterator[str]:
                 f"store {store.name} takes {format_seconds(brought_s)} to bring a cached token, computing it takes "
                 f"{format_seconds(computed_s)}: it makes first tokens later; leave it out, or give a faster one"
             )
+
+
+def _window(model: Model, tokens: int) -> tuple[int | None, tuple[str, ...]]:
+    """The longest request that is taken, where they have so many tokens on average, and what is assumed of it.
+
+    Source: `flopwise.facts.models.positions`: the length that a model is made for; where its requests are longer than
+    that, as far as its positions can be stretched. None: any.
+    """
+    made, most = model.max_position, longest_sequence(model)
+    if made is None or tokens <= made or (most is not None and tokens > most):
+        return made, ()
+    return most, check_length(model, tokens, what="a request of mean length")
 
 
 def _within(outputs: int, window: int | None, inputs: int) -> int:
