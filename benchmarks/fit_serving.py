@@ -42,14 +42,15 @@ WAVES = 4
 TTFT_WEIGHT = 0.5
 """Of a time to the first token against another figure: two runs of the same point differ by as much again."""
 SGLANG = ("sglang", "sglang-2026", "sglang-2025")
+VLLM = ("vllm", "vllm-2026")
 COLD = SGLANG
 """Engines whose published times to a first token hold the compilation of kernels by the first requests, seconds in some
 runs and none in others: these times judge the fit and are no part of it."""
 LABELS = {"output_tokens_per_s": "throughput", "tpot_s": "TPOT", "ttft_s": "TTFT"}
 
-GRAPHS = ("vllm", "vllm-2025", *SGLANG, "lmdeploy", "tgi", "tensorrt-llm")
+GRAPHS = (*VLLM, "vllm-2025", *SGLANG, "lmdeploy", "tgi", "tensorrt-llm")
 """Servers of today: steps captured in graphs, the host at work on the next step while the device is on this one."""
-AHEAD = ("vllm", *SGLANG, "tensorrt-llm")
+AHEAD = (*VLLM, *SGLANG, "tensorrt-llm")
 """Those of them that plan a step while the one ahead runs (`plans_ahead` of data/engines.json): the device waits for
 less of what each sequence takes."""
 WAITING = tuple(name for name in GRAPHS if name not in AHEAD)

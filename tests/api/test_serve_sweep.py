@@ -10,7 +10,7 @@ from flopwise.api.serve import serve, serve_sweep
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.serving.load_curve import SATURATED_FRAC
 
-HOW: dict[str, Any] = {"gpu": "h100", "input_tokens": 512, "output_tokens": 128}
+HOW: dict[str, Any] = {"gpu": "h100", "input_tokens": 512, "output_tokens": 128, "memory_fraction": 0.9}
 
 
 def test_points_are_the_single_estimates() -> None:

@@ -44,7 +44,9 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "vllm", "engine_version": "0.5.4"}, "vllm-2024"),  # the API server in the engine's process
         ({"engine": "vllm", "engine_version": "0.2"}, "vllm-2023"),  # no CUDA graphs
         ({"engine": "vllm", "engine_version": "0.11.0"}, "vllm-2025"),  # experts in Triton kernels
-        ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm"),
+        ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm-2026"),  # graphs beside its share of the card
+        ({"engine": "vllm", "engine_version": "0.21.0"}, "vllm"),
+        ({"engine": "vllm", "date": "2026-06-02"}, "vllm"),
         ({"engine": "vllm", "date": "2025-08-14"}, "vllm-2025"),
         ({"engine": "sglang", "engine_version": "0.5.9"}, "sglang-2025"),  # prompts without graphs
         ({"engine": "sglang", "engine_version": "0.5.10.post1"}, "sglang-2026"),  # whole prompts in pools of windows
@@ -81,7 +83,7 @@ def test_engines(cells: dict[str, str], name: str) -> None:
         (2025, "llama", "", "vllm-2025"),
         (2026, "llama", "", "vllm"),
         (2020, "qwen3_5_text", "", "vllm"),  # unless the model is younger
-        (2020, "llama", "2026-04-06", "vllm"),  # or the measurement says its date
+        (2020, "llama", "2026-04-06", "vllm-2026"),  # or the measurement says its date
     ],
 )
 def test_generations_without_a_version(year: int, model_type: str, date: str, name: str) -> None:

@@ -31,17 +31,25 @@ def test_weights_cache_and_longest_context_are_those_of_the_layers() -> None:
 
 
 def test_each_row_is_what_memory_and_serve_say_of_that_format() -> None:
-    found = flopwise.fit("Llama-3.3-70B", gpu="2xa100-80gb", context="32k", output=512)
+    found = flopwise.fit("Llama-3.3-70B", gpu="2xa100-80gb", context="32k", output=512, memory_fraction=0.9)
     assert (found.num_gpus, found.layout, found.context) == (2, "tp 2, pp 1", 32_768)
     assert found.formats[0].weights == "bf16"
     sizes = [row.weights_bytes for row in found.formats]
     assert sizes == sorted(sizes, reverse=True)
     for row in found.formats:
-        memory = flopwise.memory("Llama-3.3-70B", gpu="a100-80gb", tp=2, context=32_768, weights=row.weights)
+        memory = flopwise.memory(
+            "Llama-3.3-70B", gpu="a100-80gb", tp=2, context=32_768, weights=row.weights, memory_fraction=0.9
+        )
         assert memory.per_gpu_bytes == row.memory.per_gpu_bytes
         assert memory.fits_probability == row.memory.fits_probability
         served = flopwise.serve(
-            "Llama-3.3-70B", gpu="a100-80gb", tp=2, input_tokens=32_256, output_tokens=512, weights=row.weights
+            "Llama-3.3-70B",
+            gpu="a100-80gb",
+            tp=2,
+            input_tokens=32_256,
+            output_tokens=512,
+            weights=row.weights,
+            memory_fraction=0.9,
         ).estimate
         assert row.most_requests == served.max_concurrency
         if row.service is not None:

@@ -267,7 +267,7 @@ def test_weights_are_taken_as_they_are_published(document: Callable[[str], dict[
 
 
 def test_one_capacity_in_every_place(document: Callable[[str], dict[str, Any]], run: Run) -> None:
-    line = "Llama-3.1-70B --gpu h100 --weights fp8"
+    line = "Llama-3.1-70B --gpu h100 --weights fp8 --memory-fraction 0.9"
     served = [document(f"serve {line} --concurrency {n}") for n in (1, 4)]
     held = document(f"memory {line} --task serve --context 1280 --concurrency 4")
     answers = (*served, *(s["memory"] for s in served))

@@ -67,7 +67,7 @@ def test_vllm_has_every_value_of_the_plan() -> None:
         "--tensor-parallel-size": str(layout["tp"]), "--quantization": "fp8_per_channel",
         "--kv-cache-dtype": {"fp8": "fp8", "bf16": "bfloat16"}[layout["kv_dtype"]],
         "--max-num-seqs": str(layout["max_batch"]), "--max-num-batched-tokens": "8192",
-        "--max-model-len": str(1000 + 250 + 64), "--gpu-memory-utilization": "0.9", "--scheduling-policy": "fcfs",
+        "--max-model-len": str(1000 + 250 + 64), "--gpu-memory-utilization": "0.92", "--scheduling-policy": "fcfs",
         "--no-enable-prefix-caching": "", "--host": "0.0.0.0", "--port": "8000",  # noqa: S104 - a container's own
     }  # fmt: skip
     command = serving_command(sample_deployment("serve"))

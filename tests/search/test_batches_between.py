@@ -18,7 +18,7 @@ def service(model: str, traffic: dict[str, float], targets: dict[str, Any]) -> d
     return {
         "model": model, "task": "serve", "simulate": False, "targets": targets,
         "traffic": {**traffic, "input_tokens": 800, "output_tokens": 200},
-        "constraints": {"gpus": ["H100-SXM-80", "A100-SXM-80"]},
+        "constraints": {"gpus": ["H100-SXM-80", "A100-SXM-80"], "memory_fraction": 0.9},
     }  # fmt: skip
 
 

@@ -84,6 +84,44 @@ def test_estimates_find_what_the_simulator_finds(stored: Plan) -> None:
     assert stored.plans[0].figures["prompt_found_frac"] > one.figures["prompt_found_frac"]  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(
+    "techniques",
+    [{"shared_prefix": 600}, {"prefill_gpus": 1}, {"prefill_gpus": 2, "shared_prefix": 600}],
+    ids=["shared", "pools", "both"],
+)
+def test_a_shared_prefix_and_pools_for_prompts_are_planned_as_they_are_served(
+    techniques: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Turns of 1,200 in and 150 out, of which 600 are alike in all sessions: 37 blocks of 16 of the first prompt are
+    found, and of later ones the history, without its last answer where answers are made elsewhere."""
+    traffic = {**TRAFFIC, "kv_stores": "nvme=2TB@20GB/s@0.08"}
+    found: Plan = flopwise.plan({**ASKED, "traffic": traffic, "techniques": techniques})
+    best = found.plans[0]
+    assert best.simulated is not None
+    assert best.simulated.sessions is not None
+    lost = 150 if "prefill_gpus" in techniques else 0
+    first = 592 if "shared_prefix" in techniques else 0
+    hits = first + sum(k * 1350 - lost for k in range(1, 4))
+    whole = sum(1200 + k * 1350 for k in range(4))
+    reused = 1.0 - best.simulated.sessions.computed_frac
+    assert hits / whole - 0.05 < reused < hits / whole
+    assert best.figures["prompt_found_frac"] == pytest.approx(reused, abs=0.06)
+    month = best.usd_per_hour * 730 + best.layout["replicas"] * techniques.get("prefill_gpus", 1) * 2000 * 0.08
+    assert best.cost_usd == pytest.approx(month, rel=1e-9), "every instance that reads prompts has a store"
+    capsys.readouterr()
+    cli.main([*shlex.split(best.reproduce)[1:], "--json"])
+    there = json.loads(capsys.readouterr().out)
+    assert there["ttft_s"] == pytest.approx(best.simulated.ttft_s["mean"], rel=1e-9)
+    assert there["tpot_s"] == pytest.approx(best.simulated.tpot_s["mean"], rel=1e-9)
+    assert there["sessions"]["usd_per_session"] == pytest.approx(best.figures["usd_per_session"], rel=1e-9)
+    assert there["sessions"]["computed_frac"] == pytest.approx(1.0 - reused, rel=1e-9)
+
+
+def test_first_prompts_are_longer_than_what_they_share() -> None:
+    with pytest.raises(SpecError, match="fewer than the prompt"):
+        workload_from({**ASKED, "traffic": TRAFFIC, "techniques": {"shared_prefix": 1200}})
+
+
 def test_text_and_json_say_what_a_session_costs(capsys: pytest.CaptureFixture[str]) -> None:
     line = [
         "plan", "Llama-3.1-8B", "--task", "serve", "--rate", "0.5", "--turns", "4", "--think", "40s", "--input", "1200",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,14 @@ def test_users_of_an_encoder_get_no_more_than_their_latency_allows(gpu: str, use
     assert closed.requests_per_s == pytest.approx(simulated.requests_per_s, rel=0.01)
     if users <= 8:
         assert closed.requests_per_s == pytest.approx(users / closed.ttft_s.value, rel=1e-6)
+
+
+def test_an_input_that_finds_nobody_takes_at_least_one_pass_of_its_own() -> None:
+    """At one input a second of 33 ms each hardly any meets another: the bound of half of them is one input's."""
+    asked: dict[str, Any] = {"gpu": "p100-sxm2-16", "tp": 2, "gpus": 2, "input": "1k"}
+    alone = flopwise.serve("bge-reranker-v2-m3", **asked, concurrency=1).estimate
+    load = flopwise.serve("bge-reranker-v2-m3", **asked, rate=1)
+    assert load.estimate.ttft_s.bound == pytest.approx(alone.ttft_s.bound)
+    assert load.under_load is not None
+    for percentile, seconds in load.under_load.ttft_s.items():
+        assert load.under_load.ttft_s_low[percentile] <= seconds <= load.under_load.ttft_s_high[percentile]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from plain_machine import ENGINE, LLAMA, plain_job, plain_runner
 
+import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.cost.rates import rates
 from flopwise.errors import MissingFactError
@@ -469,3 +470,27 @@ def test_exl2_is_as_many_bits_as_its_name_says() -> None:
     nbytes = float(weight_bytes(model, "exl2-2.5"))
     assert nbytes == pytest.approx(linear * 2.5 / 8 + ends, rel=1e-3)
     assert nbytes < 24e9
+
+
+def test_sglang_caches_deepseek_v4_in_eight_bits() -> None:
+    """SGLang 0.5.23, _deepseek_v4_kv_cache_dtype: `auto` is fp8_e4m3, bfloat16 is taken where one says so."""
+    how: dict[str, Any] = {"gpu": "b200", "tp": 4, "engine": "sglang", "concurrency": 8}
+    usual = flopwise.serve("DeepSeek-V4-Flash", **how).estimate
+    stated = flopwise.serve("DeepSeek-V4-Flash", **how, kv_dtype="fp8").estimate
+    plain = flopwise.serve("DeepSeek-V4-Flash", **how, kv_dtype="bf16").estimate
+    assert usual.job.kv_dtype.name == "fp8"
+    assert usual.memory.items == stated.memory.items
+    assert usual.tpot_s == stated.tpot_s
+    assert float(plain.memory.kv_capacity_tokens) < float(usual.memory.kv_capacity_tokens)
+    assert plain.job.kv_dtype.name == "bf16"
+    assert flopwise.serve("DeepSeek-V3", **how | {"gpu": "b200", "tp": 8}).estimate.job.kv_dtype.name == "bf16"
+    assert flopwise.serve("DeepSeek-V4-Flash", **how | {"engine": "vllm"}).estimate.job.kv_dtype.name == "bf16"
+
+
+def test_plans_cache_it_so_too_and_offer_16_bits() -> None:
+    found = flopwise.plan(
+        "DeepSeek-V4-Flash", task="serve", rate=5, gpus=("b200",), providers=("lambda",), engine="sglang",
+        weights=("fp8",),
+    )  # fmt: skip
+    assert {one.layout["kv_dtype"] for one in found.plans} == {"fp8"}
+    assert any("fp8, as sglang keeps it" in text for text in found.assumptions)

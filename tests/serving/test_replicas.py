@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
@@ -131,3 +133,34 @@ def test_far_from_what_was_measured(device: str, engine: str, tp: int, *, far: b
     machines = cluster(FACTS.accelerator(device))
     job = replace(_job(engine=engine), cluster=machines, layout=ServingLayout(tp=tp))
     assert is_far(job) is far
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "gpus", "users"),
+    [("Llama-3.1-8B", {}, 8, 1), ("Llama-3.1-8B", {}, 8, 100), ("Granite-3.1-8B", {"tp": 2, "dp": 8}, 16, 7),
+     ("bge-m3", {}, 2, 3), ("Llama-3.1-8B", {"simulate": True}, 2, 3)],
+)  # fmt: skip
+def test_users_shared_by_replicas_are_as_many_as_there_are(
+    model: str, layout: dict[str, Any], gpus: int, users: int
+) -> None:
+    """Little's law: what is answered a second times how long it takes is what is in flight."""
+    found = flopwise.serve(model, gpu="gb200", gpus=gpus, concurrency=users, **layout)
+    assert found.replicas * found.estimate.requests_per_s * found.estimate.e2e_s == pytest.approx(users, rel=0.01)
+
+
+def test_a_lone_request_through_stages_takes_no_less_than_it_takes() -> None:
+    """The bound of a run with an end is that of a step with one sequence, not of as many as arrive in the long run."""
+    found = flopwise.serve(
+        "OLMo-2-7B", gpu="arc pro b60", engine="llama.cpp", tp=2, pp=4, output=4000, requests=1, rate=2
+    ).estimate
+    assert found.tpot_s is not None
+    assert found.tpot_s.low <= found.tpot_s.value <= found.tpot_s.high
+    assert found.e2e_low <= found.e2e_s <= found.e2e_high
+
+
+def test_the_interval_of_requests_in_flight_is_that_of_their_states() -> None:
+    """SGLang gives recurrent states a pool: what varies is its room, not the engine's own limit of 4,096."""
+    found = flopwise.serve("Mamba2-2.7B", gpu="h100", engine="sglang", output=4000, rate=2)
+    _, (low, high) = found.room_ends()
+    assert found.estimate.max_concurrency < 100
+    assert 0.9 * found.estimate.max_concurrency < low <= found.estimate.max_concurrency <= high < 4096

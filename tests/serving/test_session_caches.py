@@ -78,3 +78,29 @@ def test_columns_are_as_each_alone() -> None:
     each = [float(np.asarray(Found.of(TWO, r, 0.5, [c]).device_frac)) for r, c in zip(rates, rooms, strict=True)]
     assert np.asarray(whole.device_frac).tolist() == pytest.approx(each)
     assert sorted(each) == each, "more room for each session finds more"
+
+
+def test_what_all_sessions_share_is_there_once_and_always() -> None:
+    """Of prompts of 60 and 160 tokens 20 are found at any rate, and of the second 80 more if the first turn's context
+    of 100 is still there. A session a second leaves 80 of its own after its first turn, 180 after its last: kept for
+    ten seconds that is 80 x 10 (1 - 1/e) + 180 x 10, beside the 20."""
+    shared = replace(TWO, shared_tokens=20)
+    room = 20 + 80 * 10 * (1 - math.exp(-1)) + 180 * 10
+    found = Found.of(shared, 2.0, 0.0, [room])
+    assert float(np.asarray(found.device_frac)) == pytest.approx(
+        (20 + 0.5 * (100 - 20 - 1) * (1 - math.exp(-1))) / 110, rel=1e-6
+    )
+    assert float(np.asarray(Found.of(shared, 2.0, 0.0, [20.0]).device_frac)) == pytest.approx(20 / 110, rel=1e-3)
+
+
+def test_whole_blocks_of_what_all_share_are_found() -> None:
+    """Of 20 tokens one block of 16."""
+    found = Found.of(replace(TWO, shared_tokens=20), 2.0, 0.0, [16.0], block_tokens=16)
+    assert float(np.asarray(found.device_frac)) == pytest.approx(16 / 110, rel=1e-3)
+
+
+def test_instances_for_prompts_lack_the_latest_answer() -> None:
+    """They keep 60 tokens of the first turn's prompt, and 160 of the second; of a history of 100 they find 60."""
+    room = 60 * 10 * (1 - math.exp(-1)) + 160 * 10
+    found = Found.of(TWO, 2.0, 0.0, [room], prompts_only=True)
+    assert float(np.asarray(found.device_frac)) == pytest.approx(0.5 * 59 / 110 * (1 - math.exp(-1)), rel=1e-6)

@@ -52,8 +52,8 @@ ANSWER_SPREAD = 0.77
 """Standard deviation over mean of the tokens of answers that end by themselves: Azure's public trace of conversations
 (AzurePublicDataset, LLM inference trace 2023)."""
 EIGHT_BIT_CACHE = ("fp8", "nvfp4")
-FOLLOWS_MODELOPT = "vllm"
-"""The generation of vLLM that keeps its cache as ModelOpt's checkpoints ask for."""
+FOLLOW_MODELOPT = frozenset({"vllm", "vllm-2026"})
+"""The generations of vLLM that keep their cache as ModelOpt's checkpoints ask for."""
 DIES = {"MI250": "MI250-GCD", "Intel Max 1550": "Intel Max 1550 tile"}
 """Cards that drivers show as two devices, and the row of one: engines and benchmarks count these as GPUs."""
 GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
@@ -62,6 +62,7 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
         ("vllm-2024", (0, 6), 2024),
         ("vllm-v0", (0, 8), 2025),
         ("vllm-2025", (0, 14), 2026),
+        ("vllm-2026", (0, 21), 2026),
     ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
     "sglang": (("sglang-2025", (0, 5, 10), 2026), ("sglang-2026", (0, 5, 20), 2026)),
@@ -70,9 +71,10 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
 """Older generations of an engine, oldest first: row, first release after it (of ollama for llama.cpp), and its year."""
 BUILDS = {"llama.cpp-2024": 4400, "llama.cpp-2025": 8300}
 """First build after a generation, where releases are counted: of January 2025, of March 2026."""
-ENDS = {"llama.cpp-2025": "2026-03-10", "sglang-2026": "2026-09-11"}
+ENDS = {"llama.cpp-2025": "2026-03-10", "sglang-2026": "2026-09-11", "vllm-2026": "2026-05-14"}
 """Day from which a generation is over, where that is in the middle of a year: one operation for delta rules, on Vulkan,
-too (llama.cpp pull request 20334); a pool of windows sized by the requests (SGLang pull request 39132)."""
+too (llama.cpp pull request 20334); a pool of windows sized by the requests (SGLang pull request 39132); the first log
+of vLLM 0.21 (noonghunna/club-3090 issue 127)."""
 SPLIT_BY_LAYERS = "2024-01-12"
 """Day from which llama.cpp leaves whole layers to a device by default."""
 LEAST_YEAR = 2024
@@ -183,14 +185,14 @@ def row_cache_format(
 
     Source: TensorRT-LLM, whose own checkpoints in fp8 and nvfp4 bring an fp8 cache; vLLM pull request 30785 (2025-12,
     in 0.14): `kv_cache_quant_algo` of ModelOpt's checkpoints, FP8 in those in nvfp4, is what `auto` means.
-    SGLang 0.5.23, _deepseek_v4_kv_cache_dtype (auto is fp8_e4m3).
+    `Engine.fp8_cache_families` for models that an engine caches in 8 bits by itself.
     Assumes: nvfp4 weights are ModelOpt's, unless the model is published in 4 bits itself (`checkpoint_format`).
     """
     if stated := row.get("kv_dtype", ""):
         return facts.cache_format({"fp16": "bf16"}.get(stated, stated))
-    follows = weights.name.startswith("nvfp4") and software.name == FOLLOWS_MODELOPT and checkpoint_format != "mxfp4"
+    follows = weights.name.startswith("nvfp4") and software.name in FOLLOW_MODELOPT and checkpoint_format != "mxfp4"
     eight = software.name.startswith("tensorrt-llm") and weights.name.startswith(EIGHT_BIT_CACHE)
-    latent = software.name.startswith("sglang") and model_type == "deepseek_v4"
+    latent = model_type in software.fp8_cache_families
     return facts.cache_format("fp8" if eight or follows or latent else "bf16")
 
 

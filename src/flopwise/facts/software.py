@@ -363,6 +363,7 @@ class Engine(Software):
     limits_date: str = ""
     capped_families: frozenset[str] = frozenset()  # of models (by their type), of which fewer run by default:
     capped_batch: int = 0  # so many, over all attention replicas
+    fp8_cache_families: frozenset[str] = frozenset()  # of models (by their type), cached in 8 bits unless one says so
     state_frac: float = 0.0  # share of the room for a cache that a pool of recurrent states takes; 0: one room for both
     state_slots: int = 1  # states that one running sequence has in that pool
     scan_bytes: float = 2.0  # of an element of a scan's state; windows of convolutions are as the weights

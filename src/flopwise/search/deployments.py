@@ -134,7 +134,8 @@ def computed_prompt_tokens(workload: Resolved) -> int:
     Source: `flopwise.serving.techniques.cached_tokens`.
     """
     if workload.sessions is not None:  # at least what is new in a turn
-        return max(1, round(workload.sessions.prompt_tokens - workload.sessions.history_tokens))
+        sessions = workload.sessions
+        return max(1, round(sessions.prompt_tokens - sessions.history_tokens - sessions.shared_tokens))
     shared, hit = workload.techniques.shared_prefix or 0, workload.techniques.prefix_hit or 0.0
     block, tokens = workload.engine.block_tokens, workload.input_tokens
     return max(1, round(tokens - float(cached_tokens(tokens, shared_tokens=shared, hit_frac=hit, block_tokens=block))))
@@ -861,7 +862,11 @@ def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str
     table = (-1, sized.num_layouts)
     batch, machine = sized.batch.reshape(table), sized.timed.machine
     degrees: dict[str, Any] = {name: np.asarray(getattr(job.layout, name)).reshape(table)[0] for name in DEGREES}
-    alone, ranks = replace(job, layout=ServingLayout(**degrees)), degrees["dp"]
+    alone, ranks, fetch_s = replace(job, layout=ServingLayout(**degrees)), degrees["dp"], np.asarray(sized.fetch_s)
+    if workload.sessions is not None:  # what their caches hold differs by layout alone
+        hits: Any = np.reshape(np.asarray(job.techniques.hit_frac), table)[0]
+        alone = replace(alone, techniques=replace(job.techniques, hit_frac=hits))
+        machine, fetch_s = runner(alone), fetch_s.reshape(table)
     capacity = np.asarray(pooled_load(alone, machine, batch, None, ()).sustained_per_s) * ranks
     least, nothing = _least(sized, question), np.zeros(sized.batch.size)
     in_flight = (batch * ranks).ravel()
@@ -879,9 +884,9 @@ def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str
     extra = job.techniques.prefill_gpus
     columns: dict[str, Any] = {
         "replicas": replicas,
-        "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + behind,
+        "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + fetch_s + behind,
         "tpot_s": tpot_s[wanted["tpot"]] + behind,
-        "e2e_s": np.asarray(seen[whole].ttft_s) + further_s + behind,
+        "e2e_s": np.asarray(seen[whole].ttft_s) + further_s + fetch_s + behind,
         "least_tpot_s": np.asarray(load.decode.floor_s) / tokens_a_round(job),
         "requests_per_s": capacity,
         "tokens_per_s": np.full(batch.shape, _mean_tokens_per_s(workload)),
@@ -901,6 +906,8 @@ def _closed_columns(sized: SizedReplicas, steady: Steady, question: ReplicaQuest
     replicas = _on_whole_machines(replicas, batch * ranks, sized, question)
     ttft, tpot = np.asarray(steady.ttft_s), np.asarray(steady.tpot_s) / each
     busy = np.ones(batch.size)
+    if workload.concurrency is not None:  # of whom replicas are computed with whole ones
+        capacity = capacity * np.minimum(1.0, workload.concurrency / (replicas * batch * ranks))
     return {
         "replicas": replicas,
         "ttft_s": ttft,

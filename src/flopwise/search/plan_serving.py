@@ -46,10 +46,11 @@ from flopwise.search.serving_option import Offered, ServingOption, options_toget
 from flopwise.search.spec import ANY
 from flopwise.search.verify import MOST_RUNS, verified_plans
 from flopwise.search.workload import Resolved
-from flopwise.serving.deployment import usual_engine
+from flopwise.serving.deployment import FP8, own_cache, usual_engine
 from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
+from flopwise.serving.sessions import ANSWERS_ELSEWHERE
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_percent, format_seconds
 from flopwise.values import replace
@@ -85,13 +86,14 @@ def variants(workload: Resolved, model: Model) -> list[tuple[WeightFormat, Cache
 
     Source: the cache types that engines take (vLLM and SGLang, quantised KV cache: fp8; llama.cpp, --cache-type-k:
     q8_0).
-    Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too.
+    Assumes: who keeps weights in 16 bits wants the cache in 16 bits, too, unless the engine caches that model in 8.
     """
     wanted, cache_name = formats(workload, model), workload.limits.kv_dtype
     narrow = "q8_0" if workload.engine.local else "fp8"
-    plain, eight = (workload.facts.cache_format(name) for name in (cache_name or defaults.CACHE, narrow))
+    own_name = own_cache(workload.engine, model)
+    plain, eight = (workload.facts.cache_format(name) for name in (cache_name or own_name, narrow))
     pairs = [(weights, plain) for weights in wanted]
-    if cache_name is not None or answers_in_one_pass(model, workload):
+    if cache_name is not None or plain == eight or answers_in_one_pass(model, workload):
         return pairs
     return pairs + [(weights, eight) for weights in wanted if layer_weight_bits(model, weights) < SIXTEEN]
 
@@ -296,7 +298,9 @@ def _default_assumptions(
         care = "; check quality in fp8" if names == ["bf16", "fp8"] else ", as published"
         texts.append(f"weights in {' and '.join(names)} were searched (constraints.weight_formats){care}")
     narrow = next((cache.name for _, cache in wanted if cache.name != "bf16"), None)
-    if limits.kv_dtype is None and narrow is not None:
+    if limits.kv_dtype is None and wanted[0][1].name == narrow:
+        texts.append(f"the KV cache in {narrow}, as {workload.engine.name} keeps it for {model.name}")
+    elif limits.kv_dtype is None and narrow is not None:
         texts.append(
             f"the KV cache in bf16, and in {narrow} under 8-bit weights (constraints.kv_dtype); "
             f"check quality in {narrow}"
@@ -308,15 +312,22 @@ def _default_assumptions(
         )
     elif flow.peak > 1:
         texts.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
-    if flow.sessions is not None:
-        texts.append(
-            f"sessions of {flow.sessions.turns} turns: rates and lengths are those of a turn, whose prompt holds all "
-            "turns before it; estimates assume that the cache evicts the least recently used "
-            "blocks (Che's approximation); the simulator evicts them one by one"
-        )
+    texts += _session_assumptions(workload)
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")
     return texts
+
+
+def _session_assumptions(workload: Resolved) -> list[str]:
+    """The assumptions about sessions and their caches; nothing without sessions."""
+    if workload.sessions is None:
+        return []
+    text = (
+        f"sessions of {workload.sessions.turns} turns: rates and lengths are those of a turn, whose prompt holds all "
+        "turns before it; estimates assume that the cache evicts the least recently used blocks (Che's "
+        "approximation); the simulator evicts them one by one"
+    )
+    return [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
 
 
 def _cache_assumptions(workload: Resolved) -> list[str]:
@@ -472,7 +483,10 @@ def _questions(
     groups: dict[tuple[object, ...], list[tuple[Resolved, NodeKind, WeightFormat, CacheFormat]]] = defaultdict(list)
     for node, (weights, kv_dtype) in _pairs_worth_a_look(workload, model, nodes, wanted, draft):
         resolved = _with_its_engine(workload, model, node.cluster.accelerator)
-        known = _format_there(resolved, node, weights, kv_dtype, draft)
+        as_usual = workload.limits.kv_dtype is None and own_cache(resolved.engine, model) != FP8
+        if as_usual and kv_dtype.name == FP8 and FP8 not in node.cluster.rates.peak:
+            continue  # nobody asked for it, and it has no kernels there
+        known = _format_there(resolved, node, weights, draft)
         if known is not None:
             groups[node.cluster.rates.key].append((resolved, node, known, kv_dtype))
     return [ReplicaQuestion.of(model, *each) for group in groups.values() for each in group]
@@ -528,9 +542,7 @@ def _pairs_worth_a_look(
             yield node, (weights, kv_dtype)
 
 
-def _format_there(
-    workload: Resolved, node: NodeKind, weights: WeightFormat, kv_dtype: CacheFormat, draft: PlanDraft
-) -> WeightFormat | None:
+def _format_there(workload: Resolved, node: NodeKind, weights: WeightFormat, draft: PlanDraft) -> WeightFormat | None:
     """A format as it runs on one node, one of 16 bits as what the device has; None, and counted, where it does not."""
     device, engine = node.cluster.accelerator, workload.engine
     names = workload.limits.weight_formats
@@ -541,8 +553,6 @@ def _format_there(
         reason = f"{engine.name} is not documented to run {weights.name} weights there"
         draft.ruled_out.add(reason, 1, f"{node.label}: {engine.ports_source}", unit="machines", stage="formats")
         return None
-    if kv_dtype.name == "fp8" and workload.limits.kv_dtype is None and "fp8" not in node.cluster.rates.peak:
-        return None  # nobody asked for it, and it has no kernels there
     try:
         return format_on(weights, node.cluster, workload.facts)
     except MissingFactError as error:

@@ -78,6 +78,8 @@ def replica_job(
     from flopwise.serving.techniques import resolve_techniques  # noqa: PLC0415 - most workloads ask for none
 
     techniques = resolve_techniques(workload.techniques, job, workload.facts, lambda _: cast("Model", workload.drafter))
+    if workload.sessions is not None:  # whose caches hold it beside their histories
+        techniques = replace(techniques, shared_tokens=0)
     return replace(job, techniques=techniques)
 
 

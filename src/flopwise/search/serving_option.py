@@ -394,7 +394,9 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
     energy = metered_joules(instances * count, column("watts_frac") * tdp_w, host_w, paid_s)
     energy += metered_joules(instances * count, DEFAULT_POWER.idle * tdp_w, host_w, start_s)
     energy = np.where(np.isnan(tdp_w), np.inf, energy)
-    cost_usd = np.empty(0) if batch else _month_usd(offered, rows, instances, replicas, packed)
+    pool = column("prefill_gpus")
+    readers = np.where(pool > 0, pool / (each - pool), 1.0)  # of a replica: what reads prompts has stores of prefixes
+    cost_usd = np.empty(0) if batch else _month_usd(offered, rows, instances, replicas * readers, packed * readers)
     options, start, priced_rows = list[ServingOption](), 0, 0
     for one, size in zip(offered, rows, strict=True):
         here, estimates = slice(start, start + size), SharedEstimates()
@@ -422,9 +424,11 @@ def gpus_each(column: Callable[[str], Any]) -> Any:
 
 
 def _month_usd(
-    offered: Sequence[Offered], rows: Sequence[int], instances: Floats, replicas: Floats, packed: Floats
+    offered: Sequence[Offered], rows: Sequence[int], instances: Floats, readers: Floats, packed: Floats
 ) -> Floats:
     """The monthly cost with the stores of its caches: the rows of each way to buy, one after the other.
+
+    `readers`: those that have stores, of which a machine holds `packed`.
 
     Infinite where the machine's own memory cannot hold the stores; its size may not be known.
     """
@@ -446,7 +450,7 @@ def _month_usd(
     host_bytes = np.maximum(by_way(packed), 1) * of_each(held_bytes[place] for place, _ in ways)
     beyond_host = np.where(host_bytes <= room, 1.0, np.inf)
     hourly = by_way(instances) * beyond_host * of_each(one.usd_per_hour for _, one in ways)
-    stored = by_way(replicas) * of_each(stores_usd[place] for place, _ in ways)
+    stored = by_way(readers) * of_each(stores_usd[place] for place, _ in ways)
     return np.asarray(hourly * HOURS_PER_MONTH + stored)
 
 

@@ -12,6 +12,7 @@ from flopwise.cost.rates import Rates
 from flopwise.ops.types import Floats
 from flopwise.search.replica import DEGREES
 from flopwise.search.workload import Resolved
+from flopwise.serving.disaggregated import pooled_load, queue_s
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sessions import Found
@@ -65,12 +66,18 @@ class LayoutCaches:
         for _ in range(SETTLING):
             hits: Any = np.tile(found_frac, 2)
             tried = replace(job, techniques=replace(job.techniques, hit_frac=hits))
-            loop = closed_loop(runner(tried), both, np.concatenate([batch, running]), *request_work(tried))
-            full_per_s, _ = np.split(np.asarray(loop.requests_per_s), 2)
-            answer_s = loop.ttft_s + (workload.output_tokens - 1) * loop.tpot_s / tokens_a_round(job)
-            turns_per_s = workload.requests_per_s / replicas(full_per_s * ranks) / ranks
-            _, service_s = np.split(answer_s, 2)
-            parts = Found.of(sessions, turns_per_s, service_s, capacities, workload.engine.block_tokens)
+            if job.techniques.prefill_gpus:
+                turns_per_s, service_s = self._before_pools(found_frac, workload.requests_per_s, replicas)
+            else:
+                loop = closed_loop(runner(tried), both, np.concatenate([batch, running]), *request_work(tried))
+                full_per_s, _ = np.split(np.asarray(loop.requests_per_s), 2)
+                answer_s = loop.ttft_s + (workload.output_tokens - 1) * loop.tpot_s / tokens_a_round(job)
+                turns_per_s = workload.requests_per_s / replicas(full_per_s * ranks) / ranks
+                _, service_s = np.split(answer_s, 2)
+            parts = Found.of(
+                sessions, turns_per_s, service_s, capacities, workload.engine.block_tokens,
+                prompts_only=bool(job.techniques.prefill_gpus),
+            )  # fmt: skip
             found_frac = (found_frac + parts.whole_frac) / 2.0
             running = (running + np.clip(turns_per_s * service_s, 1.0, batch)) / 2.0  # Little's law
         fetch_s = np.zeros(ranks.shape)
@@ -78,3 +85,19 @@ class LayoutCaches:
             bytes_per_s = np.array([one.bytes_per_s for one in tier]) / ranks
             fetch_s = fetch_s + frac * sessions.prompt_tokens * token_bytes / bytes_per_s
         return found_frac, fetch_s
+
+    def _before_pools(
+        self, found_frac: Floats, requests_per_s: float, replicas: Callable[[Any], Any]
+    ) -> tuple[Floats, Floats]:
+        """(turns a second at each instance for prompts, seconds that it has each for); shape of the layouts.
+
+        Source: `flopwise.serving.disaggregated.pools`, `queue_s`. Assumes: even shares.
+        """
+        ranks, frac = np.asarray(self.job.layout.dp), np.asarray(found_frac)
+        tried = replace(self.job, techniques=replace(self.job.techniques, hit_frac=frac))  # type: ignore[arg-type]
+        machine, batch = runner(tried), np.asarray(self.batch)[None]
+        load = pooled_load(tried, machine, batch, None, ())
+        turns_per_s = requests_per_s / replicas(np.asarray(load.sustained_per_s)[0] * ranks) / ranks
+        prompts, servers = load.pools.prompts, load.pools.servers
+        wait_s = queue_s(turns_per_s / load.pools.most_per_s, servers, prompts.each_s)
+        return turns_per_s / servers, wait_s + prompts.latency_s

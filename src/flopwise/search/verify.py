@@ -228,7 +228,11 @@ class Simulator:
         sessions, per_s = workload.sessions, workload.sessions_per_s
         assert sessions is not None
         assert per_s is not None
-        own = replace(option.job(row), input_tokens=mean_tokens(sessions.input_tokens), arrivals_per_s=per_s / replicas)
+        job = option.job(row)
+        own = replace(
+            job, input_tokens=mean_tokens(sessions.input_tokens), arrivals_per_s=per_s / replicas,
+            techniques=replace(job.techniques, shared_tokens=sessions.shared_tokens),
+        )  # fmt: skip
         run = SessionRun.of(
             own, sessions.traffic(per_s, self.seed), sessions.kv_stores, replicas, workload.facts, self.on_compile
         )

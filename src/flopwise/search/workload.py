@@ -221,10 +221,9 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     data.check_packing()
     data.check_batch()
     techniques.check()
-    if values[TrafficSpec].turns is not None and (techniques.shared_prefix or techniques.prefix_hit):
+    if values[TrafficSpec].turns is not None and techniques.prefix_hit:
         raise SpecError(
-            "techniques: the turns of sessions have prefixes of their own (traffic.turns); leave shared_prefix and "
-            "prefix_hit out"
+            "techniques: the turns of sessions have prefixes of their own (traffic.turns); leave prefix_hit out"
         )
     tokens = data.run_tokens(_sample_tokens(data))
     if what.task in specs.TRAINING and tokens is None:
@@ -232,6 +231,8 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     if techniques.prefill_gpus is not None:
         _check_pools(values[TrafficSpec])
     traffic = _with_queue(_traffic(values[TrafficSpec], what.task), queueing, simulates=what.simulate)
+    if traffic.sessions is not None and techniques.shared_prefix:
+        traffic = replace(traffic, sessions=_with_shared_prefix(traffic.sessions, techniques.shared_prefix))
     if limits.inter_node_bandwidth is not None and limits.network is not None:
         raise OptionError("network", "inter_node_bandwidth sets it for the whole instance; give one of them")
     most, least = limits.max_gpus or (4096 if what.task in specs.SERVING else 100_000), limits.min_gpus or 1
@@ -295,9 +296,19 @@ def _traffic(traffic: TrafficSpec, task: str) -> WorkloadTraffic:
     )  # fmt: skip
 
 
+def _with_shared_prefix(sessions: SessionTraffic, tokens: int) -> SessionTraffic:
+    """Sessions whose first prompts begin with so many tokens alike. Raises SpecError: as many as the prompt has."""
+    if tokens >= (own := mean_tokens(sessions.input_tokens)):
+        raise SpecError(
+            f"techniques.shared_prefix: {tokens:,} tokens in first prompts of {own:,}; allowed: fewer than the prompt "
+            "has"
+        )
+    return replace(sessions, shared_tokens=tokens)
+
+
 def _check_pools(traffic: TrafficSpec) -> None:
-    """Refuse prefill pools before requests that do not arrive by themselves. Raises SpecError: users, or sessions."""
-    if traffic.turns is not None or (traffic.rate is None and traffic.trace is None):
+    """Refuse prefill pools before requests that do not arrive by themselves. Raises SpecError: users."""
+    if traffic.rate is None and traffic.trace is None:
         raise OptionError("prefill_gpus", "of a plan need requests at a rate or of a trace (--rate, --trace)")
 
 

@@ -521,6 +521,7 @@ def _loaded_replica(
     loaded = replace(
         job, input_tokens=inputs, output_tokens=outputs, static=question.static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
+        users=None if in_flight is None else in_flight / replicas,
         arrivals_per_s=None if rate is None else rate / replicas, paid_gpus=_paid_gpus(job, replicas),
         requests=request.requests, policy=queue.policy, preempt=queue.preempt, priorities=queue.priorities or (),
     )  # fmt: skip
@@ -589,14 +590,14 @@ def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
 
 
 def _batch_at_rate(job: ServeJob) -> int:
-    """Inputs that go through at once, over all attention replicas: as many as wait on average, rounded up.
+    """Inputs that go through at once, over all attention replicas: as many as wait on average, to a whole one.
 
     Of a `max_batch` that is given as many. Source: `WaitingBatches.mean_batch`.
     """
     ranks = int(job.layout.dp)
     if job.max_batch is not None:
         return largest_batch(job) * ranks
-    return math.ceil(float(waiting_batches(job, runner(job)).mean_batch[0])) * ranks
+    return max(1, round(float(waiting_batches(job, runner(job)).mean_batch[0]))) * ranks
 
 
 def _session_run(
@@ -886,13 +887,32 @@ def _under_load(known: JobSteady, rate: float, cached: CachedAnswers | None, nam
     over = each >= sustained
     if over:
         waits = dict.fromkeys(PERCENTILES, Percentile(float("inf"), float("inf")))
-    return UnderLoad(
+    load = UnderLoad(
         requests_per_s=rate,
         utilisation_frac=each / sustained,
         replicas_needed=int((1.0 if cached is None else cached.computed_frac) * rate / (sustained * ranks)) + 1,
         ttft_s={p: float(w.ttft_s) for p, w in waits.items()},
         tpot_s={p: float(w.tpot_s) for p, w in waits.items()},
     )
+    return load if cached is None or over or not names else _among_hits(load, cached)
+
+
+def _among_hits(load: UnderLoad, cached: CachedAnswers) -> UnderLoad:
+    """Percentiles over all requests, hits among them, from those of the requests that are computed.
+
+    Source: `CachedAnswers.percentile_of_computed`. Assumes: between known percentiles tails are exponential, as of
+    queues; below the median there is nothing quicker.
+    """
+
+    def tail(name: str) -> float:
+        return -math.log(1.0 - float(name.removeprefix("p")) / 100)
+
+    def at(own: str | None, known: dict[str, float], hit: float) -> float:
+        return hit if own is None else float(np.interp(tail(own), [tail(name) for name in known], [*known.values()]))
+
+    names = {name: cached.percentile_of_computed(name) for name in PERCENTILES}
+    ttft_s = {name: at(own, load.ttft_s, cached.cache.hit_s) for name, own in names.items()}
+    return replace(load, ttft_s=ttft_s, tpot_s={name: at(own, load.tpot_s, 0.0) for name, own in names.items()})
 
 
 def _simulated_load(

@@ -24,6 +24,8 @@ from flopwise.serving.techniques import resolve_techniques
 from flopwise.units import format_items
 from flopwise.values import replace
 
+FP8 = "fp8"
+
 
 def replica_of(
     model: Model, deployment: ServingSpec, machines: MachineSpec, techniques: TechniqueRequest, source: SourceSpec
@@ -76,10 +78,10 @@ def spread(spec: ServingSpec, model: Model, machines: MachineSpec, facts: Facts)
 def on_its_engine(
     spec: ServingSpec, model: Model, accelerator: Accelerator | None, facts: Facts
 ) -> tuple[ServingSpec, tuple[str, ...]]:
-    """The spec with engine and format where none are given, and what to say of them.
+    """The spec with engine and formats where none are given, and what to say of them.
 
     The engine is the one that people run there (`usual_engine`); the format the checkpoint's own, of 16 bits the one
-    that the engine runs on the device, of MXFP4 that of the engine's files.
+    that the engine runs on the device, of MXFP4 that of the engine's files. The cache's is the engine's for the model.
 
     Raises: UnknownNameError: there is no such engine.
     """
@@ -95,7 +97,19 @@ def on_its_engine(
         spec = replace(spec, weights=own)
     spec = replace(spec, weights=spec.weights or own or engine.plain_format(accelerator))
     assumed = facts.weight_format(spec.weights or "").assumption
-    return spec, (*published, *((assumed,) if assumed else ()))
+    cached = ()
+    if spec.kv_dtype is None and own_cache(engine, model) == FP8:
+        spec = replace(spec, kv_dtype=FP8)
+        cached = (f"KV cache in {FP8}, as {engine.name} keeps it for {model.name} unless --kv-dtype says otherwise",)
+    return spec, (*published, *((assumed,) if assumed else ()), *cached)
+
+
+def own_cache(engine: Engine, model: Model) -> str:
+    """The name of the format in which an engine caches a model where nobody says one.
+
+    Source: `Engine.fp8_cache_families`. Assumes: weights of 16 bits or fewer.
+    """
+    return FP8 if model.model_type in engine.fp8_cache_families else defaults.CACHE
 
 
 PAST = re.compile(r"-(v0|20\d\d)$")

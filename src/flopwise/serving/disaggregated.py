@@ -88,8 +88,8 @@ def prompts_alone(machine: Runner, layout: ServingLayout, input_tokens: Floats) 
     Assumes: pipeline stages work on prompts that follow one another; text only.
     """
     budget = float(machine.engine.prefill_tokens or input_tokens)
-    together = max(float(budget // input_tokens), 1.0)
-    rounds = max(input_tokens / budget, 1.0)
+    together = np.maximum(budget // input_tokens, 1.0)
+    rounds = np.maximum(input_tokens / budget, 1.0)
     length = input_tokens / rounds
     seen = (input_tokens + length) / 2  # pieces see half of what is not theirs
     one = machine.step(StepLoad(prefill_tokens=length, prefill_context=seen), layout)

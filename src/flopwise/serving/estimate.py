@@ -331,6 +331,19 @@ def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
     return float(min(wanted or most, most)) if most else float(wanted or 1)
 
 
+def _there_frac(job: ServeJob, memory: ServingMemory, run: RunMeans | None) -> float:
+    """Of the requests in flight that a replica is computed with, those that are there on average.
+
+    Users are shared by replicas and their ranks, each of which is computed with whole ones; a `run` has those of its
+    replica as they are.
+    """
+    if job.users is None or job.concurrency is None or job.requests is not None:
+        return 1.0
+    if run is not None:
+        return job.users / job.concurrency
+    return min(1.0, job.users / int(job.layout.dp) / _in_flight(job, memory))
+
+
 def steady_state(
     job: ServeJob, machine: Runner, memory: ServingMemory, curves: SteadyCurves | None = None
 ) -> tuple[Steady, float]:
@@ -403,6 +416,11 @@ def _decoder_estimate(
         ttft_s, waiting_s, rate = run.ttft_s, 0.0, run.requests_per_s
         tpot_s = run.tpot_s if job.output_tokens > 1 else tpot_s
         decoding = rate * (job.output_tokens - 1) * tpot_s if job.output_tokens > 1 else decoding  # Little's law
+    there_frac = _there_frac(job, memory, run)
+    rate, decoding = rate * there_frac, decoding * there_frac
+    least_token_s = _number(steady.decode.floor_s) / tokens_a_round(job)
+    if job.requests is not None:  # of which fewer may be there than in the steady state
+        least_token_s = min(least_token_s, least_tpot_s(job))
     e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
     if job.techniques.prefill_gpus:  # the share of the bill, too
         on_prompts = job.techniques.prefill_gpus / job.num_gpus
@@ -417,7 +435,7 @@ def _decoder_estimate(
         ttft_s=ttft_s,
         least_ttft_s=_number(least_prompt_s(machine, job.layout, request_work(job)[0])),
         tpot_s=tpot_s,
-        least_tpot_s=_number(steady.decode.floor_s) / tokens_a_round(job),
+        least_tpot_s=least_token_s,
         e2e_s=e2e_s,
         requests_per_s=rate,
         most_per_s=_most_per_s(job, steady, step) * replicas,
@@ -443,7 +461,7 @@ def _encoder_estimate(
         _number(machine.engine.request_s + step.seconds * max(concurrency / batch, 1.0)),
         float(step.floor_s),
     )
-    ranks = int(job.layout.dp)
+    ranks, least_s = int(job.layout.dp), floor_s
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
     if job.concurrency is not None and not job.static:  # the machine waits while few are handed over
         rate = min(rate, concurrency * ranks / (machine.engine.request_s + float(step.seconds)))
@@ -453,10 +471,13 @@ def _encoder_estimate(
         if job.arrivals_per_s < rate:
             rate = job.arrivals_per_s
             latency_s = _number(one_pass_latency_s(machine.engine, batches, job.input_tokens, "mean"))
+        alone = machine.step(whole_prompts(job.model, 1.0, job.input_tokens), job.layout)
+        least_s = min(floor_s, _number(alone.floor_s))  # of those that find nobody else
     if run is not None:
         latency_s, rate = run.ttft_s, run.requests_per_s
+    rate *= _there_frac(job, memory, run)
     return _serve_estimate(
-        job, memory, step, ttft_s=latency_s, least_ttft_s=floor_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
+        job, memory, step, ttft_s=latency_s, least_ttft_s=least_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
         requests_per_s=rate, most_per_s=max(inputs / floor_s, rate), concurrency=inputs, prefill_frac=1.0,
     )  # fmt: skip
 

@@ -85,6 +85,7 @@ class ServeJob:
     input_tokens: int = 1024
     output_tokens: int = 256
     concurrency: int | None = None
+    users: float | None = None  # of this replica on average, where `concurrency` is rounded up; None: as that
     arrivals_per_s: float | None = None  # requests that arrive at random, instead of a fixed number in flight
     requests: int | None = None  # in all, of a run with an end; None: they go on for ever
     static: bool = False  # a fixed batch: all prompts first, then all answers

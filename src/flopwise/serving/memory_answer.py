@@ -55,7 +55,8 @@ class ServingMemoryAnswer(MemoryAnswer):
         )  # if the batch were not capped
         for end, share in zip(("low", "high"), self.capacity_ends, strict=True):
             fields[f"kv_capacity_tokens_{end}"] = math.floor(share * self.kv_capacity_tokens)
-            fields[f"max_concurrency_{end}"] = min(math.floor(share * contexts), cap)
+            places = float(np.ravel(self.memory.max_states)[0]) * share  # of recurrent states, a share of the same room
+            fields[f"max_concurrency_{end}"] = math.floor(min(share * contexts, places, cap))
         return fields
 
     @property

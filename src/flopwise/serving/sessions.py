@@ -22,6 +22,10 @@ HALVINGS = 40
 LONGEST_S = 1e9
 """No cache keeps what nobody used for longer."""
 
+ANSWERS_ELSEWHERE = (
+    "instances for prompts cache prompts alone: of a session's history they compute the latest answer again"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTraffic:
@@ -34,6 +38,7 @@ class SessionTraffic:
     tool_share: float = 0.0
     tool_pause_s: float = 0.0
     kv_stores: str | None = None
+    shared_tokens: int = 0  # with which the first prompts of all sessions begin
 
     @property
     def mean_turns(self) -> float:
@@ -94,31 +99,35 @@ class Found(NamedTuple):
     @classmethod
     def of(
         cls, sessions: SessionTraffic, turns_per_s: Floats, service_s: Floats, capacities: Sequence[Floats],
-        block_tokens: int = 1,
+        block_tokens: int = 1, *, prompts_only: bool = False,
     ) -> Self:  # fmt: skip
         """The shares of histories that one cache still holds of turns that come `turns_per_s`; shape of the broadcast.
 
         `capacities`: tokens of the device's cache and of each store below it, which has what the one above evicts.
         `service_s`: from a turn's arrival to the end of its answer, while its tokens cannot be evicted.
+        `prompts_only`: answers are made elsewhere: the cache has of a history all but the latest answer.
 
         A least-recently-used cache keeps what was used within some time T, the same for all where they are many: what
         is kept then fills it. A turn's tokens are there while it is answered, and then until the next turn, or for T;
-        those of a session's last turn for all of T.
+        those of a session's last turn for all of T. Whole blocks of what all sessions share are there once, always.
 
         Source: Che, Tung and Wang 2002, Hierarchical web caching systems, section IV (the characteristic time of an
         LRU cache); a cascade of exclusive caches is one cache of their common size. Assumes: pauses are exponential;
         each turn comes to the cache that has its history, which is found whole or not at all, but for its last block.
         """
         zeros = np.zeros(np.broadcast_shapes(*map(np.shape, (turns_per_s, service_s, *capacities))))
-        hits, whole = list[Array](), zeros
+        shared = sessions.shared_tokens // block_tokens * block_tokens
+        missing = shared + (mean_tokens(sessions.output_tokens) if prompts_only else 0)  # of a turn's own in the cache
+        hits, whole = list[Array](), zeros - shared
         for capacity in capacities:
             whole = whole + np.asarray(capacity)
-            time_s = _kept_s(sessions, np.asarray(turns_per_s) + zeros, np.asarray(service_s) + zeros, whole)
+            time_s = _kept_s(sessions, np.asarray(turns_per_s) + zeros, np.asarray(service_s) + zeros, whole, missing)
             hits.append(_back_within(sessions, time_s))
         later = 1.0 - 1.0 / sessions.mean_turns
-        history = max(sessions.history_tokens - later * (block_tokens + 1) / 2.0, 0.0) / sessions.prompt_tokens
+        own = sessions.history_tokens - later * (missing + (block_tokens + 1) / 2.0)
+        history = max(own, 0.0) / sessions.prompt_tokens
         parts = [history * (one - before) for one, before in zip(hits, [0.0, *hits], strict=False)]
-        return cls(parts[0], tuple(parts[1:]))
+        return cls(parts[0] + shared / sessions.prompt_tokens, tuple(parts[1:]))
 
 
 def _back_within(sessions: SessionTraffic, time_s: Array) -> Array:
@@ -127,24 +136,28 @@ def _back_within(sessions: SessionTraffic, time_s: Array) -> Array:
     return np.asarray(sum(parts)) + np.zeros(np.shape(time_s))
 
 
-def _resident_tokens(sessions: SessionTraffic, turns_per_s: Array, service_s: Array, time_s: Array) -> Array:
-    """Tokens that a cache holds which keeps what was used within `time_s`.
+def _resident_tokens(
+    sessions: SessionTraffic, turns_per_s: Array, service_s: Array, time_s: Array, missing: float = 0.0
+) -> Array:
+    """Tokens that a cache holds which keeps what was used within `time_s`, `missing` fewer of each turn's context.
 
     Source: Little's law: the rate at which tokens come times how long they stay, min(pause, T) on average.
     """
     first, second = _moments(str(sessions.turns))
     turn = mean_tokens(sessions.input_tokens) + mean_tokens(sessions.output_tokens)
-    last = first * turn  # tokens of the contexts that the last turns leave, of a session
-    others = turn * (second + first) / 2.0 - last
+    last = first * turn - missing  # tokens of the contexts that the last turns leave, of a session
+    others = turn * (second + first) / 2.0 - first * missing - last
     stays_s = sum(share * mean_s * -np.expm1(-time_s / mean_s) for share, mean_s in sessions.pauses if mean_s)
     return turns_per_s / first * ((others + last) * service_s + others * stays_s + last * time_s)
 
 
-def _kept_s(sessions: SessionTraffic, turns_per_s: Array, service_s: Array, capacity: Array) -> Array:
+def _kept_s(
+    sessions: SessionTraffic, turns_per_s: Array, service_s: Array, capacity: Array, missing: float = 0.0
+) -> Array:
     """The time T for which a cache of so many tokens keeps what nobody uses; by bisection."""
     low, high = np.full(np.shape(capacity), 1.0 / LONGEST_S), np.full(np.shape(capacity), LONGEST_S)
     for _ in range(HALVINGS):
         middle = np.sqrt(low * high)
-        over = _resident_tokens(sessions, turns_per_s, service_s, middle) > capacity
+        over = _resident_tokens(sessions, turns_per_s, service_s, middle, missing) > capacity
         low, high = np.where(over, low, middle), np.where(over, middle, high)
     return low

@@ -328,6 +328,12 @@ NO_TECHNIQUES = TechniqueRequest()
 """None is asked for."""
 
 
+def check_classes(priorities: tuple[PriorityClass, ...] | None, policy: str) -> None:
+    """Refuse classes of requests in a queue whose order has none. Raises SpecError: says which order has."""
+    if priorities is not None and policy != "priority":
+        raise OptionError("priorities", "are served in their order with --policy priority; give it")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSpec(Spec):
     """The order of waiting requests, and what becomes of a sequence that the cache has no room for."""
@@ -351,8 +357,7 @@ class QueueSpec(Spec):
         """
         if traced and self.priorities is not None:
             raise OptionError("priorities", "a trace has its own (column priority); leave them out")
-        if self.priorities is not None and self.policy != "priority":
-            raise OptionError("priorities", "are served in their order with --policy priority; give it")
+        check_classes(self.priorities, self.policy)
         if self.policy == "priority" and self.priorities is None and not traced:
             raise OptionError("policy", "priority needs the classes of requests: give --priorities 0=20%,1=80%")
         if self.policy == "deadline" and not traced:

@@ -118,3 +118,13 @@ def test_a_run_without_answers_says_why() -> None:
         "No request was answered: 20 were longer than the context window (GPT-2 small is made for 1,024 tokens), with "
         "2,000 tokens in and 50 out on average; give shorter ones (--input, --output)."
     )
+
+
+def test_requests_beyond_what_a_model_is_made_for_are_simulated_as_they_are_served() -> None:
+    """SmolLM3 is made for 65,536 tokens, and its positions can be stretched: serve's users get their answers."""
+    how: dict[str, Any] = {"gpu": "l40s", "input": "70k", "output": 2}
+    run = flopwise.simulate("SmolLM3-3B", users=2, requests=20, **how)
+    assert run.summary.completed == 20
+    assert any("made for" in text for text in run.assumptions)
+    users = flopwise.serve("SmolLM3-3B", concurrency=2, **how).estimate
+    assert users.requests_per_s == pytest.approx(run.summary.requests_per_s, rel=0.1)

@@ -33,24 +33,23 @@ MODELS_FILE, ALIASES_FILE, SERIES_FILE = "models.jsonl", "model_aliases.json", "
 PUBLISHERS_FILE = "model_publishers.json"
 FILES = (MODELS_FILE, ALIASES_FILE, DEFAULTS_FILE)
 Record = Mapping[str, Any]
-_VARIANTS = re.compile(
-    r"[-_ ]*(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|preview|sft|dpo|latest|v1\.0)$",
-    re.IGNORECASE,
+_VARIANTS = (  # this and others as texts: names that are exact need none of them, and compiling takes milliseconds
+    r"(?i)[-_ ]*"
+    r"(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|preview|sft|dpo|latest|v1\.0)$"
 )
-_TUNED = re.compile(r"[-_](instruct|chat|it|thinking)(?=[-_])", re.IGNORECASE)
+_TUNED = r"(?i)[-_](instruct|chat|it|thinking)(?=[-_])"
 """What a tuned model has within its name: Mixtral-8x22B-Instruct-v0.1."""
-_POINTS = re.compile(r"(?<=\d)_(?=\d)")
+_POINTS = r"(?<=\d)_(?=\d)"
 """A point as file names have it: InternVL3_5."""
-_ACTIVE = re.compile(r"-A\d+(\.\d+)?[BM]$", re.IGNORECASE)
-_SIZES = re.compile(r"[- ]\d+(\.\d+)?[BMT](-A\d+(\.\d+)?[BM])?$", re.IGNORECASE)
-_FORMATS = re.compile(
-    r"[-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|gptqmodel|mtp|qat|bnb|fp8|fp4|nvfp4|nvfp4a16|mxfp4|int4|int8|bf16|f16"
-    r"|fp16|\d([.]\d+)?bit|dwq|dynamic|block|kv|quantized|unsloth|auto-?round|exl[23]|\d([.]\d+)?bpw|w\d+a\d+|g\d+|\d+g"
-    r"|(ud[-_])?i?q\d+(_[a-z0-9]+)*|tq\d_0)$",
-    re.IGNORECASE,
+_ACTIVE = r"(?i)-A\d+(\.\d+)?[BM]$"
+_SIZES = r"(?i)[- ]\d+(\.\d+)?[BMT](-A\d+(\.\d+)?[BM])?$"
+_FORMATS = (
+    r"(?i)[-_.: ]+(gguf|ggml|safetensors|mlx|awq|gptq|gptqmodel|mtp|qat|bnb|fp8|fp4|nvfp4|nvfp4a16|mxfp4|int4|int8|bf16"
+    r"|f16|fp16|\d([.]\d+)?bit|dwq|dynamic|block|kv|quantized|unsloth|auto-?round|exl[23]|\d([.]\d+)?bpw|w\d+a\d+|g\d+|\d+g"
+    r"|(ud[-_])?i?q\d+(_[a-z0-9]+)*|tq\d_0)$"
 )
 _BETWEEN = re.compile(r"(?<=\d)[\W_]+(?=\d)")
-_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
+_NUMBERS = r"\d+(?:\.\d+)?"
 _OTHER = re.compile(r"[^a-z0-9.+-]|(?<!\d)[.-]|[.-](?!\d)")
 _TEXT, _COUNT, _OBJECT = (str, "a text"), (int, "a positive whole number"), (dict, "an object")
 _FIELDS: dict[str, tuple[type, str]] = {
@@ -121,7 +120,7 @@ class _Index:
         by_name: dict[str, list[Record]] = {}
         for record in self.records:
             name = stem(record["name"])
-            shorter = {_key(_ACTIVE.sub("", name)), _key(_SIZES.sub("", name))} - {_key(name), ""}
+            shorter = {_key(re.sub(_ACTIVE, "", name)), _key(re.sub(_SIZES, "", name))} - {_key(name), ""}
             for key in shorter:
                 by_name.setdefault(key, []).append(record)
         return {key: records[0] for key, records in by_name.items() if len(records) == 1}
@@ -131,8 +130,10 @@ class _Index:
 
         Or the only one that differs by what the name leaves out: a size (SmolLM3), the active one (Qwen3-30B).
         """
+        if (key := _key(name)) and (record := self.exact.get(key)) is not None:
+            return record
         plain = stem(name)
-        for spelling in dict.fromkeys((name, plain, _TUNED.sub("", plain), _POINTS.sub(".", plain))):
+        for spelling in dict.fromkeys((name, plain, re.sub(_TUNED, "", plain), re.sub(_POINTS, ".", plain))):
             key = _key(spelling)
             record = self.exact.get(key) or (self.short.get(key) if spelling != name or plain == name else None)
             if record is not None and key:
@@ -162,7 +163,7 @@ class _Index:
 
 def _with_choice(alias: str, record: Record) -> Record:
     """The record that an alias stands for, with a note where the alias leaves the version open (llama-70b)."""
-    open_numbers = Counter(_NUMBERS.findall(record["name"])) - Counter(_NUMBERS.findall(alias))
+    open_numbers = Counter(re.findall(_NUMBERS, record["name"])) - Counter(re.findall(_NUMBERS, alias))
     if not open_numbers:
         return record
     note = f"{alias} is read as {record['name']}"
@@ -176,7 +177,7 @@ def _key(name: str) -> str:
 
 def stem(name: str) -> str:
     """A name without suffixes of variants and quantised files: `-Instruct`, `-hf`, `(text)`, `-Q4_K_M.gguf`, `-AWQ`."""
-    while (shorter := _VARIANTS.sub("", _FORMATS.sub("", name))) != name and shorter:
+    while (shorter := re.sub(_VARIANTS, "", re.sub(_FORMATS, "", name))) != name and shorter:
         name = shorter
     return name
 
@@ -191,7 +192,7 @@ def _find(spec: str, index: _Index) -> Record | None:
     organisation, _, tail = spec.rpartition("/")
     if exact is not None or not _key(tail):
         return exact
-    plain = tail == _FORMATS.sub("", tail)
+    plain = tail == re.sub(_FORMATS, "", tail)
     if _key(organisation) in index.publishers or not (plain or Path(spec).exists()):
         return _find(tail, index)
     near = index.find(tail)

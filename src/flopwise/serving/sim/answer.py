@@ -71,7 +71,8 @@ class SimulateAnswer(Result):
     ) -> SimulateAnswer:
         """The run of `replicas`; with a cache what it saves where `attain` of the requests hold `slo`."""
         total = replicas + request.prefill_pool(replicas)
-        answer = simulation_answer(request, request.run_fixed(replicas, on_compile), replicas=total, slo=slo)
+        run = request.run_fixed(replicas, on_compile)
+        answer = simulation_answer(request, run, replicas=total, slo=slo, readers=request.prompt_readers(replicas))
         return (
             answer if request.cache is None else replace(answer, cache=_cache_report(request, answer, replicas, attain))
         )
@@ -166,9 +167,13 @@ class SimulateAnswer(Result):
 
 
 def simulation_answer(
-    request: SimulationRequest, run: SimulatedRun, *, replicas: int, slo: Slo, hours: float | None = None
-) -> SimulateAnswer:
-    """The figures of a run; `hours` of replicas are paid, None: all from start to end."""
+    request: SimulationRequest, run: SimulatedRun, *, replicas: int, slo: Slo, hours: float | None = None,
+    readers: int | None = None,
+) -> SimulateAnswer:  # fmt: skip
+    """The figures of a run; `hours` of replicas are paid, None: all from start to end.
+
+    `readers`: the replicas that read prompts; None: all.
+    """
     job, each = request.job, request.usd_per_replica_hour
     summary = run.summary(slo)
     hours = replicas * run.paid_s / HOUR_S if hours is None else hours
@@ -192,7 +197,7 @@ def simulation_answer(
         usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
         intervals=intervals, bands=bands, settings=_settings(request, replicas),
         assumptions=(*assumed, *_run_notes(request)),
-        sessions=SessionReport.of(run, request.stores, replicas, None if each is None else each * hours),
+        sessions=SessionReport.of(run, request.stores, readers or replicas, None if each is None else each * hours),
     )  # fmt: skip
 
 

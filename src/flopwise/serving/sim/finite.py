@@ -14,6 +14,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.options import OptionError
 from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.sessions import ANSWERS_ELSEWHERE
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.request import SimulationRequest, request_of, slow_store_notes
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun, at_shares
@@ -285,7 +286,7 @@ class SessionRun(NamedTuple):
         came, ended = run.outcome.arrival_ps / PS, run.outcome.finish_ps / PS
         kept = (came >= first_s) & (came <= last_s)
         kept = kept if kept.any() else np.ones(len(came), dtype=bool)
-        report = SessionReport.of(run, request.stores, replicas, None)
+        report = SessionReport.of(run, request.stores, request.prompt_readers(replicas), None)
         assert report is not None, "turns share what was said before"
         inputs, outputs = (max(1, round(float(column.mean()))) for column in (run.trace.prompt, run.trace.output))
         answered = max(float(((ended >= first_s) & (ended <= last_s)).sum()), 1.0)
@@ -303,4 +304,5 @@ class SessionRun(NamedTuple):
             hourly = figures.usd_per_hour * replicas + report.stores_usd * HOUR_S / run.paid_s
             per_hour = rate * replicas / report.turns_per_session * HOUR_S
             report = replace(report, usd_per_session=hourly / per_hour)
-        return cls(figures, report, run, kept, tuple(slow_store_notes(request)))
+        elsewhere = (ANSWERS_ELSEWHERE,) if job.techniques.prefill_gpus else ()
+        return cls(figures, report, run, kept, (*slow_store_notes(request), *elsewhere))

@@ -15,6 +15,8 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.models.positions import check_length
+from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError, take, without_none
 from flopwise.serving.deployment import replica_of, spread
@@ -32,7 +34,7 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
-from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest
+from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest, check_classes
 from flopwise.serving.techniques import tokens_of_images
 from flopwise.units import HOUR_S, format_seconds
 from flopwise.values import dataclass, replace
@@ -145,6 +147,10 @@ class SimulationRequest:
         """Prompt-only replicas beside so many others."""
         return self.scheduling.prefill_pool(replicas, self.gpus_per_replica)
 
+    def prompt_readers(self, replicas: int) -> int:
+        """Those that read prompts, of so many replicas and the pool beside them: the ones with stores of prefixes."""
+        return self.prefill_pool(replicas) or replicas
+
     def with_cache(self, cache: ResponseCache | None) -> Self:
         """The same with a cache of answers before the replicas; who asks the same is drawn.
 
@@ -251,6 +257,7 @@ def simulation_request(model: Model | str, *, one_pass: bool = False, **options:
     traffic, scheduling, machines, deployment, techniques, source = take(
         options, Traffic, Scheduling, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
     )
+    check_classes(traffic.priorities, scheduling.policy)
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
     techniques = replace(techniques, prefill_gpus=None)
     architecture = source.model_with_layers(model)
@@ -280,7 +287,6 @@ def request_of(
     one_pass: bool = False,
 ) -> SimulationRequest:  # fmt: skip
     """The request to replicas of `job`; `one_pass` and what it raises as of `simulation_request`."""
-    window = job.model.max_position
     loads = (("--rate", traffic.rate), ("--concurrency", traffic.users))
     load = [word for flag, value in loads if value is not None for word in (flag, f"{value:g}")]
     passes = one_pass and not generates(job.model)
@@ -290,6 +296,7 @@ def request_of(
     if passes:
         trace = replace(trace, output=np.ones_like(trace.output))
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
+    window, stretched = _window(job.model, inputs if passes else inputs + outputs)
     job = replace(
         job,
         input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
@@ -313,7 +320,8 @@ def request_of(
         limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
     return SimulationRequest(
         facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=trace,
-        replica=replace(built, limits=limits), transfer=transfer(job) if split else None, assumptions=assumptions,
+        replica=replace(built, limits=limits), transfer=transfer(job) if split else None,
+        assumptions=(*assumptions, *stretched),
         stores=stores,
     )  # fmt: skip
 
@@ -334,6 +342,18 @@ def slow_store_notes(request: SimulationRequest) -> Iterator[str]:
                 f"store {store.name} takes {format_seconds(brought_s)} to bring a cached token, computing it takes "
                 f"{format_seconds(computed_s)}: it makes first tokens later; leave it out, or give a faster one"
             )
+
+
+def _window(model: Model, tokens: int) -> tuple[int | None, tuple[str, ...]]:
+    """The longest request that is taken, where they have so many tokens on average, and what is assumed of it.
+
+    Source: `flopwise.facts.models.positions`: the length that a model is made for; where its requests are longer than
+    that, as far as its positions can be stretched. None: any.
+    """
+    made, most = model.max_position, longest_sequence(model)
+    if made is None or tokens <= made or (most is not None and tokens > most):
+        return made, ()
+    return most, check_length(model, tokens, what="a request of mean length")
 
 
 def _within(outputs: int, window: int | None, inputs: int) -> int:

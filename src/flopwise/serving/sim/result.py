@@ -233,9 +233,9 @@ class SimulatedRun:
     def by_priority(self, rows: slice | Array = slice(None)) -> dict[int, ClassFigures]:
         """Figures of each class of `rows` by its priority, the first class first; none where all are of one."""
         priority = self.trace.priority[rows]
-        classes = np.unique(priority)
-        if len(classes) < 2:
+        if not priority.size or priority.min() == priority.max():
             return {}
+        classes = np.unique(priority)
         seconds = {name: getattr(self, name)[rows] for name in ("ttft_s", "tpot_s", "e2e_s")}
         return {
             int(one): ClassFigures(

@@ -38,7 +38,9 @@ class SessionReport:
     def of(
         cls, run: SimulatedRun, stores: tuple[KvStore, ...], replicas: int, cost_usd: float | None
     ) -> SessionReport | None:
-        """The report of a run on so many replicas, which cost `cost_usd`; None where no prompts share beginnings.
+        """The report of a run that cost `cost_usd`; None where no prompts share beginnings.
+
+        `replicas`: those that read prompts, each with stores of its own.
 
         Source: counting. Assumes: stores are paid for during the whole run, whether full or not.
         """
