@@ -127,6 +127,7 @@ class TrainingStack(Software):
     fused_norms: bool = (
         False  # an RMSNorm is one kernel, which keeps its input; else its operations in fp32 keep theirs
     )
+    joins_norms: bool = False  # norms between convolutions run in the convolutions' kernels, in 16 bits
     weights_dtype: Literal["compute", "fp32"]  # of the resident trained weights
     master_weights: bool  # an fp32 copy besides
     grad_dtype: Literal[
