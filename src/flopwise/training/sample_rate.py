@@ -96,9 +96,9 @@ def _rate_by_layers(
     notes: tuple[str, ...] = ()
     normed = ELEM_BYTES[dtype] == 2.0 and any("norm" in layer.then for layer in layers)
     if normed and not stack.joins_norms and record.runs_on(cluster.accelerator):
-        fastest = f"{size / float(parts_of(record).seconds):,.0f} samples/s"
-        joined = f"joined with convolutions, as records run them, they reach {fastest} (train --stack {record.name})"
-        notes = (f"norms are kernels of their own, as {stack.name} runs them; {joined}",)
+        faster = float(parts.seconds) / float(parts_of(record).seconds)
+        joined = f"joined with convolutions, as in records, they make a step {faster:.2f} times as fast"
+        notes = (f"norms are kernels of their own, as {stack.name} runs them; {joined} (train --stack {record.name})",)
     return DeviceRate(
         samples_per_s=size / float(parts.seconds), peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
         precision=dtype, origin="layers", batch=size, notes=notes,
