@@ -638,7 +638,7 @@ def memory(
     *,
     task: Literal['train', 'serve'] | None = ...,
     gpu: str | None = ...,
-    grad_accum: int | str = ...,
+    grad_accum: int | None | str = ...,
     concurrency: int | None | str = ...,
     context: int | None | str = ...,
     tokens: float | None | str = ...,
@@ -715,7 +715,7 @@ def memory(
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         task: "train" or "serve".
         gpu: what it has to fit: "h100", "2xa100-80gb".
-        grad_accum: micro-batches of a training step.
+        grad_accum: micro-batches of a training step; None: one, or as many as a pipeline has stages.
         concurrency: sequences in the cache at once, in serving.
         context: tokens of each of them: 32768 or "32k".
         tokens: Tokens of the whole run: 2T.

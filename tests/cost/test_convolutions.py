@@ -144,6 +144,21 @@ def test_what_follows_a_norm_in_16_bits_runs_with_it() -> None:
     assert float(bare.pointwise_s) == pytest.approx(5 * output * 2 / stream, rel=0.05)
 
 
+def test_norms_in_the_kernels_of_convolutions_move_half() -> None:
+    """By hand: a norm 4 passes over the output, ReLU none, a sum 4; nothing is joined in 32 bits or without a norm."""
+    device = _rates("H100-SXM-80")
+    layer = ConvolutionLayer(
+        network="one", layer="block", inputs=64, outputs=256, taps=1, positions=3136, then=("norm", "relu"), repeats=1
+    )
+    output, stream = 32 * 3136 * 256, device.read_bytes_per_s * device.value["pointwise_frac"]
+    for then, passes in ((("norm", "relu"), 4), (("norm", "add", "relu"), 4 + 4)):
+        moved = convolution_step_s(device, [replace(layer, then=then)], 32, "fp16", joined=True).pointwise_s
+        assert float(moved) == pytest.approx(passes * output * 2 / stream, rel=0.05)
+    for one, precision in ((layer, "tf32"), (replace(layer, then=("relu",)), "fp16")):
+        plain, joined = (convolution_step_s(device, [one], 32, precision, joined=way).seconds for way in (False, True))
+        assert float(plain) == float(joined)
+
+
 @pytest.mark.parametrize(("gpu", "low", "high"), [("V100-SXM2-16", 35e12, 50e12), ("A100-SXM-80", 70e12, 160e12)])
 def test_cosmoflow_reaches_what_its_source_measured(gpu: str, low: float, high: float) -> None:
     """Ibrahim et al. 2021: 35 to 50 TFLOP/s on a V100 in mixed precision, one sample a step."""

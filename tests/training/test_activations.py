@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Attend, Layer
+from flopwise.facts.architecture import Attend, Experts, Layer, Norm
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.facts.software import RECOMPUTE
+from flopwise.ops.habits import Habit
 from flopwise.ops.saved import Setting, trace_items
 from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.training.layer_sums import layer_activation_bytes
+from named import FACTS
 
 
 def kept_tensors(layer: Layer, width: int, batch: int, seq: int, **options: Any) -> dict[str, Any]:
@@ -167,3 +169,45 @@ def test_one_tensor_as_key_and_value_is_kept_once_and_compressed_keys_count() ->
     assert fused["attention/attend/k"] == 2 * (300 + 2) * 512 * 2
     eager = kept_tensors(heavy, 4096, 2, 300, implementation="eager")
     assert eager["attention/attend/softmax"] == 2 * 64 * 300 * (300 + 2) * 4
+
+
+def test_the_kernel_of_mamba_2_keeps_its_projection_and_its_scan() -> None:
+    """mamba_ssm's MambaSplitConv1dScanCombinedFn saves zxbcdt and out_x; gate, norm and product read one tensor each.
+
+    8 heads of 8 and a group of 16 states: z and x of 64 channels, B and C of 16, a step of each head make 168 a token.
+    Kept: the layer's input and its norm (2 x 32), the projection (168), the scan, the gate's result and the norm's (3 x
+    64): 424 elements of 2 bytes. Autograd's operations keep the convolution and its activation besides.
+    """
+    config = {
+        "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 96, "state_size": 16,
+        "num_heads": 8, "head_dim": 8, "expand": 2, "n_groups": 1, "conv_kernel": 4, "use_bias": False,
+    }  # fmt: skip
+    layer = model_from_config(config, name="mamba").stacks[0].kinds[0]
+    kept = kept_tensors(layer, 32, 3, 128)
+    assert sum(float(v) for v in kept.values()) == 2 * 424 * 3 * 128
+    eager = kept_tensors(layer, 32, 3, 128, implementation="sdpa")
+    assert sum(float(v) for v in eager.values()) > 1.5 * 2 * 424 * 3 * 128
+
+
+def test_a_projection_after_experts_reads_one_row_a_token() -> None:
+    """Nemotron 3's experts work in a latent space: what its up-projection keeps is the sum of the copies, not each."""
+    model = load_model("Nemotron-3-Super-120B-A12B")
+    layer = next(kind for kind in model.stacks[0].kinds if any(i.name == "latent/up_proj" for i in kind.items))
+    down = next(item for item in layer.items if isinstance(item, Experts) and item.shard == "row")
+    kept = kept_tensors(layer, model.stacks[0].width, 2, 64)
+    assert float(kept["experts/combine"]) == 2 * 2 * 64 * down.outputs
+    assert float(kept["experts/down_proj"]) == down.top_k * float(kept["experts/combine"])
+
+
+def test_a_norm_of_one_kernel_keeps_its_input_and_a_number_a_row() -> None:
+    """PyTorch's fused RMSNorm; its operations keep an fp32 copy, the normalised rows and the number."""
+    layer = model_from_config({**LLAMA, "num_hidden_layers": 1}, name="llama").stacks[0].kinds[0]
+    rows, width = 2 * 256, 4096
+    fused = kept_tensors(layer, width, 2, 256, implementation="sdpa", habit=Habit(fused_norm=True))
+    plain = kept_tensors(layer, width, 2, 256, implementation="sdpa")
+    norms = [item.name for item in layer.items if isinstance(item, Norm)]
+    assert len(norms) == 2
+    assert sum(float(fused[f"{name}/statistics"]) for name in norms) == 2 * rows * 4
+    assert sum(map(float, plain.values())) - sum(map(float, fused.values())) == 2 * rows * width * (4 + 2 - 2)
+    assert FACTS.stack("fsdp-eager-2026").fused_norms
+    assert not FACTS.stack("fsdp-eager").fused_norms

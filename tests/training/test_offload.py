@@ -7,7 +7,7 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.cost.fabric import PINNED_FRAC, host_link_bytes_per_s
-from flopwise.errors import MissingFactError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.options import OptionError
@@ -134,3 +134,12 @@ def test_the_tree_explains_the_line() -> None:
     assert {"offload", "link to the host, pinned memory", "host memory, of each device"} <= {
         f.name for f in walk(train_figure(away))
     }
+
+
+def test_parameters_on_the_host_are_sharded_unless_a_stage_is_said() -> None:
+    """One card, as ZeRO-Infinity has it; a stage that leaves parameters whole is refused by its number."""
+    model = load_model("gpt2-xl")
+    assert TrainingSpec(offload=("parameters",)).layout(model).zero == 3
+    assert TrainingSpec(offload=("optimizer",)).layout(model).zero == 0
+    with pytest.raises(SpecError, match="offloaded parameters need ZeRO 3 or FSDP, not ZeRO 1"):
+        TrainingSpec(offload=("parameters",), zero=1).layout(model)

@@ -44,6 +44,24 @@ def test_resnet_50_trains_as_fast_as_published(gpu: str, published: float, near:
     assert found.lower_bound_s < found.job.global_batch / published < found.upper_bound_s
 
 
+@pytest.mark.parametrize(
+    ("gpu", "record"), [("H100-SXM-80", 6900.0), ("A100-SXM-80", 2750.0), ("V100-SXM2-16", 1400.0)]
+)
+def test_resnet_50_of_records_joins_its_norms_with_convolutions(gpu: str, record: float) -> None:
+    """MLPerf Training: about 6,900 images/s of an H100, in MXNet 2,750 of an A100 and 1,400 of a V100."""
+    plain, joined = (trained("resnet50", gpu=gpu, **stack).estimate for stack in ({}, {"stack": "nemo"}))
+    assert joined.samples_per_s == pytest.approx(record, rel=0.15)
+    assert joined.low < record < joined.high
+    assert plain.samples_per_s < joined.samples_per_s
+    [note] = [one for one in plain.assumptions if "norms are kernels of their own, as fsdp-eager" in one]
+    assert note.endswith("times as fast (train --stack nemo)")
+    faster = float(note.partition("make a step ")[2].split()[0])
+    assert faster == pytest.approx(
+        joined.samples_per_s / plain.samples_per_s, rel=0.01
+    )  # but for the optimizer's update
+    assert not any("kernels of their own" in one for one in joined.assumptions)
+
+
 def test_a_step_is_its_layers_twice_an_update_and_messages() -> None:
     """Two passes of 128 images, one update of 25.6 M weights; a quarter of a gradient of 102 MB is a bucket."""
     asked = {"gpu": "A100-SXM-80", "gpus": 16, "global_batch": 16 * 256, "micro_batch": 128}

@@ -21,8 +21,8 @@ from flopwise.values import replace
 
 @takes(DataSpec, TrainingSpec, ServingSpec, SourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)
 def memory(
-    model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None, grad_accum: int = 1,
-    concurrency: int | None = None, context: int | None = None, **options: Any,
+    model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None,
+    grad_accum: int | None = None, concurrency: int | None = None, context: int | None = None, **options: Any,
 ) -> MemoryAnswer:  # fmt: skip
     """Memory per accelerator of a training step, or of serving, item by item in bytes.
 
@@ -34,7 +34,7 @@ def memory(
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         task: "train" or "serve".
         gpu: what it has to fit: "h100", "2xa100-80gb".
-        grad_accum: micro-batches of a training step.
+        grad_accum: micro-batches of a training step; None: one, or as many as a pipeline has stages.
         concurrency: sequences in the cache at once, in serving.
         context: tokens of each of them: 32768 or "32k".
         **options: options of the command line by name, or whole specs.
@@ -87,7 +87,9 @@ def _answer(
     return with_remedies(replace(answer, assumptions=(*answer.assumptions, *notes), kinds=kinds))
 
 
-def _training(model: Model | str, options: dict[str, Any], machines: MachineSpec, grad_accum: int) -> MemoryAnswer:
+def _training(
+    model: Model | str, options: dict[str, Any], machines: MachineSpec, grad_accum: int | None
+) -> MemoryAnswer:
     """Memory of a training step, of a model with token layers or of a network that is known by its samples."""
     from flopwise.training.samples import network_of_samples
     from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS
@@ -98,7 +100,7 @@ def _training(model: Model | str, options: dict[str, Any], machines: MachineSpec
     if work is not None:
         from flopwise.training.sampled_answer import sampled_step_memory
 
-        sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum)
+        sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum or 1)
         return replace(sampled, assumptions=(*sampled.assumptions, *notes))
     architecture = source.model_with_layers(model)
     if machines.num_gpus(None) > 1 and not spec.says_layout:
@@ -114,20 +116,26 @@ def _step_memory(
     spec: TrainingSpec,
     chip: Accelerator | None,
     facts: Facts,
-    grad_accum: int,
+    grad_accum: int | None,
     gpus: int | None,
 ) -> MemoryAnswer:
-    """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known."""
+    """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known.
+
+    Without a number of micro-batches a pipeline has as many as stages, the fewest that fill it.
+    """
     from flopwise.training.layout import check_layout
     from flopwise.training.memory_answer import memory_answer
     from flopwise.training.on_device import recipe_on, stack_notes
     from flopwise.training.routing import check_routing
 
-    if grad_accum < 1:
+    if grad_accum is not None and grad_accum < 1:
         raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
     seq_len = data.seq_len(model, tunes=spec.tunes)
     open_settings = spec.open_settings | data.open_settings(model)
     layout = spec.layout(model, gpus)
+    stages, filled = int(layout.pp), ""
+    if stages > 1 and grad_accum is None and data.sequences(seq_len) is None:
+        grad_accum, filled = stages, f"{stages:,} micro-batches a step, which fill the pipeline (--grad-accum)"
     in_a_step = _sequences_of_a_step(data, seq_len, int(layout.dp) * int(layout.micro_batch), grad_accum)
     spec = spec if chip is None else spec.on(chip, facts)
     wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
@@ -138,15 +146,15 @@ def _step_memory(
         model, recipe, layout, chip, facts, seq_given=data.seq is not None, open_settings=open_settings
     )
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
-    return replace(answer, assumptions=(*notes, *lacking, *answer.assumptions))
+    return replace(answer, assumptions=(*([filled] if filled else []), *notes, *lacking, *answer.assumptions))
 
 
-def _sequences_of_a_step(data: DataSpec, seq_len: int, at_once: int, grad_accum: int) -> int:
+def _sequences_of_a_step(data: DataSpec, seq_len: int, at_once: int, grad_accum: int | None) -> int:
     """Sequences of a step: those of `grad_accum` micro-batches of all replicas, or the global batch that is given."""
     batch = data.sequences(seq_len)
     if batch is None:
-        return at_once * grad_accum
-    if grad_accum > 1:
+        return at_once * (grad_accum or 1)
+    if (grad_accum or 1) > 1:
         raise OptionError("grad_accum", "the global batch is given as well; give one of them")
     if batch % at_once:
         raise SpecError(f"a global batch of {batch:,} is no multiple of {at_once:,} sequences (replicas x micro-batch)")

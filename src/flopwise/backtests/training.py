@@ -337,14 +337,43 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
 def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
     """The job with the least recompute, and the largest of usual micro-batches, that fit, where the row states neither.
 
-    What was measured was possible. Where nothing fits, memory is not what decides: the job as it is.
+    What was measured was possible. Where nothing fits, the first of `_leaner` that does; where none does, memory is not
+    what decides: the job as it is.
     """
+    fitting = (_that_fits(row, other) for other in (job, *_leaner(row, job)))
+    return next((found for found in fitting if found is not None), job)
+
+
+def _leaner(row: Row, job: TrainJob) -> list[TrainJob]:
+    """The job with settings that people take where memory lacks and that the row leaves open, each with those before.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md, whose column FSDP is 0 or 1; Megatron-LM,
+    --grad-reduce-in-bf16 and --use-precision-aware-optimizer; for stacks with fp32 weights, a model in bf16 throughout.
+    """
+    megatron, recipe = job.recipe.stack.name.startswith(OF_MEGATRON), job.recipe
+    if recipe.lora is not None or recipe.precision == "fp32":
+        return []
+    if not megatron:
+        stated = any(row.get(f"{part}_dtype") for part in ("weights", "grad", "states"))
+        if stated or recipe.stack.weights_dtype != "fp32":
+            return []
+        return [replace(job, recipe=replace(recipe, weights_dtype="bf16", grad_dtype="bf16", states_dtype="bf16"))]
+    others = [job]
+    if not row.get("zero") and int(job.layout.dp) > 1 and int(job.layout.pp) == 1:
+        others.append(replace(job, layout=replace(job.layout, zero=3)))
+    if not row.get("grad_dtype"):
+        others.append(replace(others[-1], recipe=replace(others[-1].recipe, grad_dtype="bf16")))
+    if not row.get("states_dtype"):
+        others.append(replace(others[-1], recipe=replace(others[-1].recipe, states_dtype="bf16")))
+    return others[1:]
+
+
+def _that_fits(row: Row, job: TrainJob) -> TrainJob | None:
+    """The job with the least recompute and the largest micro-batch that fit, as far as the row leaves them; or None."""
     usual, chip, kept = int(job.layout.micro_batch), job.cluster.accelerator, bool(row.get("recompute"))
     ways = [(int(job.layout.recompute), 1, job.recipe.modules)] if kept else _recomputes(job)
     sizes = [usual] if row.get("micro_batch") else [usual >> n for n in range(usual.bit_length())]
-    if len(ways) == len(sizes) == 1:
-        return job
-    band = memory_band(job.recipe, chip.calibration)
+    band = memory_band(job.recipe, chip.calibration, chip)
     recipes = {modules: replace(job.recipe, modules=modules) for _, _, modules in ways}
     tables = {modules: memory_table(job.model, recipe) for modules, recipe in recipes.items()}
     for size in sizes:
@@ -356,7 +385,7 @@ def _as_it_fits(row: Row, job: TrainJob) -> TrainJob:
             needs = step_memory(job.model, recipe, tried, table=tables[modules], device_kind=chip.kind).total_bytes
             if band.probability_at_most(float(needs), chip.hbm_bytes) >= RUNS_WITH:
                 return replace(job, layout=tried, recipe=recipe)
-    return job
+    return None
 
 
 def _recomputes(job: TrainJob) -> list[tuple[int, int, tuple[str, ...]]]:

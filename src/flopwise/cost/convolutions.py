@@ -42,6 +42,11 @@ turned pairs 3, casts 6, products 8, sum 6, cast 3; the same backward but for th
 FUSED_PASSES: dict[str, float] = {"relu": 0.0, "add": 2.0}
 """Passes of operations that follow a norm in 16 bits, in one kernel with it. The sum still reads its other input and
 writes that one's gradient."""
+JOINED_PASSES: dict[str, float] = {"norm": 4.0, "relu": 0.0, "add": 4.0}
+"""Passes where norms run in the kernels of the convolutions around them, in 16 bits. norm: statistics come with the
+product and the next one reads what it normalises; backward the sums come with the gradient of the next input, which
+reads the input once, and input, gradient and result pass once more. add: as fused, and what is added is written once
+before the products that read it."""
 UPDATE_PASSES, STATE_PASSES = 3.0, 2.0
 """Passes over fp32 parameters: weight and gradient read, weight written; each state read and written."""
 MOMENTUM_BYTES = 4.0
@@ -99,16 +104,17 @@ def usable_precision(rates: Rates | None, precision: str) -> str:
 
 def convolution_step_s(
     rates: Rates, layers: Sequence[ConvolutionLayer], batch: Ints, precision: str, launch_s: float = 0.0,
-    state_bytes: float = MOMENTUM_BYTES,
+    state_bytes: float = MOMENTUM_BYTES, *, joined: bool = False,
 ) -> Parts:  # fmt: skip
     """Seconds of one training step of `batch` samples; shape of `batch`.
 
-    `launch_s`: host time of a launch; `state_bytes`: of the optimizer, a parameter. Seconds of attention are among
-    those of the products.
+    `launch_s`: host time of a launch; `state_bytes`: of the optimizer, a parameter; `joined`: norms run in the kernels
+    of the convolutions around them. Seconds of attention are among those of the products.
 
     Source: Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) section 3, implicit matrix products; kernel rates as
     `flopwise.cost.kernels`, nothing here is fitted. cuDNN 7.4 and later: cudnnBatchNormalizationForwardTrainingEx with
-    activation and addition, for channels-last tensors of 16 bits.
+    activation and addition, for channels-last tensors of 16 bits. cuDNN 8 developer guide, runtime fusion engines:
+    ConvBNfprop (scale, bias, ReLU, convolution, statistics), ConvBNwgrad and DgradDreluBNBwdWeight, for `joined`.
     Assumes: inputs are read once from DRAM, whatever the taps; nothing is fused with a convolution; who trains in 16
     bits does so channels last; the host launches ahead of the device.
     """
@@ -126,7 +132,7 @@ def convolution_step_s(
         input_bytes = size * layer.positions * layer.inputs * elem
         for operation in layer.before:
             moving = moving + layer.repeats * pointwise_s(rates, PASSES[operation] * input_bytes).seconds
-        fused = FUSED_PASSES if elem == 2.0 and "norm" in layer.then else {}
+        fused = (JOINED_PASSES if joined else FUSED_PASSES) if elem == 2.0 and "norm" in layer.then else {}
         for operation in layer.then:
             passes = fused.get(operation, PASSES[operation])
             if passes:

@@ -19,6 +19,7 @@ class Habit:
     gelu_tensors: int = 1  # tensors that GELU keeps: its input, or the intermediate ones of a composed form
     rope_concat: bool = False  # rotated heads are concatenated even where nothing stays unrotated
     router_fp32: bool = False  # the router multiplies an fp32 copy of its input
+    fused_norm: bool = False  # RMSNorm is one kernel, which keeps its input and a number a row
 
 
 _COMPOSED_GELU = 4  # 0.5 x, tanh(...), 1 + tanh(...) and x itself

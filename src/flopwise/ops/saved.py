@@ -92,6 +92,7 @@ class Trace:
     made: dict[str, Tensor] = field(default_factory=dict)
     scores: set[str] = field(default_factory=set)  # kept tensors that selective recompute gives up
     rotated: dict[str, int] = field(default_factory=dict)  # attention blocks with rope: dimensions rotated
+    joint: set[str] = field(default_factory=set)  # blocks whose convolution, scan and gate are one kernel
 
     def keep(self, tensor: Tensor) -> None:
         """Keep a tensor that exists anyway."""
@@ -186,10 +187,10 @@ def _norm(t: Trace, item: Norm) -> None:
         else outside(item.dim * item.groups, item.stream, s)
     )
     if x.grad or trained:
-        if s.implementation == "fused" or item.kind == "layernorm":
+        if s.implementation == "fused" or item.kind == "layernorm" or s.habit.fused_norm:
             t.keep(x)
             if s.implementation != "fused":
-                t.note(f"{item.name}/statistics", elems / item.dim * 2 * 4)
+                t.note(f"{item.name}/statistics", elems / item.dim * (2 if item.kind == "layernorm" else 1) * 4)
         else:
             if x.grad:
                 t.note(f"{item.name}/fp32", elems * 4) if s.wide else t.keep(x)
@@ -202,6 +203,8 @@ def _norm(t: Trace, item: Norm) -> None:
 def _save_gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> None:
     """activation(a) * b: a and b are the two products before it, or the halves of one."""
     prefix = _prefix(item.name)
+    if prefix in t.joint:
+        return
     whole = t.made.get(f"{prefix}/gate_up_proj")
     if whole is not None:
         t.keep(whole)
@@ -245,6 +248,8 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
         grad = grad or t.source(item.reads or "input").grad
     elif x.grad:
         _keep_for_pointwise(t, item, x, size)
+    if item.per_expert and item.kind == "scale":  # weighted copies are summed to a row a token
+        size = outside(item.dim, item.stream, s) * s.elem_bytes
     t.register(item.name, size, grad=grad)
 
 
@@ -290,10 +295,27 @@ def _recurrence(t: Trace, item: Recurrence) -> None:
     s, x = t.setting, t.last
     heads = ceil_div(item.heads, s.split.tp) if item.shard else item.heads
     out = rows("tokens", s.shape, s.split) * heads * item.value_dim * s.elem_bytes
-    if x.grad:
+    if x.grad and s.implementation == "fused" and item.kind == "mamba2":
+        _keep_joint_scan(t, item, out)
+    elif x.grad:
         t.keep(x)
         t.note(f"{item.name}/inputs", out + rows("tokens", s.shape, s.split) * 2 * item.key_dim * s.elem_bytes)
     t.register(item.name, out, grad=x.grad)
+
+
+def _keep_joint_scan(t: Trace, item: Recurrence, out: Floats) -> None:
+    """What the kernel of Mamba 2 keeps that convolves, scans and gates: the projection that it reads, and its scan.
+
+    Source: mamba_ssm/ops/triton/ssd_combined.py, `MambaSplitConv1dScanCombinedFn`: saves zxbcdt and out_x, and
+    convolves again in the backward pass; Megatron-Core's MambaMixer runs it (`use_mem_eff_path`).
+    Assumes: the norm after the gate is a kernel of its own.
+    """
+    prefix = _prefix(item.name)
+    t.joint.add(prefix)
+    for name in (f"{prefix}/conv", f"{prefix}/act"):
+        t.kept.pop(name, None)
+    t.keep(t.made[f"{prefix}/in_proj"])
+    t.note(f"{item.name}/result", out)
 
 
 @dataclass(frozen=True, slots=True)

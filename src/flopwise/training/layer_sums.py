@@ -197,7 +197,8 @@ class MemoryTable:
         casts = recipe.lora is not None and recipe.lora.base.name in _BITSANDBYTES
         casts = casts and recipe.weights_dtype in (None, "fp32")
         self.fp32_stream, self.fp32_ends = casts and self.software.fp32_stream, casts and self.software.fp32_ends
-        self.habit = HABITS.get(model.model_type, Habit()) if self.software.hf_modules else Habit()
+        usual = Habit(fused_norm=self.software.fused_norms)
+        self.habit = HABITS.get(model.model_type, usual) if self.software.hf_modules else usual
         self.selective = recipe.selective or self.software.selective
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation

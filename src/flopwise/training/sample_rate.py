@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.cost.convolutions import MOMENTUM_BYTES, convolution_step_s, usable_precision
+from flopwise.cost.convolutions import ELEM_BYTES, MOMENTUM_BYTES, Parts, convolution_step_s, usable_precision
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
+from flopwise.facts.software import TrainingStack
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
@@ -33,6 +34,8 @@ ASSUMED_FRAC = 0.25
 V100; Ibrahim et al. 2021: 28 to 40 %), for networks of which no layers are known."""
 REFERENCE_STACK = "fsdp-eager"
 """How the reference implementations of benchmarks run: eagerly, nothing fused."""
+RECORD_STACK = "nemo"
+"""How submissions to MLPerf Training run: kernels joined wherever a library can."""
 REFERENCE_STACKS = (REFERENCE_STACK, "xla", "in-house")
 """And on devices that it does not run on: the first that does launches their kernels."""
 WIDER_BY_SHARE = 2.0
@@ -55,9 +58,12 @@ class DeviceRate:
 
 
 def device_rate(
-    work: SampledWorkload, cluster: Cluster, facts: Facts, *, batch: int | None = None, precision: str | None = None
-) -> DeviceRate:
+    work: SampledWorkload, cluster: Cluster, facts: Facts, *, batch: int | None = None, precision: str | None = None,
+    stack: TrainingStack | None = None,
+) -> DeviceRate:  # fmt: skip
     """The training speed of one device on `work` when nothing keeps it waiting, `batch` samples a step.
+
+    `stack`: None: the reference implementation's, with what records of speed run noted beside it.
 
     Raises:
         MissingFactError: the device lacks a rate.
@@ -68,19 +74,36 @@ def device_rate(
     if size < 1:
         raise SpecError(f"batch {size}; give 1 or more")
     if work.layers is not None:
-        dtype = usable_precision(cluster.rates, dtype)
-        stack = next(stack for stack in map(facts.stack, REFERENCE_STACKS) if stack.runs_on(cluster.accelerator))
-        parts = convolution_step_s(
-            cluster.rates, work.layers, size, dtype, stack.launch_s, _update_bytes(work.layers, facts)
-        )
-        return DeviceRate(
-            samples_per_s=size / float(parts.seconds), peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
-            precision=dtype, origin="layers", batch=size,
-            parts=tuple((name.removesuffix("_s"), float(getattr(parts, name))) for name in parts._fields),
-        )  # fmt: skip
+        if stack is None or not stack.runs_on(cluster.accelerator):
+            stack = next(known for known in map(facts.stack, REFERENCE_STACKS) if known.runs_on(cluster.accelerator))
+        return _rate_by_layers(work.layers, cluster, facts, size, usable_precision(cluster.rates, dtype), stack)
     if work.model is not None and work.model.stacks:
         return _training_rate(work, work.model, cluster, facts, size, dtype)
     return share_rate(work, cluster, dtype)
+
+
+def _rate_by_layers(
+    layers: Sequence[ConvolutionLayer], cluster: Cluster, facts: Facts, size: int, dtype: str, stack: TrainingStack
+) -> DeviceRate:  # fmt: skip
+    """The rate that the layers of a network add up to, and of records' software where that is faster."""
+
+    def parts_of(software: TrainingStack) -> Parts:
+        update = _update_bytes(layers, facts)
+        launch_s, joined = software.launch_s, software.joins_norms
+        return convolution_step_s(cluster.rates, layers, size, dtype, launch_s, update, joined=joined)
+
+    parts, record = parts_of(stack), facts.stack(RECORD_STACK)
+    notes: tuple[str, ...] = ()
+    normed = ELEM_BYTES[dtype] == 2.0 and any("norm" in layer.then for layer in layers)
+    if normed and not stack.joins_norms and record.runs_on(cluster.accelerator):
+        faster = float(parts.seconds) / float(parts_of(record).seconds)
+        joined = f"joined with convolutions, as in records, they make a step {faster:.2f} times as fast"
+        notes = (f"norms are kernels of their own, as {stack.name} runs them; {joined} (train --stack {record.name})",)
+    return DeviceRate(
+        samples_per_s=size / float(parts.seconds), peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
+        precision=dtype, origin="layers", batch=size, notes=notes,
+        parts=tuple((name.removesuffix("_s"), float(getattr(parts, name))) for name in parts._fields),
+    )  # fmt: skip
 
 
 def _update_bytes(layers: Sequence[ConvolutionLayer], facts: Facts) -> float:

@@ -125,7 +125,7 @@ class SampledEstimate:
         """
         recipe, cluster, gpus = job.recipe, job.cluster, job.num_gpus
         work = recipe.work
-        rate = device_rate(work, cluster, facts, batch=recipe.batch, precision=recipe.precision)
+        rate = device_rate(work, cluster, facts, batch=recipe.batch, precision=recipe.precision, stack=recipe.stack)
         seconds, count = dict(rate.parts), num_parameters(work)
         launch_s = job.micro_steps * seconds.get("launch", 0.0)
         passes_s = job.micro_steps * (recipe.batch / rate.samples_per_s - seconds.get("update", 0.0)) - launch_s

@@ -497,7 +497,8 @@ class TrainingSpec(Spec):
             raise SpecError(
                 f"FSDP shards fully, as ZeRO 3 does, and ZeRO {self.zero} is given as well; give one of them"
             )
-        return 3 if self.fsdp or (self.shard is not None and self.zero is None) else self.zero or 0
+        implied = self.shard is not None or "parameters" in self.offload  # ZeRO-Infinity and FSDP's CPUOffload shard them
+        return 3 if self.fsdp or (implied and self.zero is None) else self.zero or 0
 
     def _shard(self, ranks: int, zero: int) -> int:
         """Ranks of a sharding group; 0 where all of `ranks` are one."""

@@ -44,7 +44,7 @@ TASKS = {
 @flags(MachineSpec, "gpu", section="")
 @flags(TrainingSpec, "micro_batch", flags=("--micro-batch", "--batch"), section="")
 @flags(DataSpec, "seq", section="")
-@add("--grad-accum", BATCH, "Micro-batches of a step.", default=1)
+@add("--grad-accum", BATCH, "Micro-batches of a step (default: one, or as many as a pipeline has stages).")
 @flags(TrainingSpec, without="micro_batch")
 @flags(DataSpec, "packing mean_length length_spread lengths")
 @flags(ServingSpec, without="tp pp ep dp")
