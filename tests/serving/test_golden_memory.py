@@ -162,6 +162,9 @@ def test_replicas_that_share_experts_gather_their_tokens() -> None:
     one = serving_memory(model, context=1024, concurrency=1, weights="fp8-block")
     name = "activations and workspace"
     assert float(sent.items[name]) == pytest.approx(float(one.items[name]), rel=1e-9)  # by kernels, to their experts
+    outside = serving_memory(model, context=8192, concurrency=1, weights="fp8-block", engine="sglang")
+    plain = 8192 * 2 * (32_768 + 24_576 + 2 * 7168) + 129_280 * 6 + FACTS.engine("sglang").workspace_bytes
+    assert float(outside.items[name]) == pytest.approx(plain, rel=1e-9)  # its share is of weights and cache
 
 
 def test_experts_are_spread_and_attention_is_not() -> None:

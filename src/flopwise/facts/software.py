@@ -383,6 +383,8 @@ class Engine(Software):
     graphs_beside: bool = False  # captured after the cache is allocated, beside the share of the card that it may use
     context_bytes: float  # CUDA context and NCCL
     workspace_bytes: float  # attention and matmul workspaces
+    # the cache is a share of what the largest step leaves, which is run before; else steps have what the share leaves
+    tries_step: bool = False
     # multiples to which a rank's inputs and inner width of experts in mxfp4 are padded
     mxfp4_tiles: tuple[int, ...] = ()
     # a sequence and vocabulary entry, in a run before the cache is allocated that samples for as many sequences as may

@@ -539,12 +539,17 @@ class StepMemory:
     def _gathered(self) -> Floats:
         """Tokens that the experts of a rank work on for each of its own, at most `EXPERT_TOKENS` at once.
 
-        Source: `Runner.messages_s`: ranks gather the tokens of all, but where kernels send them to their experts.
-        Assumes: engines that have such kernels use them beyond a node of eight, and ranks have equal shares there.
+        Of engines whose share of the memory is for weights and cache alone (SGLang's mem_fraction_static) 0: what their
+        experts make is beside it.
+
+        Source: `tries_step` of data/engines.json; `Runner.messages_s`: ranks gather the tokens of all, but where
+        kernels send them to their experts. Assumes: engines that have such kernels use them beyond a node of eight, and
+        ranks have equal shares there.
         """
         dp, ranks = np.asarray(self.layout.dp), np.asarray(self.layout.tp) * self.layout.dp
         sends = self.row.dispatch_kernels & (ranks > NODE)
-        return np.where(sends, 1.0, np.maximum(np.minimum(dp, EXPERT_TOKENS / np.maximum(self.chunk, 1)), 1.0))
+        each = np.where(sends, 1.0, np.maximum(np.minimum(dp, EXPERT_TOKENS / np.maximum(self.chunk, 1)), 1.0))
+        return each * self.row.tries_step
 
     @property
     def _results(self) -> Floats:
