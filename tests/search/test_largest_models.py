@@ -63,6 +63,15 @@ def test_fewer_bits_hold_larger_models_and_larger_devices_too(rows: dict[str, La
         assert sizes == sorted(sizes), way
 
 
+def test_an_engine_has_its_share_of_the_device_and_training_all_of_it() -> None:
+    """Ten bytes a parameter whatever is done: 20 GB train 2 B, an engine's 92 % serve 1.84 B, 1.8 in two digits."""
+    device = load_facts().accelerator("custom:fp16=1T,memory=20GB,bandwidth=1GB/s")
+    table = {size: dict.fromkeys((*TRAINED, *SERVED), 10.0 * size) for size in (1e9, 4e9)}
+    (row,) = largest_models([device], load_facts(), table)
+    assert row.parameters["train 16 bits"] == pytest.approx(2e9, rel=0.01)
+    assert row.parameters["serve FP16"] == pytest.approx(1.8e9, rel=1e-9)
+
+
 def test_a_device_that_holds_nothing_says_so() -> None:
     tiny = load_facts().accelerator("custom:fp16=1T,memory=1GB,bandwidth=1GB/s")
     (row,) = largest_models([tiny], load_facts())

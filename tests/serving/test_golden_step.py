@@ -424,17 +424,19 @@ def test_experts_of_tensor_parallel_ranks_are_summed_once() -> None:
 # ---- what the engine adds
 
 
-def test_norms_and_elementwise_operations_cross_memory_once() -> None:
+@pytest.mark.parametrize("traffic", [0.7, 1.0, 1.5])
+def test_norms_and_elementwise_operations_cross_memory_once(traffic: float) -> None:
     """A layer's rope reads and writes 40 heads; norms and residuals read 2 + 1 rows' widths each and write 1 + 1;
-    silu reads gate and up and writes one; embeddings are looked up for all tokens, the last norm is of one row."""
+    silu reads gate and up and writes one; embeddings are looked up for all tokens, the last norm is of one row. Some
+    share a pass with others, and eager ones repeat theirs."""
     rows = 2048
     load = StepLoad(prefill_tokens=rows, prefill_context=rows)
-    placed = plain_cluster(pointwise_frac=0.5)
-    added = seconds(load, cluster=placed) - seconds(load)
+    placed, engine = plain_cluster(pointwise_frac=0.5), replace(ENGINE, pointwise_traffic=traffic)
+    added = seconds(load, cluster=placed, engine=engine) - seconds(load, engine=engine)
     layer = 2 * 40 * DIM + 2 * (3 + 2) * WIDTH + 3 * FFN
     fused = 2 * LAYERS * (rows * layer + 2 * WIDTH)
     ends = 2 * (rows * 2 * WIDTH + 2 * WIDTH + WIDTH)
-    expected = (ENGINE.pointwise_traffic * fused + ends) / (0.5 * BYTES_PER_S)
+    expected = (traffic * fused + ends) / (0.5 * BYTES_PER_S)
     assert added == pytest.approx(expected, rel=1e-3)
 
 
