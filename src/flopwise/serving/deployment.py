@@ -97,7 +97,7 @@ def on_its_engine(
         spec = replace(spec, weights=own)
     spec = replace(spec, weights=spec.weights or own or engine.plain_format(accelerator))
     assumed = facts.weight_format(spec.weights or "").assumption
-    cached = ()
+    cached: tuple[str, ...] = ()
     if spec.kv_dtype is None and own_cache(engine, model) == FP8:
         spec = replace(spec, kv_dtype=FP8)
         cached = (f"KV cache in {FP8}, as {engine.name} keeps it for {model.name} unless --kv-dtype says otherwise",)
