@@ -424,3 +424,24 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
     assert found["latency"] <= at_most(2.0 / first, first_band, spread)
     hopeless = asked(targets={"ttft": {"p95": "1us"}})
     assert simulated_odds(option.estimated_as(option.deployments, hopeless), row, run) == {"ttft": 0.0}
+
+
+def test_first_tokens_of_a_long_batch_wait_for_all_of_it() -> None:
+    """All requests are there at the start: who is in its middle waits half of it, p95 95 % of it; and a plan that
+    cannot be as quick as asked is none."""
+    asked: dict[str, Any] = {
+        "task": "batch",
+        "requests": "20k",
+        "output": 1,
+        "gpus": ("a100-80gb",),
+        "weights": ("bf16",),
+    }
+    best = flopwise.plan("Llama-3.1-8B", **asked).plans[0]
+    assert best.simulated is not None
+    whole_s = best.simulated.seconds
+    for name, share in (("mean", 0.5), ("p50", 0.5), ("p95", 0.95)):
+        assert best.simulated.ttft_s[name] == pytest.approx(share * whole_s, rel=0.03)  # type: ignore[operator]  # known
+    assert best.simulated.ttft_s["mean"] == pytest.approx(best.figures["ttft_s"], rel=1e-9)
+    late = flopwise.plan("Llama-3.1-8B", **asked, ttft="p95=2s")
+    assert not late.plans
+    assert late.misses[0].meets["ttft"] < 0.5

@@ -312,3 +312,12 @@ def test_every_option_is_written_so_that_the_command_reads_it_back(name: str, sp
                     assert context.params[field] == value, words
                     read.add(field)
     assert len(read) > 30
+
+
+def test_the_order_of_a_queue_that_no_command_plays_is_left_out() -> None:
+    """Batches of models with an encoder and a decoder are estimated: `serve` has no queue there."""
+    found = flopwise.plan(
+        "whisper-large-v3", task="batch", requests="20k", output=400, weights=("bf16",), gpus=("l40s",),
+        policy="priority", priorities="0=20%,1=80%",
+    )  # fmt: skip
+    assert "--policy" not in found.plans[0].reproduce

@@ -164,3 +164,20 @@ def test_the_interval_of_requests_in_flight_is_that_of_their_states() -> None:
     _, (low, high) = found.room_ends()
     assert found.estimate.max_concurrency < 100
     assert 0.9 * found.estimate.max_concurrency < low <= found.estimate.max_concurrency <= high < 4096
+
+
+@pytest.mark.parametrize(
+    ("asked", "most_per_s"),
+    [
+        ({"model": "Qwen3-0.6B", "gpu": "h100", "tp": 8, "output": 2}, 1 / (1e-3 + 64 * 1e-6)),
+        ({"model": "Mistral-7B-v0.3", "gpu": "mi355x", "tp": 4, "output": 2, "prefill_gpus": 4}, 1 / (1e-3 + 64 * 1e-6)),
+        ({"model": "Llama-3.1-8B", "gpu": "mi300x", "tp": 4, "output": 600, "prefill_gpus": 4}, 1 / (600 * 45e-6)),
+    ],
+)
+def test_no_more_is_answered_than_the_front_end_takes_and_streams(asked: dict[str, Any], most_per_s: float) -> None:
+    """vLLM: a millisecond a request and a microsecond a token of its prompt, 45 us for each token that goes out."""
+    load = flopwise.serve(**asked, input=64, rate=1).under_load
+    assert load is not None
+    assert 1 / load.utilisation_frac == pytest.approx(most_per_s, rel=1e-6)
+    run = flopwise.simulate(**asked, input=64, users=500, requests=8000)
+    assert run.summary.requests_per_s == pytest.approx(most_per_s, rel=0.02)

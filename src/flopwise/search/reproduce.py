@@ -132,13 +132,14 @@ def _service(workload: Resolved, model: Model, chosen: Candidate) -> dict[str, A
     each = degrees["tp"] * degrees["pp"] * degrees["dp"] + document.get("prefill_gpus", 0)
     answer = None if answers_in_one_pass(model, workload) else workload.outputs or workload.output_tokens
     ends = workload.task == "batch" and chosen.simulated is not None and workload.trace is None
+    queued = ends or workload.requests_per_s is not None or workload.concurrency is not None
     return {
         **_values(workload.techniques), **degrees, "requests": workload.requests if ends else None,
         **{name: document[name] for name in ("weights", "kv_dtype", "engine", "max_batch")},
         "memory_fraction": workload.limits.memory_fraction, "gpus": each * document["replicas"],
         "input_tokens": workload.inputs or workload.input_tokens, "output_tokens": answer,
         "rate": workload.requests_per_s and float(f"{workload.requests_per_s / workload.computed_frac:.12g}"),
-        "concurrency": workload.concurrency, **_values(workload.queue), **_values(workload.cache),
+        "concurrency": workload.concurrency, **(_values(workload.queue) if queued else {}), **_values(workload.cache),
         **_sessions(workload),
     }  # fmt: skip
 

@@ -248,7 +248,23 @@ class Simulator:
         self.means[_run_key(option, row)] = means
         simulated = min(replicas, len(run.totals.busy_ps))
         whole_s = workload.requests / (means.requests_per_s * replicas)
-        return _figures(run, workload, slice(None), simulated, seconds=whole_s)
+        figures = _figures(run, workload, slice(None), simulated, seconds=whole_s)
+        if len(run.trace) >= workload.requests // replicas or not figures.ttft_s["mean"]:
+            return figures
+        return _of_whole_job(figures, means.ttft_s / figures.ttft_s["mean"])
+
+
+def _of_whole_job(figures: SimulatedFigures, times: float) -> SimulatedFigures:
+    """Figures of a batch job from those of its first requests, of which all wait `times` as long for a first token.
+
+    Source: who is served at a constant pace waits in proportion to his place. Assumes: answers take as long later on.
+    """
+    ttft_s = {name: None if wait is None else times * wait for name, wait in figures.ttft_s.items()}
+    e2e_s = {
+        name: None if wait is None else wait + (times - 1.0) * (figures.ttft_s[name] or 0.0)
+        for name, wait in figures.e2e_s.items()
+    }
+    return msgspec.structs.replace(figures, ttft_s=ttft_s, e2e_s=e2e_s)
 
 
 def _pool_of(job: ServeJob, replicas: int, one: Replica) -> dict[str, Any]:
@@ -502,7 +518,9 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         if workload.deadline_s is not None:
             odds["deadline"] = 1.0 - float(band.probability_at_most(1.0, run.seconds / left_s))
         if odds.get("deadline", 1.0) >= confidence:
-            return Trial(chosen, run, odds)
+            trial = Trial(chosen, run, odds)
+            worst = min(odds, key=lambda name: odds[name], default="")
+            return trial if trial.least >= confidence else replace(trial, note=_miss_text(trial, worst), failed=worst)
         assert workload.deadline_s is not None
         sure = band.quantile(1.0 - confidence)  # share of the pace that is reached with the confidence
         replicas = max(replicas + 1, float(np.ceil(workload.requests / (left_s * means.requests_per_s * sure))))

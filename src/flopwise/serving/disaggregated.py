@@ -12,8 +12,16 @@ from flopwise.facts.formats import CacheFormat
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import PERCENTILES, TAILS, Percentile, Steady, front_end_s, micro_batches
-from flopwise.serving.techniques import per_token, percentile_tpot_s, request_work
+from flopwise.serving.steady import (
+    PERCENTILES,
+    TAILS,
+    Percentile,
+    Steady,
+    front_end_s,
+    micro_batches,
+    most_served_per_s,
+)
+from flopwise.serving.techniques import per_token, percentile_tpot_s, request_work, tokens_a_round
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -110,7 +118,8 @@ def pools(job: ServeJob, machine: Runner) -> Pools:
     layout = prefill_layout(job)
     alone = prompts_alone(machine, layout, tokens)
     servers = job.techniques.prefill_gpus / (layout.num_gpus * job.layout.dp)
-    return Pools(alone, servers, servers / alone.each_s, transfer_s(job, job.input_tokens))
+    each_per_s = np.minimum(1.0 / alone.each_s, most_served_per_s(machine.engine, tokens, 0.0))
+    return Pools(alone, servers, servers * each_per_s, transfer_s(job, job.input_tokens))
 
 
 def queue_s(busy: Floats, servers: Floats, each_s: Floats) -> Floats:
@@ -144,6 +153,11 @@ def _decoding(job: ServeJob, machine: Runner, batch: Array) -> StepTime:
     return machine.step(StepLoad(decode_batch=batch / parts, decode_context=tokens + rounds / 2.0), job.layout)
 
 
+def _round_s(job: ServeJob, machine: Runner, batch: Array) -> Floats:
+    """Seconds between rounds of so many sequences: a step, or what their tokens take in the front end."""
+    return np.maximum(_decoding(job, machine, batch).seconds, batch * tokens_a_round(job) * machine.engine.stream_s)
+
+
 def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
     """One attention replica that decodes, and its share of the prefill pool, with `in_flight` requests at most.
 
@@ -155,8 +169,7 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     alone = _decoding(job, machine, np.asarray(1.0))
     slowest = 0.5 * FULLEST * float(before.most_per_s) * rounds * float(alone.seconds)  # half the prefill pool's rate
     batch = np.geomspace(min(min(in_flight, 1.0) / 64.0, slowest), in_flight, GRID)
-    step = _decoding(job, machine, np.maximum(batch, 1.0))
-    rate = np.maximum.accumulate(batch / (rounds * step.seconds))
+    rate = np.maximum.accumulate(batch / (rounds * _round_s(job, machine, np.maximum(batch, 1.0))))
     rate = rate[rate <= FULLEST * before.most_per_s] if np.any(rate > FULLEST * before.most_per_s) else rate
     batch = batch[: len(rate)]
     ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
@@ -170,14 +183,15 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     else:
         decoding = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
     per_s = float(np.interp(decoding, batch, rate))
-    one = _decoding(job, machine, np.maximum(np.asarray(decoding), 1.0))
+    running = np.maximum(np.asarray(decoding), 1.0)
+    one, round_s = _decoding(job, machine, running), float(_round_s(job, machine, running))
     decode = type(one)(*(float(np.asarray(part)) for part in one))
     ttft_s = float(ahead_s + np.interp(decoding, batch, waits_s))
     if job.arrivals_per_s is None:  # Little: the rest waits
-        ttft_s = max(ttft_s, in_flight / per_s - (rounds - 1.0) * float(decode.seconds))
+        ttft_s = max(ttft_s, in_flight / per_s - (rounds - 1.0) * round_s)
     steady = Steady(
         ttft_s,
-        decode.seconds,
+        round_s,
         per_s,
         per_s * job.output_tokens,
         decoding,
@@ -212,7 +226,7 @@ def pooled_load(
     """
     before, (_, rounds) = pools(job, machine), request_work(job)
     decode = _decoding(job, machine, batch)
-    step_s = np.broadcast_to(decode.seconds, batch.shape)
+    step_s = np.broadcast_to(_round_s(job, machine, batch), batch.shape)
     rate = np.maximum.accumulate(batch / (rounds * step_s), axis=0)
     sustained = np.minimum(rate, before.most_per_s)
     if arrivals_per_s is None:
@@ -251,8 +265,8 @@ def disaggregated_percentiles(
     Assumes: as there, with at most `most_in_flight` requests that decode at once.
     """
     before, (_, rounds) = pools(job, machine), request_work(job)
-    full = _decoding(job, machine, np.asarray(max(most_in_flight, 1.0)))
-    sustained = float(min(most_in_flight / (rounds * float(full.seconds)), float(before.most_per_s)))
+    full_s = float(_round_s(job, machine, np.asarray(max(most_in_flight, 1.0))))
+    sustained = float(min(most_in_flight / (rounds * full_s), float(before.most_per_s)))
     busy = min(arrivals_per_s / float(before.most_per_s), FULLEST)
     mean_s = float(queue_s(busy, before.servers, before.prompts.each_s))
     waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)  # share of prompts that wait
@@ -261,7 +275,7 @@ def disaggregated_percentiles(
     ahead_s = machine.engine.request_s + front_s + before.prompts.latency_s + before.transfer_s
 
     def step_s(name: str) -> Floats:
-        return _decoding(job, machine, np.asarray(max(batch + PERCENTILES[name] * np.sqrt(batch), 1.0))).seconds
+        return _round_s(job, machine, np.asarray(max(batch + PERCENTILES[name] * np.sqrt(batch), 1.0)))
 
     figures = {}
     for name in names:

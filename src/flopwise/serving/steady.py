@@ -218,7 +218,7 @@ def closed_loop(
     steps = output_tokens - 1.0 + chunks + unseen * others  # the last one of its prompt brings a request a token
     each = np.minimum(in_flight / steps, np.maximum(budget / prompt_tokens, 1.0 / output_tokens)) / mean_s
     each = np.minimum(in_flight / running_s, each)
-    each = np.minimum(each, 1.0 / np.maximum(runner.engine.stream_s * output_tokens, LEAST_S))
+    each = np.minimum(each, most_served_per_s(runner.engine, prompt_tokens, output_tokens) / parts)
     ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
     each = np.minimum(each, in_flight / (ttft_s + (output_tokens - 1) * tpot_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
@@ -328,6 +328,15 @@ def front_end_s(engine: Engine, prompt_tokens: Floats, requests_per_s: Floats, b
     busy = np.minimum(requests_per_s * each_s, 0.999)
     front_s: Floats = engine.front_token_s * prompt_tokens + busy * each_s / (2 * (1 - busy)) + batch * engine.stream_s
     return front_s
+
+
+def most_served_per_s(engine: Engine, prompt_tokens: Floats, output_tokens: Floats) -> Floats:
+    """Requests a second that an engine's front end takes and streams; shape of the broadcast.
+
+    Source: `front_s`, `front_token_s` and `stream_s` of data/engines.json. Assumes: it reads requests while it streams.
+    """
+    taken_s = engine.front_s + engine.front_token_s * prompt_tokens
+    return 1.0 / np.maximum(np.maximum(taken_s, engine.stream_s * output_tokens), LEAST_S)
 
 
 def fixed_batch(
