@@ -424,3 +424,8 @@ def test_simulated_targets_have_the_odds_of_the_measured_errors() -> None:
     assert found["latency"] <= at_most(2.0 / first, first_band, spread)
     hopeless = asked(targets={"ttft": {"p95": "1us"}})
     assert simulated_odds(option.estimated_as(option.deployments, hopeless), row, run) == {"ttft": 0.0}
+
+
+def test_a_network_of_samples_is_not_planned_and_the_message_says_what_answers() -> None:
+    with pytest.raises(SpecError, match="ResNet-50 has no token layers to plan; `flopwise train` and `flopwise io`"):
+        flopwise.plan("resnet50", task="pretrain", samples=1e6, seq=1)
