@@ -246,3 +246,17 @@ def test_formats_with_a_published_rule_assume_nothing() -> None:
     doubtful = {form.name for form in FACTS.weight_formats.values() if form.size_error or form.assumption}
     assert doubtful
     assert all(name.startswith("UD-") for name in doubtful)
+
+
+@pytest.mark.parametrize(("spelled", "name"), [
+    ("MXFP4 experts + BF16", "mxfp4"), ("FP8 (+BF16)", "fp8"), ("FP8 + BF16", "fp8"),
+    ("NVFP4 experts + BF16", "nvfp4-mlp"), ("AWQ-INT4 + FP16", "awq"), ("fp8-block + 16-bit rest", "fp8-block"),
+])  # fmt: skip
+def test_formats_that_spell_out_what_stays_in_16_bits(spelled: str, name: str) -> None:
+    assert FACTS.weight_format(spelled) is FACTS.weight_format(name)
+
+
+@pytest.mark.parametrize("name", ["FP8 experts + BF16", "BF16 + BF16", "FP8 + FP32", "Q4_K_M + BF16"])
+def test_a_mixture_that_no_format_has_is_refused(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="unknown weight format"):
+        FACTS.weight_format(name)

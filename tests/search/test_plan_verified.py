@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from measured_errors import at_most, class_on, spread_on, whole_at_most
 
+import flopwise
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
@@ -445,3 +446,8 @@ def test_first_tokens_of_a_long_batch_wait_for_all_of_it() -> None:
     late = flopwise.plan("Llama-3.1-8B", **asked, ttft="p95=2s")
     assert not late.plans
     assert late.misses[0].meets["ttft"] < 0.5
+
+
+def test_a_network_of_samples_is_not_planned_and_the_message_says_what_answers() -> None:
+    with pytest.raises(SpecError, match="ResNet-50 has no token layers to plan; `flopwise train` and `flopwise io`"):
+        flopwise.plan("resnet50", task="pretrain", samples=1e6, seq=1)

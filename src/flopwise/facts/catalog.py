@@ -171,6 +171,24 @@ def _of_bit_rate(name: str, known: Mapping[str, WeightFormat]) -> WeightFormat |
     return replace(row, name=f"exl{kind}-{bits:g}", aliases=(), bits=bits, meaning=meaning)
 
 
+_SPELLED_OUT = re.compile(
+    r"(?P<name>.+?)\s*\(?\s*\+\s*(?:bf16|bfloat16|fp16|f16|float16|16[- ]?bit)(?: rest)?\s*\)?", re.IGNORECASE
+)
+"""How publications spell out what stays in 16 bits: `MXFP4 experts + BF16`, `FP8 (+BF16)`."""
+
+
+def _of_mixture(name: str, known: Mapping[str, WeightFormat]) -> WeightFormat | None:
+    """The format of a name that says what stays in 16 bits, if the rest of that format does; or None.
+
+    `known`: formats by their folded names.
+    """
+    from flopwise.facts.formats import CheckpointFormat  # noqa: PLC0415 - few formats are spelled out
+
+    match = _SPELLED_OUT.fullmatch(name.strip())
+    row = None if match is None else known.get(fold(match["name"]))
+    return row if isinstance(row, CheckpointFormat) and row.bits < row.rest_bits == 16.0 else None
+
+
 class Facts:
     """All known facts. Each table is read at its first use; `folder` is the user's own, if any."""
 
@@ -579,7 +597,8 @@ class Facts:
 
         Raises: UnknownNameError: no such format; names the nearest.
         """
-        row = self.weight_formats.get(fold(name)) or _of_bit_rate(name, self.weight_formats)
+        known = self.weight_formats
+        row = known.get(fold(name)) or _of_bit_rate(name, known) or _of_mixture(name, known)
         if row is None:
             raise UnknownNameError("weight format", name, self.weight_format_names)
         return row

@@ -60,7 +60,8 @@ def check(workload: Resolved, facts: Facts) -> None:
 def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -> Model:
     model = facts.model(workload.model, assume_family=assume_family)
     if not model.stacks:
-        raise SpecError(f"model: {model.name} has published figures only, no layers; use `flopwise roofline` for it")
+        instead = "`flopwise train` and `flopwise io` answer for it"
+        raise SpecError(f"model: {model.name} has no token layers to plan; {instead}")
     return model
 
 

@@ -497,7 +497,7 @@ class TrainingSpec(Spec):
             raise SpecError(
                 f"FSDP shards fully, as ZeRO 3 does, and ZeRO {self.zero} is given as well; give one of them"
             )
-        implied = self.shard is not None or "parameters" in self.offload  # ZeRO-Infinity and FSDP's CPUOffload shard them
+        implied = self.shard is not None or "parameters" in self.offload  # ZeRO-Infinity, FSDP's CPUOffload
         return 3 if self.fsdp or (implied and self.zero is None) else self.zero or 0
 
     def _shard(self, ranks: int, zero: int) -> int:
