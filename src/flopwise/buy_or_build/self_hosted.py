@@ -239,9 +239,9 @@ def summed_ends(
     Source: variances of independent parts add up: the distances of the ends from the middle add as their squares.
     Assumes: parts err independently of each other (a training run and what it is served on).
     """
-    down = np.sqrt(sum(np.square(np.subtract(middle, low)) for middle, low, _ in parts))
-    up = np.sqrt(sum(np.square(np.subtract(high, middle)) for middle, _, high in parts))
-    return value - down, value + up
+    down: list[Array] = [np.square(np.subtract(middle, low)) for middle, low, _ in parts]
+    up: list[Array] = [np.square(np.subtract(high, middle)) for middle, _, high in parts]
+    return value - np.sqrt(sum(down)), value + np.sqrt(sum(up))
 
 
 def break_even_month(own: Array, other: Array) -> int | None:

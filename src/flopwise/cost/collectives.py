@@ -170,7 +170,8 @@ def groups_reached(parts: Floats, copies: Ints, pools: int = 1, top_pools: int =
     Assumes: copies fall independently on the ranks of the pools that are drawn.
     """
     open_ = top_pools * np.maximum(parts / pools, 1.0)  # parts of the pools that are drawn, where pools have several
-    reached = open_ * (1.0 - (1.0 - 1.0 / open_) ** copies)
+    missed = (1.0 - 1.0 / open_) ** copies
+    reached = open_ * (1.0 - missed)
     if pools == top_pools:  # no limit
         return parts * (1.0 - (1.0 - 1.0 / parts) ** copies)
     sizes, back = np.unique(np.maximum(np.round(pools / np.ravel(parts)), 1.0).astype(int), return_inverse=True)

@@ -50,7 +50,8 @@ def device_watts(
     """
     busy = compute_frac + memory_frac + communication_frac
     drawn = power.compute * compute_frac + power.memory * memory_frac + power.communication * communication_frac
-    return tdp_w * (drawn + power.idle * np.maximum(0.0, 1.0 - busy))
+    idle = power.idle * np.maximum(0.0, 1.0 - busy)
+    return tdp_w * (drawn + idle)
 
 
 def facility_joules(

@@ -93,7 +93,8 @@ def overlap_timing(
     Assumes: both proceed evenly through the kernel.
     """
     longer, shorter = np.maximum(compute_s, memory_s), np.minimum(compute_s, memory_s)
-    return Timing(fixed_s + longer + rates.value[loss] * shorter, compute_s, memory_s)
+    exposed_s = rates.value[loss] * shorter
+    return Timing(fixed_s + longer + exposed_s, compute_s, memory_s)
 
 
 def waves(units: Floats, cores: float, tail: float) -> Floats:

@@ -704,7 +704,7 @@ def _unready(made: AllocationProgram, columns: Array) -> list[str]:
     for number, demand in enumerate(made.demands):
         primary, ready = dict[str, float](), dict[str, float]()
         for provider, mine in made.by_provider(number).items():
-            primary[provider] = sum(columns[made.own[i]] * made.part[i] for i in mine)
+            primary[provider] = sum([float(columns[made.own[i]]) * made.part[i] for i in mine])
             spare = [columns[made.spare[i]] / made.options[i].instances for i in mine if i in made.spare]
             ready[provider] = primary[provider] + sum(spare)
         carried, standby = sum(primary.values()), sum(ready.values())

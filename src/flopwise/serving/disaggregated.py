@@ -129,7 +129,9 @@ def queue_s(busy: Floats, servers: Floats, each_s: Floats) -> Floats:
     Assumes: Poisson arrivals.
     """
     rho = np.minimum(busy, FULLEST)
-    wait_s: Floats = 0.5 * each_s * rho ** (np.sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - rho))
+    power = np.sqrt((servers + 1.0) * 2.0) - 1.0
+    idle = (1.0 - rho) * servers
+    wait_s: Floats = 0.5 * each_s * rho**power / idle
     return wait_s
 
 

@@ -177,11 +177,11 @@ def closed_loop(
     one = prompt(runner.model, input_tokens)
     prompt_tokens, chunk = one.tokens, chunk_tokens(runner, layout, one.tokens)
     budget = _prefill_budget(runner, layout, one)
-    chunks = np.ceil(prompt_tokens / chunk)
-    context = one.own + output_tokens / 2
+    chunks, context = np.ceil(prompt_tokens / chunk), one.own + output_tokens / 2
     others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
     unseen = steps_unseen(runner.engine, in_flight / output_tokens, layout.dp)
-    wanted = in_flight * output_tokens / (output_tokens + chunks + unseen * others)
+    missed = unseen * others  # steps
+    wanted = in_flight * output_tokens / (output_tokens + chunks + missed)
     batch = np.maximum(np.minimum(wanted, budget * output_tokens / prompt_tokens), 1.0)
     due = batch * prompt_tokens / output_tokens
     alone = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
@@ -193,20 +193,20 @@ def closed_loop(
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
     mixed = _with_prompts(runner, layout, one, tokens, batch, context, carrying, only_seconds=only_seconds)
     mixed = _pipeline_step(runner, mixed, parts)
-    mean_s = decode.seconds + share * (mixed.seconds - decode.seconds)
+    longer_s, squares = mixed.seconds - decode.seconds, mixed.seconds**2 - decode.seconds**2
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
-    tpot_s = decode.seconds + met * (mixed.seconds - decode.seconds)
-    added_s = (mixed.seconds - decode.seconds) / np.maximum(tokens / chunk, 1.0)
+    mean_s, tpot_s = decode.seconds + share * longer_s, decode.seconds + met * longer_s
+    added_s = longer_s / np.maximum(tokens / chunk, 1.0)
     another_s = _another_prompt_s(runner, layout, one, in_flight, added_s)
     each_s = chunks * another_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
     pieces_s = prompt_tokens / chunk * added_s  # the last is no whole one
     alone_s, whole_s = chunks * decode.seconds * runner.engine.mixes + pieces_s, in_flight * each_s
     first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
-    away_s = (output_tokens - 1) * tpot_s + unseen * others * mean_s
+    away_s = (output_tokens - 1) * tpot_s + missed * mean_s
     apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)
     later_s = _others_wait_s(in_flight, each_s, np.minimum(away_s, apart_s))
     idle = 1.0 - np.minimum(whole_s / (alone_s + later_s + away_s), 1.0)  # who waits for prompts waits for their steps
-    longer = (decode.seconds**2 + share * (mixed.seconds**2 - decode.seconds**2)) / mean_s**2  # steps that it comes in
+    longer = (decode.seconds**2 + share * squares) / mean_s**2  # steps that it comes in
     beside_s = others * idle * longer * due / prompt_tokens * another_s * (1.0 - chunk / budget)
     planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
     waits_s = (
@@ -214,14 +214,14 @@ def closed_loop(
     )
     ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
-    running_s = ttft_s + (output_tokens - 1) * tpot_s
-    steps = output_tokens - 1.0 + chunks + unseen * others  # the last one of its prompt brings a request a token
+    # the last step of its prompt brings a request a token
+    answer_s, steps = (output_tokens - 1) * tpot_s, output_tokens - 1.0 + chunks + missed
     each = np.minimum(in_flight / steps, np.maximum(budget / prompt_tokens, 1.0 / output_tokens)) / mean_s
-    each = np.minimum(in_flight / running_s, each)
+    each = np.minimum(in_flight / (ttft_s + answer_s), each)
     each = np.minimum(each, most_served_per_s(runner.engine, prompt_tokens, output_tokens) / parts)
     ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
-    each = np.minimum(each, in_flight / (ttft_s + (output_tokens - 1) * tpot_s))
-    ttft_s = np.maximum(ttft_s, in_flight / each - (output_tokens - 1) * tpot_s)  # Little: the rest is waiting
+    each = np.minimum(each, in_flight / (ttft_s + answer_s))
+    ttft_s = np.maximum(ttft_s, in_flight / each - answer_s)  # Little: the rest is waiting
     rate, running, bunched_s = parts * each, parts * np.minimum(batch, in_flight), later_s - MET_BESIDE * beside_s
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, bunched_s, decode, mixed)
 
@@ -458,7 +458,8 @@ class _Spread(NamedTuple):
             return self.mean
         sigma, z = np.sqrt(np.maximum(self.variance, LEAST_S**2)), PERCENTILES[percentile]
         skew = np.minimum(self.third / sigma**3, 2.0)
-        value: Floats = self.mean + sigma * (z + skew * (z * z - 1.0) / 6.0)
+        normals = skew * (z * z - 1.0) / 6.0 + z
+        value: Floats = self.mean + sigma * normals
         return value
 
 
@@ -539,7 +540,8 @@ class SteadyCurves(NamedTuple):
     def at(self, arrivals_per_s: Array) -> OpenLoop:
         """Replicas at an arrival rate each: shape (any, layouts)."""
         table = self.steady
-        mean_s = table.decode.seconds + table.prefill_share * (table.mixed.seconds - table.decode.seconds)
+        longer_s = table.mixed.seconds - table.decode.seconds
+        mean_s = table.decode.seconds + table.prefill_share * longer_s
         rates = np.asarray(table.batch / (self.output_tokens * mean_s))
         batch = in_flight_at(np.asarray(table.batch), rates, arrivals_per_s)
         points, apart = np.asarray(table.batch), np.sqrt(batch)
@@ -611,7 +613,8 @@ class OpenLoop(NamedTuple):
         chunk = chunk_tokens(curves.runner, curves.layout, one.tokens)
         alone = 1.0 - chunk / _prefill_budget(curves.runner, curves.layout, one)
         decode_s = steady.decode.seconds
-        mean_s = decode_s + steady.prefill_share * (steady.mixed.seconds - decode_s)
+        mixed_s = steady.mixed.seconds - decode_s
+        mean_s = decode_s + steady.prefill_share * mixed_s
         under_way = -np.expm1(-steady.batch)
         planned = STEP_IN_PROGRESS + engine.plans_ahead
         waits = under_way * (1.0 - np.minimum(self._busy, 0.999)) * planned
@@ -620,7 +623,8 @@ class OpenLoop(NamedTuple):
         own_s = own_s + self._pieces * (lone_s + decode_s * engine.mixes) + waits * decode_s
         own_s = own_s + under_way * (steps_unseen(engine, per_s * mean_s) - planned) * mean_s
         step = _Spread(own_s, under_way * decode_s**2 / 12.0, 0.0)
-        longer_s = decode_s**2 + steady.prefill_share * (steady.mixed.seconds**2 - decode_s**2)
+        squares = steady.mixed.seconds**2 - decode_s**2
+        longer_s = decode_s**2 + steady.prefill_share * squares
         beside = per_s * (waits + under_way) * longer_s / mean_s * alone
         another_s = steady.added_s
         if not engine.mixes:  # weights are read once for all prompts of a step of their own
@@ -644,16 +648,13 @@ class OpenLoop(NamedTuple):
         prompt_s, per_s, waits = self._pieces * steady.added_s, self.arrivals_per_s / self._parts, self._queue
         longer = 1.0 / (1.0 - np.minimum(per_s * prompt_s, 0.95))
         batch, slope, each_s = steady.batch / self._parts, self.more_s, prompt_s / steps
-        mean = steady.decode.seconds + slope + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds)
-        met = _Spread(
-            mean,
-            batch * (slope**2 * 2 / 3 + slope * each_s + each_s**2) * longer**2,
-            batch * (slope**3 / 2 + slope**2 * each_s + slope * each_s**2 * 3 / 2 + each_s**3) * longer**3,
-        )
-        behind = _poisson_sum(per_s * (waits.mean + prompt_s), each_s * longer)
-        return met.plus(behind).plus(
-            _Spread(0.0, waits.variance * (per_s * each_s * longer) ** 2, waits.third * (per_s * each_s * longer) ** 3)
-        )
+        longer_s = steady.mixed.seconds - steady.decode.seconds
+        mean = steady.decode.seconds + slope + steady.prefill_share * longer_s
+        square = slope**2 * 2 / 3 + slope * each_s + each_s**2
+        cube = slope**3 / 2 + slope**2 * each_s + slope * each_s**2 * 3 / 2 + each_s**3
+        met = _Spread(mean, batch * square * longer**2, batch * cube * longer**3)
+        behind, come = _poisson_sum(per_s * (waits.mean + prompt_s), each_s * longer), per_s * each_s * longer
+        return met.plus(behind).plus(_Spread(0.0, waits.variance * come**2, waits.third * come**3))
 
 
 def _each(steady: Steady, change: Callable[[Floats], Array]) -> Steady:

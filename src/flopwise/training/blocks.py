@@ -184,7 +184,8 @@ class BlockTimes:
         if np.any(self.ep_s):
             routed = sendings * _exposed_s(self.ep_s, software.ep_overlap, kernels.forward_s)
             hidden = np.minimum(sendings * self.ep_s, kernels.forward_s + kernels.backward_s + again_s)
-            beside = np.maximum(routed - (sendings * self.ep_s - (1.0 - contention) * hidden), 0.0)
+            undisturbed_s = (1.0 - contention) * hidden
+            beside = np.maximum(routed - (sendings * self.ep_s - undisturbed_s), 0.0)
         tensor_s = passes * _exposed_s(self.tp_s, self.tp_overlap, kernels.forward_s)
         ring_s = (2.0 if mode == 2 and self.backward else 1.0) * self.cp_s + self.backward * self.cp_back_s
         parts = kernels.forward_s, kernels.backward_s, again_s, tensor_s, ring_s, routed
@@ -356,7 +357,8 @@ class BlockKernel(NamedTuple):
 
     def at(self, clock: Floats) -> BlockKernel:
         """The kernel at a share of the boost clock. Source and assumptions: `BoostedKernels.at`."""
-        return self._replace(seconds=self.seconds + (1.0 / clock - 1.0) * self.clocked_s)
+        longer = 1.0 / clock - 1.0
+        return self._replace(seconds=self.seconds + longer * self.clocked_s)
 
 
 def recomputed_modules(group: Sequence[Item], *, compiled: bool) -> frozenset[str]:

@@ -103,7 +103,8 @@ def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *,
             count += 1
             rows = tokens * (item.top_k * split.expert_load if isinstance(item, Experts) else 1)
             if count % 2 and not (compiled and item.shard == "row"):
-                elements = elements + item.outputs * rows / (split.tp if item.shard == "column" else 1)
+                shards = split.tp if item.shard == "column" else 1
+                elements = elements + item.outputs * rows / shards
             if item.name.endswith("o_proj"):
                 elements = elements + item.inputs * rows / split.tp
     return elements * 2.0

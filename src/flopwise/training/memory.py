@@ -87,7 +87,7 @@ def _items(parts: StageBytes) -> tuple[dict[str, Floats], Floats, list[Floats]]:
         now = (np.asarray(total) >= peak) * (1.0 - earlier)
         earlier = earlier + now
         for name, value in moment.items():
-            items[name] = items.get(name, 0.0) + value * now
+            items[name] = value * now + items.get(name, 0.0)
     return items, fixed + peak, [fixed + total for total in added]
 
 

@@ -280,7 +280,8 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
     """
     parts = step_parts(table, inner, degree, layout)
     mode, pp = mode_index(layout, table.partials), table.degrees[degree]
-    num_micro = table.recipe.global_batch / (layout.dp * table.inner.micro_batch[inner])
+    samples = layout.dp * table.inner.micro_batch[inner]  # of one round of micro-batches
+    num_micro = table.recipe.global_batch / samples
     busiest = sum(parts[name] for name in table.lines)
     mean = {name: num_micro * table.model_parts[mode, i, inner] / pp for i, name in enumerate(table.lines)}
     if hides_beside(table, layout.schedule):
