@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from measured_errors import at_most, class_on, spread_on, whole_at_most
 
+import flopwise
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.formats import BF16, BF16_CACHE
