@@ -16,7 +16,7 @@ import flopwise
 from flopwise import cli, options
 from flopwise.cost.spec import MachineSpec
 from flopwise.search.answer import Candidate, Plan
-from flopwise.serving.spec import RequestSpec, ServingSpec, TechniqueRequest
+from flopwise.serving.spec import PriorityClass, RequestSpec, ServingSpec, TechniqueRequest
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
@@ -318,6 +318,6 @@ def test_the_order_of_a_queue_that_no_command_plays_is_left_out() -> None:
     """Batches of models with an encoder and a decoder are estimated: `serve` has no queue there."""
     found = flopwise.plan(
         "whisper-large-v3", task="batch", requests="20k", output=400, weights=("bf16",), gpus=("l40s",),
-        policy="priority", priorities="0=20%,1=80%",
+        policy="priority", priorities=(PriorityClass(0, 0.2), PriorityClass(1, 0.8)),
     )  # fmt: skip
     assert "--policy" not in found.plans[0].reproduce

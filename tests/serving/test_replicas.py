@@ -166,11 +166,15 @@ def test_the_interval_of_requests_in_flight_is_that_of_their_states() -> None:
     assert 0.9 * found.estimate.max_concurrency < low <= found.estimate.max_concurrency <= high < 4096
 
 
+TAKEN = 1 / (1e-3 + 64 * 1e-6)
+"""Requests of 64 tokens that vLLM's front end takes a second."""
+
+
 @pytest.mark.parametrize(
     ("asked", "most_per_s"),
     [
-        ({"model": "Qwen3-0.6B", "gpu": "h100", "tp": 8, "output": 2}, 1 / (1e-3 + 64 * 1e-6)),
-        ({"model": "Mistral-7B-v0.3", "gpu": "mi355x", "tp": 4, "output": 2, "prefill_gpus": 4}, 1 / (1e-3 + 64 * 1e-6)),
+        ({"model": "Qwen3-0.6B", "gpu": "h100", "tp": 8, "output": 2}, TAKEN),
+        ({"model": "Mistral-7B-v0.3", "gpu": "mi355x", "tp": 4, "output": 2, "prefill_gpus": 4}, TAKEN),
         ({"model": "Llama-3.1-8B", "gpu": "mi300x", "tp": 4, "output": 600, "prefill_gpus": 4}, 1 / (600 * 45e-6)),
     ],
 )

@@ -269,7 +269,7 @@ def engine_limit(job: ServeJob) -> int:
 def answers_are_short(job: ServeJob) -> bool:
     """True if several requests share a replica and their answers take few steps (`SHORT_ANSWER`)."""
     several = job.arrivals_per_s is not None or (job.concurrency or 0) > 1
-    return several and 1 < job.growing < SHORT_ANSWER and job.requests is None and not job.techniques.prefill_gpus
+    return several and 0 < job.growing < SHORT_ANSWER and job.requests is None and not job.techniques.prefill_gpus
 
 
 def least_offload(job: ServeJob, facts: Facts) -> Offload | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,14 @@ def test_arrivals_with_short_answers_are_simulated_at_any_load() -> None:
     assert any("fewer than 100 tokens" in text for text in found.assumptions)
     alone = flopwise.serve("Llama-3.1-8B", gpu="h100", input=1000, output=16, concurrency=1)
     assert not any("simulated" in text for text in alone.assumptions)
+
+
+def test_prompts_alone_are_simulated_for_users_too() -> None:
+    """More users of one-token answers are never answered less often, as the closed form said from 4 users on."""
+    rates = [
+        flopwise.serve("gpt-oss-20b", gpu="h100", input=5000, output=1, concurrency=users).estimate.requests_per_s
+        for users in (1, 2, 4, 8, 16)
+    ]
+    assert all(more > 0.99 * fewer for fewer, more in pairwise(rates))
+    run = flopwise.simulate("gpt-oss-20b", gpu="h100", input=5000, output=1, users=4, requests=400)
+    assert rates[2] == pytest.approx(run.summary.requests_per_s, rel=0.05)
