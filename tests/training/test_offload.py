@@ -136,10 +136,10 @@ def test_the_tree_explains_the_line() -> None:
     }
 
 
-def test_parameters_on_the_host_are_sharded_unless_a_stage_is_said() -> None:
-    """One card, as ZeRO-Infinity has it; a stage that leaves parameters whole is refused by its number."""
+def test_parameters_on_the_host_need_a_stage_and_the_message_says_whether_one_was_given() -> None:
     model = load_model("gpt2-xl")
-    assert TrainingSpec(offload=("parameters",)).layout(model).zero == 3
-    assert TrainingSpec(offload=("optimizer",)).layout(model).zero == 0
-    with pytest.raises(SpecError, match="offloaded parameters need ZeRO 3 or FSDP, not ZeRO 1"):
+    assert TrainingSpec(offload=("parameters",), fsdp=True).layout(model).zero == 3
+    with pytest.raises(SpecError, match=r"need ZeRO 3 or FSDP; no stage is given \(--zero 3, --fsdp\)"):
+        TrainingSpec(offload=("parameters",)).layout(model)
+    with pytest.raises(SpecError, match="need ZeRO 3 or FSDP, not ZeRO 1"):
         TrainingSpec(offload=("parameters",), zero=1).layout(model)

@@ -304,7 +304,7 @@ def _recurrence(t: Trace, item: Recurrence) -> None:
 
 
 def _keep_joint_scan(t: Trace, item: Recurrence, out: Floats) -> None:
-    """What the kernel of Mamba 2 keeps that convolves, scans and gates: the projection that it reads, and its scan.
+    """Keep the projection that Mamba 2's kernel of convolution, scan and gate reads, and the result of its scan.
 
     Source: mamba_ssm/ops/triton/ssd_combined.py, `MambaSplitConv1dScanCombinedFn`: saves zxbcdt and out_x, and
     convolves again in the backward pass; Megatron-Core's MambaMixer runs it (`use_mem_eff_path`).

@@ -430,7 +430,8 @@ class TrainingSpec(Spec):
         self._check_parts(model)
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
-            raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP, not ZeRO {zero}")
+            given = "; no stage is given (--zero 3, --fsdp)" if self.zero is None else f", not ZeRO {zero}"
+            raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP{given}")
         if self.offload_layers and "activations" not in self.offload:
             raise OptionError("offload_layers", "goes with activations in host memory (--offload activations)")
         return Layout(
@@ -497,8 +498,7 @@ class TrainingSpec(Spec):
             raise SpecError(
                 f"FSDP shards fully, as ZeRO 3 does, and ZeRO {self.zero} is given as well; give one of them"
             )
-        implied = self.shard is not None or "parameters" in self.offload  # ZeRO-Infinity, FSDP's CPUOffload
-        return 3 if self.fsdp or (implied and self.zero is None) else self.zero or 0
+        return 3 if self.fsdp or (self.shard is not None and self.zero is None) else self.zero or 0
 
     def _shard(self, ranks: int, zero: int) -> int:
         """Ranks of a sharding group; 0 where all of `ranks` are one."""
