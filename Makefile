@@ -74,9 +74,10 @@ $(VENV)/.oracle: $(VENV)/.created pyproject.toml | $(VENV)/.dev
 	$(PIP) --group oracle
 	@touch $@
 
-$(VENV)/.training: $(VENV)/.oracle
-	$(PIP) --group training
-	@touch $@
+# Both in one install: resolved once, and what is large is fetched beside the rest.
+$(VENV)/.training: $(VENV)/.created pyproject.toml | $(VENV)/.dev
+	$(PIP) --group oracle --group training
+	@touch $(VENV)/.oracle $@
 
 programs: ## promtool, prometheus, amtool, shellcheck, chromium and PostgreSQL, from Debian where this is root
 	@missing=; for program in prometheus:prometheus amtool:prometheus-alertmanager shellcheck:shellcheck; do \
