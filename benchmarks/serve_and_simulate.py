@@ -90,7 +90,9 @@ def closed(name: str, case: dict[str, Any], users: int) -> list[Difference]:
     return [Difference(name, load, figure, float(a), float(b)) for figure, (a, b) in figures.items()]
 
 
-def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED) -> list[Difference]:
+def opened(
+    name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, most_arrivals: int = ARRIVALS
+) -> list[Difference]:
     """Percentiles under Poisson arrivals at a share of what the deployment sustains."""
     lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
     most = flopwise.serve(case["model"], **lengths, **_options(case)).estimate.requests_per_s

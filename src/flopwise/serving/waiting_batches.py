@@ -19,7 +19,8 @@ NORMAL_MEANS = np.array([
 ])  # fmt: skip
 """Mean of what a standard normal variable falls short of x by: x Phi(x) + phi(x), at each of `TABLE`."""
 HALVINGS, MOST_STEPS, NEAR = 4, 60, 1e-7
-"""Of the range that a percentile lies in; steps that halve it or follow a chord by turns, until all are as near."""
+"""Of the range that a percentile lies in; steps that halve it or follow a chord by turns, until all are as near: in the
+share that is left beyond it, or in seconds."""
 BEYOND = np.array([1.0, 0.8, 0.6, 0.4, 0.25, 0.15, 0.08, 0.04, 0.02, 0.01, 0.003])
 """Shares of waits for whole batches beyond which the next part of their exponential tail begins."""
 PARTS = -np.diff(BEYOND, append=0.0)
@@ -162,7 +163,7 @@ class _WaitParts(NamedTuple):
             low, high = np.where(less, at, low), np.where(less, high, at)
             lower, upper = np.where(less, off, kept * lower), np.where(less, kept * upper, off)
             upper = np.maximum(upper, LEAST_S)
-            if np.all((np.abs(off) < NEAR) | (high - low < NEAR * high)):
+            if np.all((np.abs(off) < NEAR * (1.0 - share)) | (high - low < NEAR * high)):
                 break
         return np.where(jumps, alone_s, at)
 
