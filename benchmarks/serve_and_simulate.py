@@ -90,22 +90,24 @@ def closed(name: str, case: dict[str, Any], users: int) -> list[Difference]:
     return [Difference(name, load, figure, float(a), float(b)) for figure, (a, b) in figures.items()]
 
 
-def opened(
-    name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, most_arrivals: int = ARRIVALS
-) -> list[Difference]:
-    """Percentiles under Poisson arrivals at a share of what the deployment sustains."""
+def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1) -> list[Difference]:
+    """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many `runs` together."""
     lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
     most = flopwise.serve(case["model"], **lengths, **_options(case)).estimate.requests_per_s
     arrivals = min(ARRIVALS, int(LONGEST_S * busy * most))
     steady = flopwise.serve(case["model"], rate=busy * most, **lengths, **_options(case))
-    run = flopwise.simulate(
-        case["model"], rate=busy * most, requests=arrivals, seed=seed, **lengths, **_options(case)
-    ).simulated
+    made = [
+        flopwise.simulate(
+            case["model"], rate=busy * most, requests=arrivals, seed=seed + run, **lengths, **_options(case)
+        ).simulated
+        for run in range(runs)
+    ]
     waits, estimate = steady.under_load, steady.estimate
     assert waits is not None
     assert estimate.ttft_s is not None
     assert estimate.tpot_s is not None
-    ttft, tpot = (_middle(np.asarray(v)) for v in (run.ttft_s, run.tpot_s))
+    ttft = np.concatenate([_middle(np.asarray(run.ttft_s)) for run in made])
+    tpot = np.concatenate([_middle(np.asarray(run.tpot_s)) for run in made])
     load = f"{busy:.0%} busy"
     found = [
         Difference(name, load, "TTFT mean", estimate.ttft_s.value, float(ttft.mean())),
