@@ -239,6 +239,20 @@ def test_attention_is_no_faster_than_alone_and_no_slower_than_two_thirds_more(
     assert 0.95 < back_s * 1e3 / backward_ms < 5 / 3
 
 
+def test_the_first_flash_attention_and_the_later_cudnn_are_shares_of_the_usual_ones() -> None:
+    """Dao 2023 (arXiv:2307.08691): the second is about twice the first; cuDNN 9.18 attends faster than that of 2025."""
+    chip, stack = rates(FACTS.accelerator("H100-SXM-80")), FACTS.stack("nemo")
+    found = {
+        kernel: training_rates(chip, replace(stack, attention_kernel=kernel)).value["attention_frac"]
+        for kernel in ("fa1", "fa2", "cudnn", "cudnn-2026")
+    }
+    late, first = (chip.value[name] for name in ("train_attention_late", "train_attention_first"))
+    assert found["cudnn-2026"] == pytest.approx(late * found["cudnn"], rel=1e-12)
+    assert late > 1.05
+    assert found["fa1"] == pytest.approx(first * found["fa2"], rel=1e-12)
+    assert first < 0.95
+
+
 def test_products_in_few_bits_are_faster_where_each_operation_has_more_power() -> None:
     """GB300: 1,400 W for 5 PFLOP/s in 8 bits, where those measured had 235 W for each: 280 / 235 to the power 0.65."""
     chips = {name: rates(FACTS.accelerator(name)) for name in ("GB300", "B200", "H100-SXM-80")}
