@@ -389,12 +389,13 @@ What keeps serving rows off, and why no constant mends it:
 - Community runs: models larger than the card's memory, iGPUs that may have run on the CPU.
 - Llama 2 and 3 70B in 16 bits on four 40 GB cards: what memory is left for the cache decides, and depends on buffers of
   an engine built for a batch that is not published.
-- Attention replicas of mixtures (TensorRT-LLM 1.1 and 1.2 on Hopper: +17 to +80 % for gpt-oss-120b, where one H100
-  without replicas is -20 to +24 % off; vLLM's of DeepSeek-V3.2 and Qwen3-Coder-480B +42 and +46 %). Columns of
-  TensorRT-LLM's page that are in no fit say the same: 30 figures with replicas (Qwen3-235B on B200, GB200, H200, H100
-  and RTX PRO 6000, DeepSeek-R1 and Llama 4 Maverick on H200) are -14 to +81 % off, +28 % at the median, 15 without
-  (gpt-oss and Llama-3.3-70B on H200) -15 to +28 %, -3 % at the median. SGLang's of DeepSeek-V4 are -26 to +14 %, but
-  where weights leave a few gigabytes beside them (GB300, V4-Pro: -65 %; the share of memory in use is not stated).
+- Attention replicas of mixtures whose requests are all of one length (TensorRT-LLM 1.1 and 1.2 on Hopper: +14 to +84
+  % for gpt-oss-120b, where one H100 without replicas is -20 to +24 % off; vLLM's of DeepSeek-V3.2 and
+  Qwen3-Coder-480B +44 and +35 %). Columns of TensorRT-LLM's page that are in no fit say the same: 31 figures with
+  replicas (Qwen3-235B on B200, GB200, H200, H100 and RTX PRO 6000, DeepSeek-R1 and Llama 4 Maverick on H200) are -15
+  to +79 % off, +24 % at the median, 26 without -17 to +31 %, +4 % at the median. Where lengths are drawn, DeepSeek-V3
+  on eight GB200 is +4 % off with prompts apart and joined. SGLang's of DeepSeek-V4 are -30 to +9 %, but where weights
+  leave a few gigabytes beside them (GB300, V4-Pro: -65 %; the share of memory in use is not stated).
 - Whole requests (latency_s) are measured of fixed batches and of single streams, and of 23 loads of servers; of most
   batches it is the throughput's own measurement, read the other way. The interval of a server's is composed of the
   errors of TTFT and TPOT, and on the 559 rows with both it would hold 86 % of TTFT + (n - 1) x TPOT.
