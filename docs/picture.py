@@ -22,8 +22,8 @@ IMAGES = ROOT / "docs" / "images"
 PLAN = ("plan", "examples/3-serve-70b.yaml", "--top", "6")
 WIDTHS = (80, 100, 120, 200)
 SHOTS = {
-    "fit": "fit Llama-3.3-70B --gpu 2xa100-80gb --context 32k",
-    "memory": "memory Llama-3.3-70B --gpu 2xa100-80gb --context 32k",
+    "fit": "fit Llama-3.3-70B --gpu 2xa100-80gb --context 40k",
+    "memory": "memory Llama-3.3-70B --gpu 2xa100-80gb --context 40k",
     "train": "train Llama-3.1-8B --gpu 64xh100 --tokens 1T",
     "serve": "serve Llama-3.1-8B --gpu l40s --rate 2",
     "simulate": "simulate Llama-3.1-8B --gpu h100 --rate 5",

@@ -1091,9 +1091,9 @@ def test_the_catalog_holds_the_facts(page: Page) -> None:
 
 
 def test_a_service_is_simulated_as_on_the_command_line(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
-    page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s")
+    page.goto("/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=2min&ttft=1s")
     settled(page)
-    run = _printed("simulate Llama-3.1-8B --gpu l40s --rate 2 --duration 1min --ttft 1s", capsys)
+    run = _printed("simulate Llama-3.1-8B --gpu l40s --rate 2 --duration 2min --ttft 1s", capsys)
     expect(page.get_by_role("heading", name=run["verdict"])).to_be_visible()
     for figure in ("ttft_s", "tpot_s", "e2e_s"):
         for value in run[figure].values():

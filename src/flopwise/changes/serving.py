@@ -171,6 +171,8 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
         def after() -> tuple[Headline, str]:
             wider = fields.get("layout")
             more: dict[str, Any] = {} if wider is None else {"cluster": cluster_of(int(wider.num_gpus))}
+            if job.users is not None and job.concurrency and "concurrency" in fields:
+                more["users"] = job.users * fields["concurrency"] / job.concurrency
             one = estimate(replace(job, **(fields | more))) if fields else now
             if not one.max_concurrency:
                 return dict.fromkeys(HEADLINES), NO_ROOM

@@ -256,9 +256,10 @@ def _expert_elements(model: Model, layout: ServingLayout) -> Floats:
 
     Source: vLLM, layers/fused_moe/fused_moe.py (intermediate_cache13, intermediate_cache2); TensorRT-LLM, moe_gemm/
     moe_kernels.cu (getWorkspaceDeviceBufferSizes), which keeps them apart.
-    Assumes: nothing further.
+    Assumes: 0 of models published in mxfp4, whose kernels differ by device and join products with what follows them.
     """
-    experts = [item for item in model.stacks[0].items if isinstance(item, Experts)]
+    own = model.checkpoint_format != MXFP4
+    experts = [item for item in model.stacks[0].items if isinstance(item, Experts) and own]
     first, last = ([item for item in experts if item.shard == shard] for shard in ("column", "row"))
     if not first or not last:
         return 0.0
@@ -533,10 +534,10 @@ class StepMemory:
 
     def _layer(self, tokens: Floats, sequences: Ints) -> Floats:
         """Bytes while tokens of one attention replica run through a layer, and others run through theirs."""
-        return prefill_workspace_bytes(self.model, tokens, sequences, self.layout, self._gathered)
+        return prefill_workspace_bytes(self.model, tokens, sequences, self.layout, self._expert_share)
 
     @property
-    def _gathered(self) -> Floats:
+    def _expert_share(self) -> Floats:
         """Tokens that the experts of a rank work on for each of its own, at most `EXPERT_TOKENS` at once.
 
         Of engines whose share of the memory is for weights and cache alone (SGLang's mem_fraction_static) 0: what their

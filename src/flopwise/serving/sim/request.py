@@ -148,7 +148,7 @@ class SimulationRequest:
         return self.scheduling.prefill_pool(replicas, self.gpus_per_replica)
 
     def prompt_readers(self, replicas: int) -> int:
-        """Those that read prompts, of so many replicas and the pool beside them: the ones with stores of prefixes."""
+        """Replicas that read prompts, of so many and the pool beside them: the ones with stores of prefixes."""
         return self.prefill_pool(replicas) or replicas
 
     def with_cache(self, cache: ResponseCache | None) -> Self:
