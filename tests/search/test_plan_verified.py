@@ -442,8 +442,9 @@ def test_first_tokens_of_a_long_batch_wait_for_all_of_it() -> None:
     best = flopwise.plan("Llama-3.1-8B", **asked).plans[0]
     assert best.simulated is not None
     whole_s = best.simulated.seconds
+    assert whole_s is not None
     for name, share in (("mean", 0.5), ("p50", 0.5), ("p95", 0.95)):
-        assert best.simulated.ttft_s[name] == pytest.approx(share * whole_s, rel=0.03)  # type: ignore[operator]  # known
+        assert best.simulated.ttft_s[name] == pytest.approx(share * whole_s, rel=0.03)
     assert best.simulated.ttft_s["mean"] == pytest.approx(best.figures["ttft_s"], rel=1e-9)
     late = flopwise.plan("Llama-3.1-8B", **asked, ttft="p95=2s")
     assert not late.plans

@@ -93,8 +93,9 @@ class LayoutCaches:
 
         Source: `flopwise.serving.disaggregated.pools`, `queue_s`. Assumes: even shares.
         """
-        ranks, frac = np.asarray(self.job.layout.dp), np.asarray(found_frac)
-        tried = replace(self.job, techniques=replace(self.job.techniques, hit_frac=frac))  # type: ignore[arg-type]
+        ranks = np.asarray(self.job.layout.dp)
+        frac: Any = np.asarray(found_frac)  # of each layout
+        tried = replace(self.job, techniques=replace(self.job.techniques, hit_frac=frac))
         machine, batch = runner(tried), np.asarray(self.batch)[None]
         load = pooled_load(tried, machine, batch, None, ())
         turns_per_s = requests_per_s / replicas(np.asarray(load.sustained_per_s)[0] * ranks) / ranks

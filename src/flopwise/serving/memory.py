@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.cost.intervals import OTHER_SOFTWARE
+from flopwise.cost.spec import USUAL_NODE
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Recurrence
 from flopwise.facts.formats import BF16, BF16_CACHE, MXFP4, CacheFormat, WeightFormat
@@ -111,9 +112,8 @@ class ServingMemory:
         return max(least, 0.0), most
 
 
-NODE, EXPERT_TOKENS = 8, 32_768
-"""Ranks of a node, beyond which engines send tokens to their experts; tokens that a layer of experts takes at once
-(vLLM, VLLM_FUSED_MOE_CHUNK_SIZE)."""
+EXPERT_TOKENS = 32_768
+"""Tokens that a layer of experts takes at once (vLLM, VLLM_FUSED_MOE_CHUNK_SIZE)."""
 NOTED_FRAC = 0.05
 """Share of a card above which what a default takes more is noted."""
 COLUMNS = (
@@ -548,7 +548,7 @@ class StepMemory:
         ranks have equal shares there.
         """
         dp, ranks = np.asarray(self.layout.dp), np.asarray(self.layout.tp) * self.layout.dp
-        sends = self.row.dispatch_kernels & (ranks > NODE)
+        sends = self.row.dispatch_kernels & (ranks > USUAL_NODE)
         each = np.where(sends, 1.0, np.maximum(np.minimum(dp, EXPERT_TOKENS / np.maximum(self.chunk, 1)), 1.0))
         return each * self.row.tries_step
 

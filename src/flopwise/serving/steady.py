@@ -54,6 +54,12 @@ class Steady(NamedTuple):
     decode: StepTime
     mixed: StepTime
 
+    @property
+    def mean_step_s(self) -> Floats:
+        """Mean seconds of a step, of those with prompts and those without."""
+        longer_s = self.mixed.seconds - self.decode.seconds
+        return self.decode.seconds + self.prefill_share * longer_s
+
 
 def micro_batches(runner: Runner, layout: ServingLayout, in_flight: Floats) -> Floats:
     """Parts into which the sequences in flight are split so that every pipeline stage has one to work on.
@@ -540,9 +546,7 @@ class SteadyCurves(NamedTuple):
     def at(self, arrivals_per_s: Array) -> OpenLoop:
         """Replicas at an arrival rate each: shape (any, layouts)."""
         table = self.steady
-        longer_s = table.mixed.seconds - table.decode.seconds
-        mean_s = table.decode.seconds + table.prefill_share * longer_s
-        rates = np.asarray(table.batch / (self.output_tokens * mean_s))
+        rates = np.asarray(table.batch / (self.output_tokens * table.mean_step_s))
         batch = in_flight_at(np.asarray(table.batch), rates, arrivals_per_s)
         points, apart = np.asarray(table.batch), np.sqrt(batch)
         below, above = (straight_lines(points, np.maximum(batch + way * apart, points[:1])) for way in (-1.0, 1.0))
@@ -612,9 +616,7 @@ class OpenLoop(NamedTuple):
         engine, per_s = curves.runner.engine, self.arrivals_per_s / self._parts
         chunk = chunk_tokens(curves.runner, curves.layout, one.tokens)
         alone = 1.0 - chunk / _prefill_budget(curves.runner, curves.layout, one)
-        decode_s = steady.decode.seconds
-        mixed_s = steady.mixed.seconds - decode_s
-        mean_s = decode_s + steady.prefill_share * mixed_s
+        decode_s, mean_s = steady.decode.seconds, steady.mean_step_s
         under_way = -np.expm1(-steady.batch)
         planned = STEP_IN_PROGRESS + engine.plans_ahead
         waits = under_way * (1.0 - np.minimum(self._busy, 0.999)) * planned

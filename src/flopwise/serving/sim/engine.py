@@ -309,11 +309,9 @@ def _unseen_s(load: _LoadedScheduler, job: ServeJob) -> float:
     """
     machine, steady = load.machine, load.steady
     parts = float(np.ravel(micro_batches(machine, job.layout, steady.batch))[0])
-    longer_s = steady.mixed.seconds - steady.decode.seconds
-    mean_s = steady.decode.seconds + steady.prefill_share * longer_s
     row = machine.engine
     steps = steps_unseen(row, load.prompts / parts, int(job.layout.dp)) - STEP_IN_PROGRESS - row.plans_ahead
-    return float(steps) * load.others * float(np.ravel(mean_s)[0])
+    return float(steps) * load.others * float(np.ravel(steady.mean_step_s)[0])
 
 
 def _step_cost(
