@@ -252,20 +252,22 @@ def _expert_elements(model: Model, layout: ServingLayout) -> Floats:
     """Elements a token of what stands in memory at once in a layer of experts; 0 without any.
 
     Each of a token's experts has a row of its own: what its first product or its last one makes, whichever is wider, in
-    one buffer, and what its last one reads. A rank has rows for all, whether their experts are its own or not.
+    one buffer, and what its last one reads. A rank has rows for all, whether their experts are its own or not. Kernels
+    for models published in mxfp4 activate in their first product, which then makes what the last one reads.
 
     Source: vLLM, layers/fused_moe/fused_moe.py (intermediate_cache13, intermediate_cache2); TensorRT-LLM, moe_gemm/
-    moe_kernels.cu (getWorkspaceDeviceBufferSizes), which keeps them apart.
-    Assumes: 0 of models published in mxfp4, whose kernels differ by device and join products with what follows them.
+    moe_kernels.cu (getWorkspaceDeviceBufferSizes), which keeps them apart. Of mxfp4: vLLM 0.32, fused_moe/experts/
+    gpt_oss_triton_kernels_moe.py (OAITritonExperts: (M x topk, N / 2), and the rows that its second product scatters).
+    Assumes: trtllm-gen's experts as Triton's; Marlin's, of devices without either, have the wider rows of other models.
     """
-    own = model.checkpoint_format != MXFP4
-    experts = [item for item in model.stacks[0].items if isinstance(item, Experts) and own]
+    experts = [item for item in model.stacks[0].items if isinstance(item, Experts)]
     first, last = ([item for item in experts if item.shard == shard] for shard in ("column", "row"))
     if not first or not last:
         return 0.0
     made = max(item.outputs for item in first) / np.asarray(layout.expert_tp)
     read = max(item.inputs for item in last) / np.asarray(layout.expert_tp)
-    elements: Floats = last[0].top_k * (np.maximum(made, last[0].outputs) + read)
+    rows = last[0].outputs if model.checkpoint_format == MXFP4 else np.maximum(made, last[0].outputs)
+    elements: Floats = last[0].top_k * (rows + read)
     return elements
 
 
