@@ -109,6 +109,19 @@ def waves(units: Floats, cores: float, tail: float) -> Floats:
     return even + tail * (np.ceil(even) - even)
 
 
+def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
+    """The `tail` of products in a `PRECISIONS` entry, as `waves` takes it; `grouped`: of experts.
+
+    Source: calibrated (data/calibration), of a format of its own where a maker's library differs in it.
+    Assumes: kernels for scaled or unpacked formats split k as rarely as those of experts.
+    """
+    p = precision(dtype)
+    own = f"wave_tail.{p.rate}"
+    if own in rates.value and not grouped:
+        return rates.value[own]
+    return rates.value["wave_tail.scaled" if grouped or p.quantised or p.unpacked else "wave_tail"]
+
+
 def tile_costs(
     rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, tiles: Sequence[TileTimes]
 ) -> Iterator[tuple[tuple[float, float], Floats]]:
@@ -280,8 +293,7 @@ def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
         rate *= rates.value["grouped_unpack_frac" if grouped else "unpack_frac"]
     if grouped:
         rate *= rates.value["grouped_frac"]
-    scaled = (grouped and STREAMS not in rates.value) or p.quantised or p.unpacked
-    tail = rates.value["wave_tail.scaled" if scaled else "wave_tail"]
+    tail = wave_tail(rates, dtype, grouped=grouped and STREAMS not in rates.value)
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
     return _Way(

@@ -14,6 +14,7 @@ from flopwise.cost.kernels import (
     Elements,
     tile_costs,
     tile_times,
+    wave_tail,
     work_bytes,
 )
 from flopwise.cost.rates import Rates, precision
@@ -117,8 +118,7 @@ def tiling(rates: Rates, work: Work, dtype: str) -> Tiling | None:
     if min(m, n, k) <= 0:
         return None
     copies = max(scalar(work.touched), 1.0) if work.kind == "grouped" else 1.0
-    each, p = m / copies, precision(dtype)
-    tail = rates.value["wave_tail.scaled" if p.quantised or p.unpacked or copies > 1 else "wave_tail"]
+    each, tail = m / copies, wave_tail(rates, dtype, grouped=copies > 1)
     rate = rates.matmul_flops_per_s(dtype)
     costs = tile_costs(rates, each, n, k, copies, tail, tile_times(rates, rate))
     tile = min(((scalar(cost), shape) for shape, cost in costs), key=lambda pair: pair[0])[1]
