@@ -112,14 +112,13 @@ def waves(units: Floats, cores: float, tail: float) -> Floats:
 def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
     """The `tail` of products in a `PRECISIONS` entry, as `waves` takes it; `grouped`: of experts.
 
-    Source: calibrated (data/calibration), of a format of its own where a maker's library differs in it.
-    Assumes: kernels for scaled or unpacked formats split k as rarely as those of experts.
+    Source: calibrated (data/calibration). Assumes: kernels for scaled or unpacked formats split k as rarely as those of
+    experts, but those of fp8 in a maker's library (`fp8_splits_k`).
     """
     p = precision(dtype)
-    own = f"wave_tail.{p.rate}"
-    if own in rates.value and not grouped:
-        return rates.value[own]
-    return rates.value["wave_tail.scaled" if grouped or p.quantised or p.unpacked else "wave_tail"]
+    in_library = p.rate == "fp8" and rates.value["fp8_splits_k"] > 0
+    scaled = grouped or ((p.quantised or p.unpacked) and not in_library)
+    return rates.value["wave_tail.scaled" if scaled else "wave_tail"]
 
 
 def tile_costs(
