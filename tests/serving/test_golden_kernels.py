@@ -58,6 +58,26 @@ def test_products_in_fp8_quantise_their_input_first() -> None:
     assert found == pytest.approx(VALUE["kernel_s"] + overlapped(compute_s, memory_s) + quantise_s, rel=1e-9)
 
 
+@pytest.mark.parametrize(("dtype", "tail"), [("fp8", "wave_tail"), ("fp8_block", "wave_tail.scaled")])
+def test_fp8_of_hipblaslt_splits_k_as_16_bits_do(dtype: str, tail: str) -> None:
+    """256 rows of 8192 x 9728 on MI300X: 76 tiles of 256 x 128 on 304 cores, or more of fewer rows."""
+    rates = cluster(load_facts().accelerator("MI300X")).rates
+    value, cores = rates.value, 304
+    flops = rates.peak["fp8"] * value[f"matmul_frac.{dtype}"]
+    best = min(
+        (even + value[tail] * (math.ceil(even) - even))
+        * (
+            8192 * 2 * rows * 128 * cores / flops
+            * max((1 + value["tile_knee"] * (rows + 128) / (rows * 128)) / (1 + value["tile_knee"] * 384 / 32768), 1)
+            + value["tile_fill_s"] * rows / 128
+        )
+        for rows in (256, 128, 64, 16)
+        for even in (256 / rows * 76 / cores,)
+    )  # fmt: skip
+    found = float(np.asarray(matmul_s(rates, 256, 9728, 8192, Elements(dtype)).compute_s))
+    assert found == pytest.approx(best, rel=1e-9)
+
+
 def test_one_row_runs_on_the_vector_units_and_reads_its_weights() -> None:
     """2 n k operations at half of the fp32 rate; 8 bits a weight, four operations more to unpack each."""
     n, k = 28672, 4096

@@ -244,6 +244,26 @@ def test_kernels_around_experts_take_their_time_in_each_of_their_layers() -> Non
         assert added == pytest.approx(layers * 50e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "formats", "layers"),
+    [
+        ("gpt-oss-120b", {"mxfp4"}, 36), ("Mixtral-8x7B", {"mxfp4"}, 0), ("Mixtral-8x7B", {"any"}, 32),
+        ("gpt-oss-120b", set(), 0),
+    ],
+)  # fmt: skip
+def test_experts_in_one_kernel_start_once(name: str, formats: set[str], layers: int) -> None:
+    """Of two products that take 10 us each beside their bytes, half of it is left in each layer."""
+    load = StepLoad(decode_batch=4, decode_context=1)
+    machine = plain_runner(plain_job(model=load_model(name)))
+    rates = replace(machine.rates, value={**machine.rates.value, "grouped_s": 10e-6, "joined_grouped_frac": 0.5})
+    apart, joined = (
+        replace(machine, rates=rates, engine=replace(machine.engine, joined_experts=frozenset(how)))
+        for how in (set(), formats)
+    )
+    saved = float(np.asarray(apart.step(load, ONE).seconds - joined.step(load, ONE).seconds))
+    assert saved == pytest.approx(layers * 10e-6, abs=1e-12)
+
+
 def test_a_delta_rule_of_many_operations_costs_each_of_its_layers_its_time() -> None:
     """0.5 ms in 36 of Qwen3-Next's 48 layers; the others attend."""
     load = StepLoad(decode_batch=4, decode_context=1)

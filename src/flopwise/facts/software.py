@@ -446,6 +446,10 @@ class Engine(Software):
     copies_cache: bool = False  # each step copies the cache to append to it, and for each query head that shares it
     dots_bytes: bool = False  # few rows are multiplied with packed weights as integers, four bytes an instruction
     split_s: float = 0.0  # host time a device and product where ranks share nothing but products, one after another
+    joined_source: str = ""  # of experts in one kernel
+    joined_date: str = ""
+    joined_experts: frozenset[str] = frozenset()  # formats of published models (any: all) whose experts' products are
+    # one kernel where the device has such (`joined_grouped_frac` below 1)
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""
     cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product

@@ -224,9 +224,11 @@ class Runner:
 
     def __post_init__(self) -> None:
         """Lay what the engine's kernels reach over what the device's best ones do."""
-        object.__setattr__(
-            self, "own_rates", _own_rates(self.rates, self.engine, chains=self.chains, generating=generates(self.model))
+        joined = not self.engine.joined_experts.isdisjoint(("any", self.model.checkpoint_format))
+        own = _own_rates(
+            self.rates, self.engine, chains=self.chains, generating=generates(self.model), joins_experts=joined
         )
+        object.__setattr__(self, "own_rates", own)
 
     @property
     def step_tokens(self) -> Floats:
@@ -679,13 +681,13 @@ def cold_host(rates: Rates, nbytes: Floats) -> Floats:
 
 
 @kept_by_identity(512)
-def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) -> Rates:
+def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool, joins_experts: bool) -> Rates:
     """The device's rates, no higher than what each core reaches in the engine's own kernels.
 
     Where devices start a kernel before the one ahead of it has ended, the engine captures its steps in graphs, and its
     kernels wait for nothing but their inputs (`chains`), part of each start is hidden, and cores that a narrow product
     leaves idle fetch what the next kernel reads. Engines that generate text draw part of the bandwidth where their
-    kernels are not the device's best.
+    kernels are not the device's best. Experts' products that are one kernel (`joins_experts`) share its fixed time.
 
     Source: columns of data/engines.json; CUDA C++ programming guide, programmatic dependent launch (its graph edges
     are captured), which FlashInfer and TensorRT-LLM use from compute capability 9.0 on; the share is calibrated.
@@ -708,6 +710,7 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool) 
         value[PORTED + "fp8_block"] = engine.block_port_frac
     if on_intel(rates):
         value |= {k: v * engine.intel_matmul_frac for k, v in value.items() if k.startswith("matmul_frac.")}
+    value["grouped_s"] *= value["joined_grouped_frac"] ** joins_experts
     if engine.graphs and chains:
         kept = 1.0 - value["chained_frac"]
         value |= {name: value[name] * kept for name in STARTS} | {"core_bytes_per_s": value["core_bytes_per_s"] / kept}
