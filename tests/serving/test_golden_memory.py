@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import floor
 
+import numpy as np
 import pytest
 from plain_machine import CHIP, DIM, ENGINE, FFN, KV_HEADS, LAYERS, LLAMA, TOKEN_BYTES, VOCAB, WIDTH, plain_job
 
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.job import Offload, Speculation, Techniques
-from flopwise.serving.memory import ServingLayout, ServingMemory
+from flopwise.serving.memory import ServingLayout, ServingMemory, prefill_workspace_bytes
 from flopwise.serving.startup import cold_start
 from flopwise.serving.techniques import host_bytes, memory_changes
 from named import FACTS, serving_memory
@@ -101,6 +102,16 @@ def test_experts_in_mxfp4_are_padded_to_whole_tiles() -> None:
     halved = float(serving_memory(model, ServingLayout(tp=2), context=1024, weights="mxfp4").items["weights"])
     thinner = 3072 * 1536 / (2880 * 1440)  # 1,440 of each rank are 1,536
     assert halved == pytest.approx((plain - experts + experts * thinner) / 2, rel=0.01)
+
+
+def test_rows_of_experts_in_mxfp4_are_activated_before_they_are_kept() -> None:
+    """gpt-oss-120b: each of a token's four experts has 2,880 elements inside and 2,880 that come out, in 16 bits.
+
+    Mixtral's two have 2 x 14,336 that the first product makes, and 14,336 that the last one reads.
+    """
+    for name, rows, width in (("gpt-oss-120b", 4 * (2880 + 2880), 2880), ("Mixtral-8x7B", 2 * 3 * 14_336, 4096)):
+        found = float(np.asarray(prefill_workspace_bytes(load_model(name), 8192, 0, ServingLayout())))
+        assert found == pytest.approx(8192 * 2 * (rows + 2 * width), rel=1e-9)
 
 
 def test_graphs_of_older_engines_are_beside_their_share_of_the_card() -> None:
