@@ -315,10 +315,10 @@ def test_a_device_without_products_of_four_bytes_multiplies_each_by_itself() -> 
     p100, v100 = (load_facts().accelerator(name) for name in ("P100-PCIe-16", "V100-PCIe-16"))
     llama, vllm = (load_facts().engine(name) for name in ("llama.cpp", "vllm"))
     each_s = (2 / 16 + 3 / 64 + 2 / 64) / (56 * 1.303e9)
-    own = _own_rates(rates(p100), llama, chains=False, generating=True)
+    own = _own_rates(rates(p100), llama, chains=False, generating=True, joins_experts=False)
     assert own.value[DOT] == pytest.approx(each_s, rel=1e-3)
     for chip, engine in ((v100, llama), (p100, vllm)):
-        assert DOT not in _own_rates(rates(chip), engine, chains=False, generating=True).value
+        assert DOT not in _own_rates(rates(chip), engine, chains=False, generating=True, joins_experts=False).value
     one, eight, nine = (float(matmul_s(own, m, 4096, 4096, Elements("int4_wo")).compute_s) for m in (1, 8, 9))
     assert (one, eight) == pytest.approx((4096**2 * each_s, 8 * 4096**2 * each_s), rel=1e-3)
     assert nine < eight
