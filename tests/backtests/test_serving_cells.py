@@ -47,6 +47,7 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "vllm", "engine_version": "0.19.0"}, "vllm-2026"),  # graphs beside its share of the card
         ({"engine": "vllm", "engine_version": "0.21.0"}, "vllm"),
         ({"engine": "vllm", "date": "2026-06-02"}, "vllm"),
+        ({"engine": "vllm", "engine_version": "0.1.dev12777 (a node)", "date": "2026-03-22"}, "vllm-2026"),  # untagged
         ({"engine": "vllm", "date": "2025-08-14"}, "vllm-2025"),
         ({"engine": "sglang", "engine_version": "0.5.9"}, "sglang-2025"),  # prompts without graphs
         ({"engine": "sglang", "engine_version": "0.5.10.post1"}, "sglang-2026"),  # whole prompts in pools of windows

@@ -75,6 +75,8 @@ ENDS = {"llama.cpp-2025": "2026-03-10", "sglang-2026": "2026-09-11", "vllm-2026"
 """Day from which a generation is over, where that is in the middle of a year: one operation for delta rules, on Vulkan,
 too (llama.cpp pull request 20334); a pool of windows sized by the requests (SGLang pull request 39132); the first log
 of vLLM 0.21 (noonghunna/club-3090 issue 127)."""
+UNTAGGED = r"0\.1\.dev"
+"""What setuptools-scm calls a build from a source tree without tags, whatever its release."""
 SPLIT_BY_LAYERS = "2024-01-12"
 """Day from which llama.cpp leaves whole layers to a device by default."""
 LEAST_YEAR = 2024
@@ -114,9 +116,9 @@ def row_device(row: Row, facts: Facts) -> Resolution:
 def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_type: str = "") -> Engine:
     """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`, in the generation that was run.
 
-    The version decides (that of a product around the engine says nothing). Without one the year of the row's date does,
-    else that of the device or of the model's family, whichever is later: what is measured on old devices with old
-    models was mostly measured at their time.
+    The version decides (not that of a product around the engine, nor that of an untagged build). Without one the year
+    of the row's date does, else that of the device or of the model's family, whichever is later: what is measured on
+    old devices with old models was mostly measured at their time.
 
     Raises: UnknownNameError: no such engine.
     """
@@ -127,7 +129,7 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     older = GENERATIONS.get(newest.name, ())
     if named and (build := re.search(r"\bb(\d{4,5})\b", row.get("engine_version", ""))):
         return next((facts.engine(name) for name, _, _ in older if int(build[1]) < BUILDS.get(name, 0)), newest)
-    version = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", row.get("engine_version", "")) if named else None
+    version = re.match(rf"(?!{UNTAGGED})v?(\d+)\.(\d+)(?:\.(\d+))?", row.get("engine_version", "")) if named else None
     if version:
         release = tuple(int(part or 0) for part in version.groups())
         return next((facts.engine(name) for name, first, _ in older if release < first), newest)
