@@ -8,6 +8,7 @@ import pytest
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.kernels import Predictor
 from flopwise.backtests.prediction import Prediction
+from flopwise.cost.rates import rates
 from flopwise.facts.catalog import load_facts
 
 FACTS = load_facts()
@@ -88,6 +89,17 @@ def test_experts_of_other_ranks_cost_only_where_the_software_computes_them() -> 
     seconds = [predict_row(r).predicted or 0.0 for r in (one, triton, triton | {"ep": "1"})]
     assert seconds[1] > 2.5 * seconds[0]
     assert seconds[1] == pytest.approx(seconds[2], rel=0.15)  # as many rows, fewer experts
+
+
+def test_experts_in_one_kernel_start_once_on_blackwell() -> None:
+    """vLLM's gpt-oss of one token on GB200 takes 25.2 us (aiconfigurator); two products of `grouped_s` save one."""
+    for gpu, saved in (("B200", 1.0), ("H100-SXM-80GB", 0.0)):
+        few = MOE | {"gpu": gpu, "tokens": "1", "tp": "1"}
+        apart, joined = (
+            predict_row(few | {"impl": impl}).predicted or 0.0 for impl in ("cutlass", "flashinfer_trtllm_moe")
+        )
+        each_s = rates(FACTS.accelerator(gpu)).value["grouped_s"]
+        assert apart - joined == pytest.approx(saved * each_s, rel=1e-6, abs=1e-12)
 
 
 def test_mla_on_the_latent_or_with_a_cast_cache_is_read_as_such() -> None:

@@ -13,8 +13,11 @@ from flopwise.cost.rates import Rates, precision, rates
 from flopwise.errors import SpecError
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
+from flopwise.values import replace
 
 UNIT = "s"
+JOINED = "trtllm"
+"""In the names of experts' kernels that compute all their products at once, where the device has such."""
 PREFILL = ("batch", "query_len", "context_len", "num_heads")
 
 NODES = {  # network of a node of the cluster that a topology names, bytes/s, and what a GPU has of it at most
@@ -93,6 +96,8 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     touched = min(experts / ep, -(-ours // 1))
     rows, dtype = _as_triton_ran(row, dtype, ours, tokens * top_k)
     width = inter / tp
+    if JOINED in _text(row, "kernel"):
+        r = replace(r, value={**r.value, "grouped_s": r.value["grouped_s"] * r.value["joined_grouped_frac"]})
     up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, Elements(dtype))
     down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, Elements(dtype))
     act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
