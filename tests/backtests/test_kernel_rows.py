@@ -96,10 +96,10 @@ def test_experts_in_one_kernel_start_once_on_blackwell() -> None:
     for gpu, saved in (("B200", 1.0), ("H100-SXM-80GB", 0.0)):
         few = MOE | {"gpu": gpu, "tokens": "1", "tp": "1"}
         apart, joined = (
-            predict_row(few | {"impl": impl}).predicted or 0.0 for impl in ("cutlass", "flashinfer_trtllm_moe")
+            predict_row(few | {"impl": impl}).predicted or 0.0 for impl in ("other_moe", "other_trtllm_moe")
         )
         each_s = rates(FACTS.accelerator(gpu)).value["grouped_s"]
-        assert apart - joined == pytest.approx(saved * each_s, rel=0.01, abs=1e-12)  # experts of other kernels have rates of their own
+        assert apart - joined == pytest.approx(saved * each_s, rel=1e-6, abs=1e-12)
 
 
 def test_mla_on_the_latent_or_with_a_cast_cache_is_read_as_such() -> None:
