@@ -17,8 +17,6 @@ RECORD: dict[str, Any] = json.loads((Path(__file__).parents[1] / "oracle" / "ran
 ROWS: list[dict[str, Any]] = RECORD["rows"]
 
 OTHER_PARAMETERS = {
-    "deepseek_v4": "sizes that divide in the published models alone; biases that no published model has",
-    "kimi_linear": "transformers does not tie its head, even where it is asked to",
     "mt5": "transformers 5 builds no head of its own where `tie_word_embeddings` is false; checkpoints have one",
     "t5": "same",
     "umt5": "same",
@@ -50,15 +48,15 @@ def padded_convolutions(described: Model) -> float:
 
 
 def test_enough_are_recorded() -> None:
-    assert len(ROWS) >= 400
-    assert len({row["config"]["model_type"] for row in ROWS}) >= 125
+    assert len(ROWS) >= 600
+    assert len({row["config"]["model_type"] for row in ROWS}) >= 150
 
 
 def test_parameters_are_exact() -> None:
     exact = [row for row in ROWS if row["config"]["model_type"] not in OTHER_PARAMETERS]
     wrong = {json.dumps(row["config"]) for row in exact if parameters(model(row)) != row["parameters"]}
     assert wrong == set()
-    assert len(exact) >= 0.95 * len(ROWS)
+    assert len(exact) >= 0.97 * len(ROWS)
 
 
 def test_operations_are_within_a_thousandth() -> None:

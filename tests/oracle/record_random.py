@@ -64,6 +64,23 @@ SIZES: dict[str, tuple[Any, ...]] = {
     "expert_hidden_size": (24, 40),
     "n_inner": (None, 72),
     "num_labels": (2, 3, 5),
+    "o_groups": (2, 4),
+    "mamba_d_state": (8, 16),
+    "mamba_n_groups": (1, 2),
+    "hidden_size_per_layer_input": (6, 10),
+    "pronunciation_vocab_size": (30, 40),
+    "pronunciation_embed_dim": (10, 14),
+    "shape_vocab_size": (50, 70),
+    "shape_embed_dim": (6, 12),
+    "src_vocab_size": (90, 110),
+    "tgt_vocab_size": (97, 131),
+    "num_decoder_layers": (2, 3, 6),
+    "encoder_sparse_step": (1, 2),
+    "decoder_sparse_step": (1, 2),
+    "num_sparse_encoder_layers": (0, 1, 2),
+    "num_sparse_decoder_layers": (1, 2),
+    "linear_key_head_dim": (8, 12),
+    "linear_value_head_dim": (10, 16),
 }
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ALWAYS = {"n_group": 1, "topk_group": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -77,6 +94,8 @@ ALWAYS_TIED = {
     "mvp",
     "pegasus",
     "plbart",
+    "nllb-moe",
+    "switch_transformers",
 }
 """Their untied forms are refused."""
 
@@ -95,6 +114,26 @@ def keys_of(cls: Any) -> dict[str, Any]:
     return {key: known[key] for key in sorted(known)}
 
 
+def dependent_sizes(model_type: str, keys: dict[str, Any], heads: int, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Sizes that must go with others that were drawn."""
+    width = wanted["hidden_size"]
+    own: dict[str, dict[str, Any]] = {
+        "mamba2": {"num_heads": heads, "head_dim": 2 * width // heads, "n_groups": 2, "state_size": 16},
+        "gpt_neo": {"num_hidden_layers": 2, "attention_types": [[["global", "local"], 1]]},
+        "lfm2_moe": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
+        "squeezebert": {"embedding_size": width},
+        "diffllama": {"num_key_value_heads": 2},
+        "helium": {"head_dim": width // heads},  # their other matrices are as wide as the model
+        "zamba": {"head_dim": width // heads * 2},
+    }
+    sizes = own.get(model_type, {})
+    if "mamba_n_heads" in keys or "n_mamba_heads" in keys:
+        sizes |= {"mamba_n_heads": heads, "n_mamba_heads": heads // 2}
+    if "vocab_size_per_layer_input" in keys:
+        sizes["vocab_size_per_layer_input"] = wanted["vocab_size"]
+    return sizes
+
+
 def drawn(model_type: str, cls: Any, draw: random.Random) -> dict[str, Any]:
     """A random configuration of a type."""
     keys, same = keys_of(cls), getattr(cls, "attribute_map", {})
@@ -106,8 +145,7 @@ def drawn(model_type: str, cls: Any, draw: random.Random) -> dict[str, Any]:
     if "kv_lora_rank" in keys:
         wanted["num_key_value_heads"] = heads
         wanted.pop("head_dim")
-    if model_type in ("helium", "zamba"):  # their other matrices are as wide as the model
-        wanted["head_dim"] = wanted["hidden_size"] // heads * (2 if model_type == "zamba" else 1)
+    wanted |= dependent_sizes(model_type, keys, heads, wanted)
     config = {}
     for key, value in wanted.items():
         name = same.get(key, key)
