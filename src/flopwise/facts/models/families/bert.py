@@ -106,7 +106,7 @@ KIN: dict[str, EncoderManner] = {
 }
 
 
-def _mixed(c: Fields) -> Attention:
+def _mixing_width(c: Fields) -> Attention:
     """FNet's width; its mixing has neither heads nor weights."""
     return Attention(width=c.size("hidden_size"), heads=1, kv_heads=1, head_dim=c.size("hidden_size"), cached=False)
 
@@ -150,7 +150,7 @@ def _adapter(c: Fields, width: int, layer: Items) -> Items:
     return *before, *own, down, act, up, residual("adapter/residual", width), *others, norm
 
 
-def _spelled(c: Fields, width: int, before: Items) -> Items:
+def _spelling_embeddings(c: Fields, width: int, before: Items) -> Items:
     """RoCBERT's embeddings of a character's sound and shape, joined with its own and projected."""
     table, *rest = before
     sizes = [
@@ -187,7 +187,7 @@ def _layer(c: Fields, kin: EncoderManner, a: Attention, *, dropout: bool) -> Ite
 def bert(c: Fields) -> Model:
     """BERT and its kin: the encoder with the head that `architectures` names, else with its pooler alone."""
     kin = KIN.get(c.model_type, EncoderManner())
-    a = _mixed(c) if kin.mixing else bidirectional(c)
+    a = _mixing_width(c) if kin.mixing else bidirectional(c)
     layers, dropout = c.layers(), c.number("hidden_dropout_prob") > 0
     rope = kin.rope or (c.model_type == "esm" and c.text("position_embedding_type", "absolute") == "rotary")
     a = replace(a, bias=c.flag("use_bias", default=kin.bias), out_bias=kin.bias, rope_dim=a.head_dim if rope else 0)
@@ -205,7 +205,7 @@ def bert(c: Fields) -> Model:
     if c.model_type == "ernie" and c.flag("use_task_id"):
         before = (*before, Embedding("embed_tasks", c.size("task_type_vocab_size", 3), embed))
     if c.model_type == "roc_bert":
-        before = _spelled(c, a.width, before)
+        before = _spelling_embeddings(c, a.width, before)
     if c.model_type == "roformer":  # a table of sines that is kept with the weights
         before = (*before, Weight("embed_positions", c.size("max_position_embeddings") * a.head_dim))
     if embed != a.width or kin.projected:
@@ -288,7 +288,7 @@ def modernbert(c: Fields) -> Model:
         return layer_of("pre", base.width, norm, partial(attention, replace(base, window=window)), feed)
 
     rows = one_of_each((window if i % every else None for i in range(c.layers())), layer)
-    rows[0] = _unnormed(rows[0])
+    rows[0] = _first_layer(rows[0])
     before = (Embedding("embed_tokens", c.size("vocab_size"), base.width, shard="row"), norm("embed/norm", base.width))
     return encoder(c, base.width, before, rows, (norm("norm", base.width), *head(c, base.width, (), base.width)))
 
@@ -313,14 +313,14 @@ def modernbert_decoder(c: Fields) -> Model:
         return layer_of("pre", width, norm, partial(attention, replace(a, window=window)), feed)
 
     rows = one_of_each((window if kind == "sliding_attention" else None for kind in kinds), layer)
-    rows[0] = _unnormed(rows[0])
+    rows[0] = _first_layer(rows[0])
     before = (Embedding("embed_tokens", vocab, width, shard="row"), norm("embed/norm", width))
     after = (norm("norm", width), *decoder_projection(c, width))
     stack = stack_of("decoder", width, before, rows, after)
     return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=c.maybe("max_position_embeddings"))
 
 
-def _unnormed(layer: Items) -> Items:
+def _first_layer(layer: Items) -> Items:
     """The first layer of ModernBERT: no norm of its own, what reads it reads the layer's input."""
     return tuple(
         replace(i, reads="input") if isinstance(i, Linear) and i.reads == "input_norm" else i for i in layer[1:]

@@ -60,11 +60,11 @@ def doge(c: Fields) -> Model:
             Weight("attention/residual_weight", width),
         )  # fmt: skip
 
-    layer = layer_of("pre", width, RMS, attend, _neurons(c, traits) if c.flag("is_moe") else _weighted(c, traits))
+    layer = layer_of("pre", width, RMS, attend, _neurons(c, traits) if c.flag("is_moe") else _dense_block(c, traits))
     return language_model(c, [layer] * c.layers())
 
 
-def _weighted(c: Fields, traits: Traits) -> Block:
+def _dense_block(c: Fields, traits: Traits) -> Block:
     """The dense block, whose residual has a weight for each channel."""
     feed = plain_feed(c, traits, c.size("intermediate_size"))
     return lambda source: (*feed(source), Weight("mlp/residual_weight", c.size("hidden_size")))
@@ -76,7 +76,7 @@ def _neurons(c: Fields, traits: Traits) -> Block:
     keys = math.isqrt(experts)
     if top_k > keys * keys:
         raise c.wrong("num_experts_per_tok", top_k, f"it must not exceed num_experts = {experts}")
-    dense = _weighted(c, traits)
+    dense = _dense_block(c, traits)
     expert = partial(Experts, experts=experts, top_k=top_k)
 
     def feed(source: str) -> Items:
