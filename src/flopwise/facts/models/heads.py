@@ -48,7 +48,7 @@ def head(c: Fields, width: int, pooler: Items, embed: int) -> Items:
         return _pre_training(c, width, pooler, embed)
     before: Items = pooler if c.model_type in _ALWAYS_POOLED else ()
     if c.model_type == "modernbert":
-        before = _prediction_head(c, width)
+        before = prediction_head(c, width)
     if kind == "MaskedLM":
         return *before, *_masked_tokens(c, width, embed)
     if kind == "TokenClassification":
@@ -70,7 +70,7 @@ def _sequence_head(c: Fields, width: int, pooler: Items, before: Items, *, choic
     """The head of classifiers of sequences, and of multiple choice, which scores each answer by one number."""
     outputs = 1 if choice else labels(c)
     if c.model_type == "modernbert":  # pools before its head
-        return *_prediction_head(c, width, stream="samples"), sequence_classifier(width, outputs)
+        return *prediction_head(c, width, stream="samples"), sequence_classifier(width, outputs)
     if choice and c.model_type == "roformer":
         return *before, sequence_classifier(width, outputs)
     if c.model_type in _POOLED or (choice and pooler):
@@ -96,24 +96,11 @@ def sequence_classifier(width: int, outputs: int) -> Linear:
     return Linear("classifier", width, outputs, bias=True, stream="samples")
 
 
-def _prediction_head(c: Fields, width: int, stream: Stream = "tokens") -> Items:
+def prediction_head(c: Fields, width: int, stream: Stream = "tokens") -> Items:
     """ModernBERT's projection and norm, before every head; of the one token of a sample that it pools, or of all."""
     norm = Norm("head/norm", width, kind="layernorm", bias=c.flag("norm_bias"), stream=stream)
     dense = Linear("head/dense", width, width, bias=c.flag("classifier_bias"), stream=stream)
     return dense, Pointwise("head/act", width, "gelu", stream=stream), norm
-
-
-def decoder_projection(c: Fields, width: int) -> Items:
-    """What follows the last norm of ModernBERT's decoder: a projection with a norm, and the scores of its task."""
-    kind, tied = task(c), c.flag("tie_word_embeddings", default=True)
-    named = c.sequence("architectures") or [""]
-    if isinstance(named[0], str) and named[0].endswith("Model"):
-        return ()
-    if kind == "SequenceClassification":
-        return *_prediction_head(c, width), Linear("score", width, labels(c), bias=c.flag("classifier_bias"))
-    bias = c.flag("decoder_bias", default=True)
-    scores = Linear("lm_head", width, c.size("vocab_size"), bias=bias, shard="column", tied=tied)
-    return *_prediction_head(c, width), scores
 
 
 def _masked_tokens(c: Fields, width: int, embed: int) -> Items:

@@ -23,7 +23,7 @@ from flopwise.facts.models.blocks import (
 from flopwise.facts.models.families.gpt import heads_of
 from flopwise.facts.models.families.llama import TRAITS, plain_feed, standard_attention
 from flopwise.facts.models.fields import Fields
-from flopwise.facts.models.heads import decoder_projection, head
+from flopwise.facts.models.heads import head, labels, prediction_head, task
 from flopwise.values import dataclass, replace
 
 
@@ -315,9 +315,22 @@ def modernbert_decoder(c: Fields) -> Model:
     rows = one_of_each((window if kind == "sliding_attention" else None for kind in kinds), layer)
     rows[0] = _first_layer(rows[0])
     before = (Embedding("embed_tokens", vocab, width, shard="row"), norm("embed/norm", width))
-    after = (norm("norm", width), *decoder_projection(c, width))
+    after = (norm("norm", width), *_decoder_projection(c, width))
     stack = stack_of("decoder", width, before, rows, after)
     return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=c.maybe("max_position_embeddings"))
+
+
+def _decoder_projection(c: Fields, width: int) -> Items:
+    """What follows the last norm of ModernBERT's decoder: a projection with a norm, and the scores of its task."""
+    kind, tied = task(c), c.flag("tie_word_embeddings", default=True)
+    named = c.sequence("architectures") or [""]
+    if isinstance(named[0], str) and named[0].endswith("Model"):
+        return ()
+    if kind == "SequenceClassification":
+        return *prediction_head(c, width), Linear("score", width, labels(c), bias=c.flag("classifier_bias"))
+    bias = c.flag("decoder_bias", default=True)
+    scores = Linear("lm_head", width, c.size("vocab_size"), bias=bias, shard="column", tied=tied)
+    return *prediction_head(c, width), scores
 
 
 def _first_layer(layer: Items) -> Items:
