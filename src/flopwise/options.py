@@ -381,12 +381,12 @@ def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
             raise SpecError(f"unknown argument {name!r}; {near and near + '; '}there are {', '.join(every)}")
     values = {name: value for name, value in single.items() if value is not None}
     return tuple(
-        replace(_extended(whole.get(spec), spec), **{n: v for n, v in values.items() if n in defaults_of(spec)})
+        replace(_spec_of_class(whole.get(spec), spec), **{n: v for n, v in values.items() if n in defaults_of(spec)})
         for spec in specs
     )
 
 
-def _extended(given: Any, spec: type) -> Any:
+def _spec_of_class(given: Any, spec: type) -> Any:
     """A spec of the class `spec` with the options of `given`, which is of it or of one that it extends, if any is."""
     if isinstance(given, spec):
         return given
