@@ -1,4 +1,4 @@
-"""Record what transformers and PyTorch count of random small configurations of every text model type that is known.
+"""Record what transformers and PyTorch count of random small configurations of every text and image type that is known.
 
 Run: `python tests/oracle/record_random.py` with torch and transformers installed; writes `random.json` beside it:
 configurations with odd sizes, biases on and off, tied and untied, grouped heads, shared experts, heads of tasks; of
@@ -25,7 +25,26 @@ TASKS = {
     "causal": ("CausalLM", "SequenceClassification", "TokenClassification", ""),
     "masked": ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", ""),
     "text_to_text": ("Seq2SeqLM",),
+    "image": ("ImageClassification", ""),
+    "audio": ("AudioClassification", ""),
 }
+IMAGE_SIZES: dict[str, tuple[Any, ...]] = {
+    "image_size": (32, 48),
+    "patch_size": (8, 16),
+    "num_channels": (1, 3),
+    "num_register_tokens": (1, 4),
+    "mlp_ratio": (2, 4),
+    "max_length": (64, 80),
+    "num_mel_bins": (24, 32),
+}
+"""Sizes of what reads images and spectrograms, and switches that change their tensors."""
+IMAGE_SWITCHES = (
+    "use_gated_mlp",
+    "use_mask_token",
+    "use_relative_position_bias",
+    "use_absolute_position_embeddings",
+    "use_mean_pooling",
+)
 SIZES: dict[str, tuple[Any, ...]] = {
     "vocab_size": (97, 131, 331),
     "intermediate_size": (56, 80, 104),
@@ -100,7 +119,14 @@ ALWAYS_TIED = {
 """Their untied forms are refused."""
 
 
-LEFT_OUT = {"whisper": "its decoder alone is no model of ours", "nemotron_h": "needs a list of its layers"}
+LEFT_OUT = {
+    "whisper": "its decoder alone is no model of ours",
+    "nemotron_h": "needs a list of its layers",
+    "clip": "sizes in nested configurations",
+    "siglip": "sizes in nested configurations",
+}
+IMAGES = ("dinov3_vit",)
+"""Types of images that have no class of classifiers."""
 
 
 def keys_of(cls: Any) -> dict[str, Any]:
@@ -146,7 +172,11 @@ def drawn(model_type: str, cls: Any, draw: random.Random) -> dict[str, Any]:
         wanted["num_key_value_heads"] = heads
         wanted.pop("head_dim")
     wanted |= dependent_sizes(model_type, keys, heads, wanted)
-    config = {}
+    sees = ("patch_size" in keys and "vocab_size" not in keys) or model_type in ("beit", "data2vec-vision")
+    if sees:
+        wanted |= {key: draw.choice(values) for key, values in IMAGE_SIZES.items()}
+        wanted |= {key: draw.random() < 0.5 for key in IMAGE_SWITCHES}
+    config = {"num_labels": wanted["num_labels"]} if sees else {}
     for key, value in wanted.items():
         name = same.get(key, key)
         if name in keys or key in keys:
@@ -185,10 +215,15 @@ def operations(model: Any, kind: str) -> int | None:
 
     ids = torch.zeros(BATCH, SEQ, dtype=torch.long, device="meta")
     inputs: dict[str, Any] = {"input_ids": ids}
+    if kind == "image":
+        side = model.config.image_size
+        inputs = {"pixel_values": torch.zeros(BATCH, model.config.num_channels, side, side, device="meta")}
+    if kind == "audio":
+        inputs = {"input_values": torch.zeros(BATCH, model.config.max_length, model.config.num_mel_bins, device="meta")}
     if kind == "text_to_text":
         inputs["decoder_input_ids"] = ids
     for mask in (torch.zeros(BATCH, 1, SEQ, SEQ, device="meta"), None):
-        extra = {} if mask is None or kind == "text_to_text" else {"attention_mask": mask}
+        extra = {} if mask is None or kind in ("text_to_text", "image", "audio") else {"attention_mask": mask}
         try:
             with warnings.catch_warnings(), FlopCounterMode(display=False) as counter:
                 warnings.simplefilter("ignore")
@@ -200,13 +235,15 @@ def operations(model: Any, kind: str) -> int | None:
 
 
 def known_types() -> dict[str, str]:
-    """By model type of text models that both know: causal, masked or text to text."""
+    """By model type of what both know: causal, masked, text to text, of images or of sounds."""
     from transformers.models.auto import modeling_auto as m
 
     kinds = {
         "causal": m.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         "text_to_text": m.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "masked": m.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "image": [*IMAGES, *m.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES],
+        "audio": m.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
     }
     known = {name: kind for kind, names in kinds.items() for name in names if name in FAMILIES}
     return {name: kind for name, kind in known.items() if name not in LEFT_OUT}

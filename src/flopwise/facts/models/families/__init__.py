@@ -90,6 +90,8 @@ _BY_FILE: dict[str, dict[str, str]] = {
     },
     "vision": {
         "vit": "vit deit ijepa vit_msn",
+        "beit": "beit data2vec-vision",
+        "spectrogram": "audio-spectrogram-transformer",
         "clip": "clip",
         "siglip": "siglip",
         "dinov2": "dinov2 dinov2_with_registers",
