@@ -97,6 +97,7 @@ _BY_FILE: dict[str, dict[str, str]] = {
         "dinov2": "dinov2 dinov2_with_registers",
         "dinov3": "dinov3_vit",
     },
+    "speech": {"speech": "wav2vec2 hubert unispeech unispeech-sat"},
     "multimodal": {
         "llava": "llava llava_next",
         "mistral3": "mistral3",
