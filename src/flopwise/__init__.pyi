@@ -27,7 +27,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.offers import Offer
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec, SourceSpec
 from flopwise.fitting.profile import CalibrationProfile
 from flopwise.fleet.assessment import Assessment
 from flopwise.observations.observation import Observation
@@ -316,7 +316,8 @@ def fit(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
-    **specs: MachineSpec | ServingSpec | SourceSpec,
+    software_month: str | None = ...,
+    **specs: MachineSpec | ServingSpec | DatedSourceSpec,
 ) -> FitAnswer:
     """Compare weight formats on a device: whether they fit, longest context, requests at once, tokens/s and price.
 
@@ -358,6 +359,7 @@ def fit(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -701,9 +703,10 @@ def memory(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
+    software_month: str | None = ...,
     expert_tensor_parallel_size: int | None | str = ...,
     hsdp: int | None | str = ...,
-    **specs: DataSpec | TrainingSpec | ServingSpec | SourceSpec,
+    **specs: DataSpec | TrainingSpec | ServingSpec | DatedSourceSpec,
 ) -> MemoryAnswer:
     """Memory per accelerator of a training step, or of serving, item by item in bytes.
 
@@ -778,6 +781,7 @@ def memory(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -1112,6 +1116,7 @@ def plan(
     kv_dtype: str | None = ...,
     engine: str | None = ...,
     memory_fraction: float | None | str = ...,
+    software_month: str | None = ...,
     inter_node_bandwidth: float | None | str = ...,
     network: float | None | str = ...,
     intra_node: str | None = ...,
@@ -1284,6 +1289,7 @@ def plan(
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
         engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
         inter_node_bandwidth: Network bandwidth of one instance, shared by its accelerators, instead of its offer's: 400GB/s.
         network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
         intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
@@ -1734,10 +1740,11 @@ def serve(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
+    software_month: str | None = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
     think: float | str = ...,
-    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
+    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | DatedSourceSpec,
 ) -> ServeAnswer:
     """Latency, throughput, memory, energy and price of serving a model.
 
@@ -1825,6 +1832,7 @@ def serve(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -1916,10 +1924,11 @@ def serve_sweep(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
+    software_month: str | None = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
     think: float | str = ...,
-    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | SourceSpec,
+    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | DatedSourceSpec,
 ) -> ServeSweep:
     """Estimates of serving along an axis, with the point from which more load only waits.
 
@@ -2002,6 +2011,7 @@ def serve_sweep(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         UnknownNameError: no such axis.
@@ -2185,11 +2195,12 @@ def simulate(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
+    software_month: str | None = ...,
     duration: float | None | str = ...,
     think: float | str = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
-    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
+    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | DatedSourceSpec,
 ) -> SimulateAnswer:
     """Simulate requests through a deployment, step by step: latencies, throughput and cost.
 
@@ -2287,6 +2298,7 @@ def simulate(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -2395,11 +2407,12 @@ def autoscale(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
+    software_month: str | None = ...,
     duration: float | None | str = ...,
     think: float | str = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
-    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | SourceSpec,
+    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | DatedSourceSpec,
 ) -> AutoscaleAnswer:
     """Run requests through replicas that an autoscaler starts and drains.
 
@@ -2497,6 +2510,7 @@ def autoscale(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         SpecError: a value or a name that cannot be, or traffic that follows its answers.
@@ -2580,10 +2594,11 @@ def batch(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
+    software_month: str | None = ...,
     replace: float | None | str = ...,
     input: int | str | None = ...,
     output: int | str | None = ...,
-    **specs: BatchRequest | MachineSpec | ServingSpec | TechniqueRequest | SourceSpec,
+    **specs: BatchRequest | MachineSpec | ServingSpec | TechniqueRequest | DatedSourceSpec,
 ) -> BatchAnswer:
     """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.
 
@@ -2657,6 +2672,7 @@ def batch(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         SpecError: a value or a name that cannot be.
@@ -2755,9 +2771,10 @@ def train(
     offline: bool = ...,
     facts: Path | None | str = ...,
     calibration: str | None = ...,
+    software_month: str | None = ...,
     expert_tensor_parallel_size: int | None | str = ...,
     hsdp: int | None | str = ...,
-    **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | SourceSpec,
+    **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | DatedSourceSpec,
 ) -> TrainAnswer | SampledTrainAnswer:
     """Step time, throughput, memory, time and cost of training a model.
 
@@ -2850,6 +2867,7 @@ def train(
         offline: Take configurations from the local cache only.
         facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
         calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.

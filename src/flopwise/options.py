@@ -180,6 +180,13 @@ def _path(value: object, what: str) -> Path:
     return Path(value)
 
 
+def _month(value: object, what: str) -> str:
+    text = str(value).strip()
+    if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?", text):
+        raise SpecError(f"{what}: {text[:60]!r} is no month; allowed: a month or a day, such as 2025-06 or 2025-06-30")
+    return text
+
+
 def _wrong_value(wanted: str, value: object, what: str) -> SpecError:
     return SpecError(f"{what}: expected {wanted}, not {kind_of(value)} (given: {str(value)[:60]!r})")
 
@@ -221,6 +228,9 @@ WHOLES_OR_ZERO = replace(WHOLES, parse=partial(_wholes, low=0))
 NAMES = ValueKind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
 FLAG = ValueKind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
 FILE = ValueKind("path", _path)
+MONTH = ValueKind(
+    "month", _month, "month, such as 2025-06", {"type": "string", "pattern": r"^20\d\d-(0[1-9]|1[0-2])(-[0-3]\d)?$"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,12 +367,13 @@ def without_none(**values: Any) -> dict[str, Any]:
 def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
     """The `specs` of a question: each the one that `options` hold whole, under any name, with its single options.
 
-    An option of None says nothing.
+    An option of None says nothing. A whole spec of a class that one of `specs` extends stands for it, too.
 
     Raises: SpecError: an option that none of them has; names the nearest.
     """
-    whole = {type(value): value for value in options.values() if type(value) in specs}
-    single = {name: value for name, value in options.items() if type(value) not in whole}
+    kinds = {kind: spec for spec in specs for kind in reversed(spec.__mro__) if issubclass(kind, Spec)}
+    whole = {kinds[kind]: value for value in options.values() if (kind := type(value)) in kinds}
+    single = {name: value for name, value in options.items() if type(value) not in kinds}
     every = dict.fromkeys(name for spec in specs for name in defaults_of(spec))
     for name in single:
         if name not in every:
@@ -370,9 +381,17 @@ def take(options: Mapping[str, Any], *specs: type) -> tuple[Any, ...]:
             raise SpecError(f"unknown argument {name!r}; {near and near + '; '}there are {', '.join(every)}")
     values = {name: value for name, value in single.items() if value is not None}
     return tuple(
-        replace(whole.get(spec) or spec(), **{n: v for n, v in values.items() if n in defaults_of(spec)})
+        replace(_spec_of_class(whole.get(spec), spec), **{n: v for n, v in values.items() if n in defaults_of(spec)})
         for spec in specs
     )
+
+
+def _spec_of_class(given: Any, spec: type) -> Any:
+    """A spec of the class `spec` with the options of `given`, which is of it or of one that it extends, if any is."""
+    if isinstance(given, spec):
+        return given
+    kind: Any = type(given)
+    return spec() if given is None else spec(**{name: getattr(given, name) for name in defaults_of(kind)})
 
 
 @dataclass(frozen=True, eq=False)

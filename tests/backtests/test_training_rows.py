@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
+from flopwise.backtests.kinds import kind_of
+from flopwise.backtests.run import printed_rows
 from flopwise.backtests.training import row_job, row_layout, row_model, row_stack, usual_micro_batch
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Attend
 from flopwise.ops.tensors import parameters
+from flopwise.training.memory import memory_band, step_memory
 from named import FACTS
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "truth" / "training.csv"
 
 
 @pytest.mark.parametrize(
@@ -311,3 +317,21 @@ def test_a_mixture_may_be_run_with_fewer_layers() -> None:
     assert shaped(**row)[0] == 32
     assert shaped(**row, num_layers=16)[0] == 16
     assert shaped(**row, num_layers=64)[0] == 32
+
+
+def test_no_complete_run_that_was_published_is_refused() -> None:
+    """They ran: each has a chance of more than 10 % to fit, whatever was left out of its band."""
+    complete, doubtful = 0, list[str]()
+    for row in printed_rows(kind_of("training"), MEASURED):
+        if not (row.get("micro_batch") and row.get("recompute")):
+            continue
+        try:
+            job = row_job(row, FACTS)
+        except FlopwiseError:
+            continue
+        complete, chip = complete + 1, job.cluster.accelerator
+        needs = float(step_memory(job.model, job.recipe, job.layout, device_kind=chip.kind).total_bytes)
+        if memory_band(job.recipe, chip.calibration, chip).probability_at_most(needs, chip.hbm_bytes) <= 0.1:
+            doubtful.append(row["id"])
+    assert complete >= 780
+    assert doubtful == []

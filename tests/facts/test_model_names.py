@@ -9,9 +9,32 @@ import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.models.catalog import load_model
+from flopwise.ops.tensors import parameters
 from named import FACTS
 
 NAMES = [
+    ("Athene-v2-Chat-72B", "Qwen2.5-72B"),
+    ("Xwin-LM-70B", "Llama-2-70B"),
+    ("Smaug-Llama-3-70B", "Llama-3-70B"),
+    ("gemma-2-9b-it-SimPO", "Gemma-2-9B"),
+    ("command-a-03-2025", "Command-A"),
+    ("command-r7b-12-2024", "Command-R7B"),
+    ("ChatGLM-6B", "ChatGLM-6B"),
+    ("Aquila2-34B", "Aquila2-34B"),
+    ("Orion-14B", "Orion-14B"),
+    ("sea-lion-7b", "SEA-LION-7B"),
+    ("ibm/PowerLM-3b", "PowerLM-3B"),
+    ("nllb-moe-54b", "NLLB-MoE-54B"),
+    ("switch-c-2048", "Switch-C-2048"),
+    ("madlad400-3b", "MADLAD-400-3B-MT"),
+    ("bigbird-roberta-base", "BigBird-RoBERTa base"),
+    ("fnet-base", "FNet-base"),
+    ("ettin-decoder-1b", "Ettin-decoder-1B"),
+    ("stella_en_400M_v5", "GTE-large-en-v1.5"),
+    ("gte-multilingual-base", "GTE-multilingual-base"),
+    ("sarvam-105b", "Sarvam-105B"),
+    ("reader-lm-1.5b", "Qwen2-1.5B"),
+    ("Amber-7B", "LLaMA-7B"),
     ("T0_3B", "Flan-T5-XL (T5 v1.1 3B)"),
     ("Grok-1", "Grok-1"),
     ("Nemotron-8B", "Nemotron-8B"),
@@ -387,3 +410,17 @@ def test_a_name_that_leaves_out_a_size_means_the_only_model_of_that_name(
 def test_a_name_without_a_size_of_which_there_are_several_is_not_guessed(given: str) -> None:
     with pytest.raises(UnknownNameError):
         FACTS.model(given, offline=True)
+
+
+PUBLISHED = [
+    ("NLLB-MoE-54B", 54.5e9, 0.001), ("Switch-C-2048", 1.571e12, 0.001), ("Switch-base-8", 619e6, 0.002),
+    ("MADLAD-400-3B-MT", 2.94e9, 0.001), ("M2M100-12B", 11.8e9, 0.001), ("PowerLM-3B", 3.51e9, 0.001),
+    ("Orion-14B", 14.5e9, 0.001), ("SqueezeBERT", 51.1e6, 0.001), ("FNet-base", 83e6, 0.003),
+    ("Minerva-7B", 7.4e9, 0.001), ("Ettin-decoder-150M", 150e6, 0.003), ("Sarvam-105B", 105e9, 0.01),
+]  # fmt: skip
+"""Parameters that the models' papers and cards state, and how finely they round them."""
+
+
+@pytest.mark.parametrize(("name", "published", "near"), PUBLISHED)
+def test_sizes_are_those_that_their_publishers_state(name: str, published: float, near: float) -> None:
+    assert parameters(load_model(name)) == pytest.approx(published, rel=near)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import flopwise
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
+from flopwise.facts.spec import SourceSpec
 from named import FACTS
 
 
@@ -97,3 +99,77 @@ def test_programs_built_on_an_engine_are_that_engine(given: str, engine: str) ->
 )  # fmt: skip
 def test_programs_built_on_a_stack_are_that_stack(given: str, stack: str) -> None:
     assert load_facts().stack(given).name == stack
+
+
+@pytest.mark.parametrize(
+    ("name", "month", "row"),
+    [
+        ("vllm", "2023-09", "vllm-2023"), ("vllm", "2024-01", "vllm-2023"), ("vllm", "2024-02", "vllm-2024"),
+        ("vllm", "2025-03-17", "vllm-v0"), ("vllm", "2025-03-18", "vllm-2025"), ("vllm", "2026-03", "vllm-2026"),
+        ("vllm", "2026-10", "vllm"), ("trt-llm", "2024-06", "tensorrt-llm-v0"), ("ollama", "2024-06", "llama.cpp-2024"),
+        ("sglang", "2026-05", "sglang-2026"), ("megatron", "2021-06", "megatron-2021"),
+        ("megatron-lm", "2024-06", "megatron-te"), ("megatron", "2026-08", "megatron-2026"),
+        ("fsdp-compile", "2024-12", "fsdp-compile"), ("fsdp-compile", "2025-06", "fsdp-compile-2025"),
+        ("hf", "2024-01", "hf-trainer-2023"), ("hf", "2025-01", "hf-trainer"), ("nanotron", "2024-01", "nanotron"),
+        ("tgi", "2024-01", "tgi"), ("vllm-2024", "2024-05", "vllm-2024"),
+    ],
+)  # fmt: skip
+def test_a_month_tells_the_generation(name: str, month: str, row: str) -> None:
+    """Release dates of PyPI: vLLM 0.3.0 on 2024-01-31, 0.8.0 on 2025-03-18, 0.14.0 on 2026-01-20."""
+    dated = FACTS.at(month)
+    found = dated.engine(name) if row in FACTS.engines else dated.stack(name)
+    assert found.name == row
+    again = dated.engine(row) if row in FACTS.engines else dated.stack(row)
+    assert again == found
+    assert FACTS.at(None) is FACTS
+
+
+def test_no_software_is_older_than_itself() -> None:
+    with pytest.raises(SpecError, match=r"2022-06: the first vllm is of 2023-06"):
+        FACTS.at("2022-06").engine("vllm")
+    with pytest.raises(SpecError, match=r"vllm-2024 is of another time; name vllm-2025, or vllm"):
+        FACTS.at("2025-08").engine("vllm-2024")
+    with pytest.raises(UnknownNameError, match="vllm"):
+        FACTS.at("2025-08").engine("vlm")
+
+
+def test_generations_follow_one_another() -> None:
+    """One end after another, one newest, of rows that exist; only the oldest says when the software began."""
+    for head in {one.of for one in FACTS.generations.values()}:
+        kin = [one for one in FACTS.generations.values() if one.of == head]
+        ends = [one.until for one in kin]
+        assert ends[-1] == ""
+        assert ends[:-1] == sorted(set(ends[:-1]))
+        assert all(one.source for one in kin)
+        assert not any(one.since for one in kin[1:])
+        assert {one.name for one in kin} <= ({*FACTS.engines} if head in FACTS.engines else {*FACTS.stacks})
+        assert head in {one.name for one in kin}
+
+
+def test_answers_are_of_the_month() -> None:
+    """The same rows as those that their names tell."""
+    served = {"gpu": "h100", "concurrency": 8}
+    dated, named = (
+        flopwise.serve("Llama-3.1-8B", **served, **how)
+        for how in ({"software_month": "2024-06"}, {"engine": "vllm-2024"})
+    )
+    assert dated.estimate.tpot_s == named.estimate.tpot_s
+    assert dated.estimate.tpot_s.value > flopwise.serve("Llama-3.1-8B", **served).estimate.tpot_s.value
+    recipe = {"gpu": "8xh100", "micro_batch": 1, "dp": 8, "zero": 3}
+    trained, named_stack = (
+        flopwise.train("Llama-3.1-8B", **recipe, **how)
+        for how in ({"stack": "hf", "software_month": "2026-03"}, {"stack": "hf-trainer-2026"})
+    )
+    assert trained.estimate.step_s == named_stack.estimate.step_s
+    assert trained.estimate.step_s != flopwise.train("Llama-3.1-8B", stack="hf", **recipe).estimate.step_s
+    needs = [
+        flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", micro_batch=2, **how).per_gpu_bytes
+        for how in (
+            {"stack": "torchtune", "software_month": "2024-06"}, {"stack": "torchtune-2024"}, {"stack": "torchtune"},
+        )
+    ]  # fmt: skip
+    assert needs[0] == needs[1] > needs[2]
+    whole = flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", source=SourceSpec(), stack="litgpt", micro_batch=8)
+    assert whole.per_gpu_bytes > 0
+    with pytest.raises(SpecError, match="is no month"):
+        flopwise.train("gpt2", gpu="h100", software_month="2025")

@@ -1,4 +1,4 @@
-"""Record what transformers and PyTorch count of random small configurations of every text model type that is known.
+"""Record what transformers and PyTorch count of random small configurations of every text and image type that is known.
 
 Run: `python tests/oracle/record_random.py` with torch and transformers installed; writes `random.json` beside it:
 configurations with odd sizes, biases on and off, tied and untied, grouped heads, shared experts, heads of tasks; of
@@ -25,7 +25,37 @@ TASKS = {
     "causal": ("CausalLM", "SequenceClassification", "TokenClassification", ""),
     "masked": ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", ""),
     "text_to_text": ("Seq2SeqLM",),
+    "image": ("ImageClassification", ""),
+    "audio": ("AudioClassification", ""),
+    "speech": ("AudioClassification", "CTC", ""),
 }
+SOUND: dict[str, Any] = {"conv_dim": [16, 24, 24], "conv_kernel": [10, 3, 2], "conv_stride": [5, 2, 2]}
+SOUND_SIZES: dict[str, tuple[Any, ...]] = {
+    "num_conv_pos_embeddings": (8, 16),
+    "num_conv_pos_embedding_groups": (2, 4),
+    "feat_extract_norm": ("group", "layer"),
+    "do_stable_layer_norm": (True, False),
+    "mask_time_prob": (0.0, 0.05),
+    "classifier_proj_size": (12, 16),
+}
+"""Sizes of what reads sound."""
+IMAGE_SIZES: dict[str, tuple[Any, ...]] = {
+    "image_size": (32, 48),
+    "patch_size": (8, 16),
+    "num_channels": (1, 3),
+    "num_register_tokens": (1, 4),
+    "mlp_ratio": (2, 4),
+    "max_length": (64, 80),
+    "num_mel_bins": (24, 32),
+}
+"""Sizes of what reads images and spectrograms, and switches that change their tensors."""
+IMAGE_SWITCHES = (
+    "use_gated_mlp",
+    "use_mask_token",
+    "use_relative_position_bias",
+    "use_absolute_position_embeddings",
+    "use_mean_pooling",
+)
 SIZES: dict[str, tuple[Any, ...]] = {
     "vocab_size": (97, 131, 331),
     "intermediate_size": (56, 80, 104),
@@ -64,6 +94,23 @@ SIZES: dict[str, tuple[Any, ...]] = {
     "expert_hidden_size": (24, 40),
     "n_inner": (None, 72),
     "num_labels": (2, 3, 5),
+    "o_groups": (2, 4),
+    "mamba_d_state": (8, 16),
+    "mamba_n_groups": (1, 2),
+    "hidden_size_per_layer_input": (6, 10),
+    "pronunciation_vocab_size": (30, 40),
+    "pronunciation_embed_dim": (10, 14),
+    "shape_vocab_size": (50, 70),
+    "shape_embed_dim": (6, 12),
+    "src_vocab_size": (90, 110),
+    "tgt_vocab_size": (97, 131),
+    "num_decoder_layers": (2, 3, 6),
+    "encoder_sparse_step": (1, 2),
+    "decoder_sparse_step": (1, 2),
+    "num_sparse_encoder_layers": (0, 1, 2),
+    "num_sparse_decoder_layers": (1, 2),
+    "linear_key_head_dim": (8, 12),
+    "linear_value_head_dim": (10, 16),
 }
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ALWAYS = {"n_group": 1, "topk_group": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -77,11 +124,20 @@ ALWAYS_TIED = {
     "mvp",
     "pegasus",
     "plbart",
+    "nllb-moe",
+    "switch_transformers",
 }
 """Their untied forms are refused."""
 
 
-LEFT_OUT = {"whisper": "its decoder alone is no model of ours", "nemotron_h": "needs a list of its layers"}
+LEFT_OUT = {
+    "whisper": "its decoder alone is no model of ours",
+    "nemotron_h": "needs a list of its layers",
+    "clip": "sizes in nested configurations",
+    "siglip": "sizes in nested configurations",
+}
+IMAGES = ("dinov3_vit",)
+"""Types of images that have no class of classifiers."""
 
 
 def keys_of(cls: Any) -> dict[str, Any]:
@@ -95,6 +151,26 @@ def keys_of(cls: Any) -> dict[str, Any]:
     return {key: known[key] for key in sorted(known)}
 
 
+def dependent_sizes(model_type: str, keys: dict[str, Any], heads: int, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Sizes that must go with others that were drawn."""
+    width = wanted["hidden_size"]
+    own: dict[str, dict[str, Any]] = {
+        "mamba2": {"num_heads": heads, "head_dim": 2 * width // heads, "n_groups": 2, "state_size": 16},
+        "gpt_neo": {"num_hidden_layers": 2, "attention_types": [[["global", "local"], 1]]},
+        "lfm2_moe": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
+        "squeezebert": {"embedding_size": width},
+        "diffllama": {"num_key_value_heads": 2},
+        "helium": {"head_dim": width // heads},  # their other matrices are as wide as the model
+        "zamba": {"head_dim": width // heads * 2},
+    }
+    sizes = own.get(model_type, {})
+    if "mamba_n_heads" in keys or "n_mamba_heads" in keys:
+        sizes |= {"mamba_n_heads": heads, "n_mamba_heads": heads // 2}
+    if "vocab_size_per_layer_input" in keys:
+        sizes["vocab_size_per_layer_input"] = wanted["vocab_size"]
+    return sizes
+
+
 def drawn(model_type: str, cls: Any, draw: random.Random) -> dict[str, Any]:
     """A random configuration of a type."""
     keys, same = keys_of(cls), getattr(cls, "attribute_map", {})
@@ -106,9 +182,15 @@ def drawn(model_type: str, cls: Any, draw: random.Random) -> dict[str, Any]:
     if "kv_lora_rank" in keys:
         wanted["num_key_value_heads"] = heads
         wanted.pop("head_dim")
-    if model_type in ("helium", "zamba"):  # their other matrices are as wide as the model
-        wanted["head_dim"] = wanted["hidden_size"] // heads * (2 if model_type == "zamba" else 1)
-    config = {}
+    wanted |= dependent_sizes(model_type, keys, heads, wanted)
+    sees = ("patch_size" in keys and "vocab_size" not in keys) or model_type in ("beit", "data2vec-vision")
+    if sees:
+        wanted |= {key: draw.choice(values) for key, values in IMAGE_SIZES.items()}
+        wanted |= {key: draw.random() < 0.5 for key in IMAGE_SWITCHES}
+    hears = "conv_dim" in keys and "conv_stride" in keys
+    if hears:
+        wanted |= SOUND | {key: draw.choice(values) for key, values in SOUND_SIZES.items()}
+    config = {"num_labels": wanted["num_labels"]} if sees or hears else {}
     for key, value in wanted.items():
         name = same.get(key, key)
         if name in keys or key in keys:
@@ -147,10 +229,17 @@ def operations(model: Any, kind: str) -> int | None:
 
     ids = torch.zeros(BATCH, SEQ, dtype=torch.long, device="meta")
     inputs: dict[str, Any] = {"input_ids": ids}
+    if kind == "image":
+        side = model.config.image_size
+        inputs = {"pixel_values": torch.zeros(BATCH, model.config.num_channels, side, side, device="meta")}
+    if kind == "speech":
+        return None  # frames at both ends of a short sound differ: a test by hand counts them
+    if kind == "audio":
+        inputs = {"input_values": torch.zeros(BATCH, model.config.max_length, model.config.num_mel_bins, device="meta")}
     if kind == "text_to_text":
         inputs["decoder_input_ids"] = ids
     for mask in (torch.zeros(BATCH, 1, SEQ, SEQ, device="meta"), None):
-        extra = {} if mask is None or kind == "text_to_text" else {"attention_mask": mask}
+        extra = {} if mask is None or kind in ("text_to_text", "image", "audio") else {"attention_mask": mask}
         try:
             with warnings.catch_warnings(), FlopCounterMode(display=False) as counter:
                 warnings.simplefilter("ignore")
@@ -162,13 +251,16 @@ def operations(model: Any, kind: str) -> int | None:
 
 
 def known_types() -> dict[str, str]:
-    """By model type of text models that both know: causal, masked or text to text."""
+    """By model type of what both know: causal, masked, text to text, of images or of sounds."""
     from transformers.models.auto import modeling_auto as m
 
     kinds = {
         "causal": m.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         "text_to_text": m.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "masked": m.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "image": [*IMAGES, *m.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES],
+        "audio": ["audio-spectrogram-transformer"],
+        "speech": m.MODEL_FOR_CTC_MAPPING_NAMES,
     }
     known = {name: kind for kind, names in kinds.items() for name in names if name in FAMILIES}
     return {name: kind for name, kind in known.items() if name not in LEFT_OUT}

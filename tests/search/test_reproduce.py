@@ -53,6 +53,10 @@ TRAINING: dict[str, dict[str, Any]] = {
     "devices without bf16": {
         "model": "gpt2", "data": {"tokens": "100M"}, "constraints": {"gpus": ["t4", "v100", "k80"]},
     },
+    "the stack of a month": {
+        "model": "Llama-3.1-8B", "data": {"tokens": "50M"}, "method": {"kind": "lora"},
+        "constraints": {"software_month": "2026-08", **FEW},
+    },
     "hypothetical devices": {"model": "gpt2-xl", "data": {"tokens": "1B"}, "constraints": {"gpus": [CUSTOM]}},
     "packed, on assumed spot prices of TPUs": {
         "model": "7B", "data": {"tokens": "10B", "packing": "packed", "mean_length": 600, "seq_len": 4096},

@@ -266,3 +266,53 @@ def test_what_does_not_fit_names_one_batch_and_narrower_products() -> None:
     (half,) = (int(word.replace(",", "")) for word in batches[0].change.split() if word.replace(",", "").isdigit())
     twice = trained("resnet50", gpu="V100-SXM2-16", micro_batch=2 * half, precision="fp32")
     assert twice.fits is False
+
+
+DLIO = [
+    ("resnet50", "a100-80gb", "tf32", 400, 919.5), ("resnet50", "h100", "tf32", 400, 1785.7),
+    ("unet3d", "a100-80gb", "tf32", 7, 11.006), ("unet3d", "h100", "tf32", 7, 21.67),
+    ("unet3d", "v100", "fp32", 4, 2.940), ("cosmoflow", "a100-80gb", "tf32", 1, 181.5),
+    ("cosmoflow", "h100", "tf32", 1, 285.7), ("resnet50", "v100", "fp32", 64, 328.2),
+]  # fmt: skip
+"""Samples a second of a device by the computation times of argonne-lcf/dlio_benchmark's workloads."""
+
+
+@pytest.mark.parametrize(("network", "gpu", "precision", "batch", "measured"), DLIO)
+def test_networks_train_in_the_precision_of_their_reference(
+    network: str, gpu: str, precision: str, batch: int, measured: float
+) -> None:
+    found = trained(network, gpu=gpu, precision=precision, micro_batch=batch).estimate
+    assert found.rate.precision == precision
+    assert found.low < measured < found.high
+    assert found.samples_per_s == pytest.approx(measured, rel=0.25)
+
+
+def test_resnet_50_in_tf32_is_as_fast_as_published() -> None:
+    """NVIDIA DeepLearningExamples, PyTorch ResNet-50 v1.5, DGX A100: 938 images/s of one GPU in TF32."""
+    found = trained("resnet50", gpu="A100-SXM-80", precision="tf32", micro_batch=256).estimate
+    assert found.samples_per_s == pytest.approx(938.0, rel=0.05)
+
+
+@pytest.mark.parametrize("network", ["resnet50", "unet3d", "cosmoflow", "deepcam", "tiramisu", "SDXL", "FLUX.1-dev"])
+def test_tf32_lies_between_fp32_and_16_bits(network: str) -> None:
+    """On an A100: eight times the products of fp32, half of those of 16 bits, as many bytes as fp32."""
+    batch = 32 if network == "resnet50" else 1  # one image alone waits for the host
+    rate = {
+        precision: trained(network, gpu="a100-80gb", precision=precision, micro_batch=batch).estimate.samples_per_s
+        for precision in ("fp32", "tf32", "bf16")
+    }
+    assert rate["fp32"] < rate["tf32"] < rate["bf16"]
+    assert rate["tf32"] < 8.01 * rate["fp32"]
+    if network == "tiramisu":  # of unknown size
+        return
+    needs = [
+        dict(flopwise.memory(network, task="train", micro_batch=1, precision=one).items) for one in ("fp32", "tf32")
+    ]
+    assert needs[0] == needs[1]
+
+
+def test_a_device_without_tf32_says_so() -> None:
+    found, plain = (trained("unet3d", gpu="v100", precision=p, micro_batch=4) for p in ("tf32", "fp32"))
+    assert "V100-SXM2-16 has no tf32 units: trained in fp32" in found.assumptions
+    assert found.estimate.samples_per_s == plain.estimate.samples_per_s
+    assert not any("no tf32 units" in note for note in plain.assumptions)

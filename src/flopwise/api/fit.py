@@ -8,13 +8,13 @@ from typing import Any
 from flopwise.changes.format_fit import FitAnswer
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.architecture import Model
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import CONTEXT, NAMES, take
 from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
 
 
-@takes(MachineSpec, ServingSpec, SourceSpec, context=CONTEXT, output=CONTEXT)
+@takes(MachineSpec, ServingSpec, DatedSourceSpec, context=CONTEXT, output=CONTEXT)
 def fit(
     model: Model | str, *, context: int | None = None, output: int | None = None,
     formats: str | Sequence[str] | None = None, **options: Any,
@@ -44,7 +44,7 @@ def fit(
     from flopwise.changes.format_fit import FitAnswer
     from flopwise.serving.deployment import spread
 
-    machines, spec, source = take(options, MachineSpec, ServingSpec, SourceSpec)
+    machines, spec, source = take(options, MachineSpec, ServingSpec, DatedSourceSpec)
     architecture = source.model_with_layers(model)
     spec = spread(spec, architecture, machines, source.catalog)
     names = None if formats is None else NAMES.parse(formats, "formats")

@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, OptionError, changed_options, defaults_of, take
 from flopwise.serving.spec import ServingSpec
@@ -19,7 +19,7 @@ from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.values import replace
 
 
-@takes(DataSpec, TrainingSpec, ServingSpec, SourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)
+@takes(DataSpec, TrainingSpec, ServingSpec, DatedSourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)
 def memory(
     model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None,
     grad_accum: int | None = None, concurrency: int | None = None, context: int | None = None, **options: Any,
@@ -60,7 +60,7 @@ def memory(
 
 def _of_serving(options: Mapping[str, Any]) -> bool:
     """True if any of the options is one of serving alone."""
-    of_training = {name for spec in (DataSpec, TrainingSpec, SourceSpec) for name in defaults_of(spec)}
+    of_training = {name for spec in (DataSpec, TrainingSpec, DatedSourceSpec) for name in defaults_of(spec)}
     further = {name: value for name, value in options.items() if name not in of_training and value is not None}
     if not further:
         return False
@@ -94,7 +94,7 @@ def _training(
     from flopwise.training.samples import network_of_samples
     from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS
 
-    data, spec, source = take(options, DataSpec, TrainingSpec, SourceSpec)
+    data, spec, source = take(options, DataSpec, TrainingSpec, DatedSourceSpec)
     chip, notes = _device(machines, facts := source.catalog)
     work = network_of_samples(model, source)
     if work is not None:
@@ -168,7 +168,7 @@ def _serving(
     from flopwise.serving.deployment import spread
     from flopwise.serving.explain import SETTINGS
 
-    deployment, source = take(options, ServingSpec, SourceSpec)
+    deployment, source = take(options, ServingSpec, DatedSourceSpec)
     chip, notes = _device(machines, facts := source.catalog)
     architecture = source.model_with_layers(model)
     deployment = spread(deployment, architecture, machines, facts)

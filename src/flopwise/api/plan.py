@@ -141,7 +141,7 @@ def with_commands(answer: Plan, *, facts: str | Path | None = None, calibration:
     Of offers that the facts no longer hold there is none.
     """
     from flopwise.facts.catalog import load_facts
-    from flopwise.facts.spec import SourceSpec
+    from flopwise.facts.spec import DatedSourceSpec
     from flopwise.search.plan import SHOWN
     from flopwise.search.reproduce import command
     from flopwise.search.spec import TRAINING
@@ -149,9 +149,10 @@ def with_commands(answer: Plan, *, facts: str | Path | None = None, calibration:
 
     wanted = workload_from(answer.workload)
     known = load_facts(facts, calibration)
-    known = known.with_custom(wanted.limits.gpus).with_assumed_prices(wanted.assumed_prices)
+    month = wanted.limits.software_month
+    known = known.at(month).with_custom(wanted.limits.gpus).with_assumed_prices(wanted.assumed_prices)
     named, offers = known.model(wanted.model), {offer.key for offer in known.offers}
-    source = SourceSpec(facts=known.folder, calibration=calibration)
+    source = DatedSourceSpec(facts=known.folder, calibration=calibration, software_month=month)
     if wanted.task not in TRAINING:
         from flopwise.search.replica import with_lengths
 

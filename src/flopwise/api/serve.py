@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, defaults_of, take
 from flopwise.serving.spec import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SERVED = (
     RequestSpec, SessionsSpec, QueueSpec, ResponseCacheSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec,
-    SourceSpec,
+    DatedSourceSpec,
 )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
     if axis != "tp" and options.get("concurrency") is not None:
         raise SpecError(f"--sweep {axis} sets the requests in flight itself; leave the concurrency out")
     options["static"] = axis == "batch" or bool(options.get("static"))
-    (source,) = take({name: options[name] for name in defaults_of(SourceSpec) if name in options}, SourceSpec)
+    (source,) = take({name: options[name] for name in defaults_of(DatedSourceSpec) if name in options}, DatedSourceSpec)
     architecture = source.model_with_layers(model)
     first = serve(architecture, **options | {"simulate": False})
     if first.estimate.job.input_tokens < LONG_PROMPT and not options.get("simulate"):

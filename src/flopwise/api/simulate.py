@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, DEGREE, FRACTION, take, whole
 from flopwise.search.spec import LATENCY
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flopwise.serving.sim.result import Slo
 
 QUEUE = whole(high=10**12)
-SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, SourceSpec)
+SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, DatedSourceSpec)
 
 
 @takes(*SIMULATED, replicas=DEGREE, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
@@ -169,7 +169,7 @@ def vertical(
     return replica_sizes(request_at, keywords.get("tp") or whole.tp, replicas, rule, slo or Slo(), on_compile)
 
 
-@takes(BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec, requests=QUEUE, concurrency=BATCH)
+@takes(BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, DatedSourceSpec, requests=QUEUE, concurrency=BATCH)
 def batch(
     model: Any,
     requests: int | None = None,
@@ -202,7 +202,7 @@ def batch(
     from flopwise.serving.sim.batch import BatchAnswer
 
     queue, machines, deployment, techniques, source = take(
-        {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
+        {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, DatedSourceSpec
     )
     queue.check()
     architecture = source.model_with_layers(model)

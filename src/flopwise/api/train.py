@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.software import RECOMPUTE
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec, SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, take
 from flopwise.training.run_spec import RunConditionsSpec
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flopwise.training.sampled_answer import SampledTrainAnswer
 
 
-@takes(DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec, gpus=DEGREE)
+@takes(DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, DatedSourceSpec, gpus=DEGREE)
 def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> TrainAnswer | SampledTrainAnswer:
     """Step time, throughput, memory, time and cost of training a model.
 
@@ -55,7 +55,7 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
         >>> answer.estimate.low < answer.estimate.high
         True
     """
-    specs = take(options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, SourceSpec)
+    specs = take(options, DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, DatedSourceSpec)
     if (of_samples := _sampled_answer(model, gpus, *specs)) is not None:
         return of_samples
     return train_layers(model, gpus, *specs)

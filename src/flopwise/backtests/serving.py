@@ -71,10 +71,8 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
 """Older generations of an engine, oldest first: row, first release after it (of ollama for llama.cpp), and its year."""
 BUILDS = {"llama.cpp-2024": 4400, "llama.cpp-2025": 8300}
 """First build after a generation, where releases are counted: of January 2025, of March 2026."""
-ENDS = {"llama.cpp-2025": "2026-03-10", "sglang-2026": "2026-09-11", "vllm-2026": "2026-05-14"}
-"""Day from which a generation is over, where that is in the middle of a year: one operation for delta rules, on Vulkan,
-too (llama.cpp pull request 20334); a pool of windows sized by the requests (SGLang pull request 39132); the first log
-of vLLM 0.21 (noonghunna/club-3090 issue 127)."""
+ENDS = frozenset({"llama.cpp-2025", "sglang-2026", "vllm-2026"})
+"""Generations that ended in the middle of a year, as data/generations.csv has it: the day of a row tells them."""
 UNTAGGED = r"0\.1\.dev"
 """What setuptools-scm calls a build from a source tree without tags, whatever its release."""
 SPLIT_BY_LAYERS = "2024-01-12"
@@ -138,7 +136,7 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     year = int(dated[0]) if dated else max(device_year or 0, family)
     day = row.get("date", "")
     for name, _, since in older:
-        ended = len(day) == len(DAY) and day < ENDS.get(name, "")
+        ended = name in ENDS and len(day) == len(DAY) and day < facts.generations[name].until
         if ended or (0 < year < since and since > LEAST_YEAR):
             return facts.engine(name)
     return newest

@@ -72,8 +72,9 @@ def serving_changes(
     yield from _loads(service)
     if device is not None:
         for name in ENGINES:
-            if name != engine.name and facts.engine(name).runs_on(device):
-                yield f"engine {name}", {"engine": facts.engine(name)}
+            other = facts.engine(name)
+            if other.name != engine.name and other.runs_on(device):
+                yield f"engine {name}", {"engine": other}
 
 
 def _loads(service: Mapping[str, Any]) -> Iterator[Change]:

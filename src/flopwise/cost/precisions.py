@@ -21,7 +21,7 @@ class Precision(NamedTuple):
 
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision("fp32", "bf16", 32, 32, quantised=False, unpacked=False, trains=True),
-    "tf32": Precision("tf32", "bf16", 32, 32, quantised=False, unpacked=False),
+    "tf32": Precision("tf32", "bf16", 32, 32, quantised=False, unpacked=False, trains=True),
     "fp16": Precision("fp16", "bf16", 16, 16, quantised=False, unpacked=False, trains=True),
     "bf16": Precision("bf16", "bf16", 16, 16, quantised=False, unpacked=False, trains=True),
     "int8_wo": Precision("bf16", "bf16", 16, 8.125, quantised=False, unpacked=True),
@@ -44,5 +44,7 @@ TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trai
 LOW_PRECISIONS = frozenset(name for name in TRAINING_PRECISIONS if PRECISIONS[name].quantised)
 """Those of them whose operands are quantised on the way in."""
 
+FULL_WIDTH = ("fp32", "tf32")
+"""Formats whose operands are kept in 32 bits; tf32 rounds them for tensor units (NVIDIA A100 white paper)."""
 SIXTEEN_BIT = ("fp16", "bf16")
 """Formats that stand in for each other (Volta, Turing: the same units), in fp32 where there are no units for them."""

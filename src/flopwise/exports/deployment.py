@@ -68,7 +68,7 @@ class Deployment:
         """A candidate of a plan with its job; `label` is its name in a fleet. Raises as `of_rank`."""
         _check_candidate(chosen, plan.task)
         workload = resolve(plan.workload)
-        facts = facts.with_custom(workload.limits.gpus)
+        facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
         model, offer = facts.model(workload.model), _offer(chosen, facts)
         workload = replace(workload, facts=facts)
         whole = cls(

@@ -193,6 +193,7 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
         "optim": OPTIMIZERS[job.recipe.optimizer.name],
         "bf16": layout["precision"] == "bf16",
         "fp16": layout["precision"] == "fp16",
+        **({"tf32": True} if layout["precision"] == "tf32" else {}),
         "activation_checkpointing": layout["recompute"] != "none" and not _fsdp_recomputes(deployment, sharding),
         "activation_checkpointing_kwargs": {"use_reentrant": False},
         "torch_compile": "compile" in layout["stack"] and not on_cpu,
@@ -357,7 +358,7 @@ def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
 
 
 SIXTEEN_OR_MORE = ("bf16", "fp16", "fp32")
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 QUANTIZED: Mapping[str, Mapping[str, Any]] = {
     "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": False},
     "nf4-dq": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from flopwise.facts.regions import GridRecord
     from flopwise.facts.reliability import FailureRecord, SpotRecord, StartRecord
     from flopwise.facts.samples import ConvolutionLayer, TrainingSample
-    from flopwise.facts.software import Engine, Optimizer, TrainingStack
+    from flopwise.facts.software import Engine, Generation, Optimizer, TrainingStack
     from flopwise.facts.storage import Storage
 
 FACTS_VARIABLE = "FLOPWISE_FACTS"
@@ -62,8 +62,8 @@ TABLES = (
     "kubernetes.NODES", "price_book.TERMS", "price_book.VOLUMES", "regions.GRIDS", "price_book.HOSTED",
     "price_book.HARDWARE",
     "accelerators.GRADE_RECORDS", "accelerators.CORE_RECORDS", "regions.TAGS", "software.ENGINES", "software.STACKS",
-    "software.OPTIMIZERS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS", "formats.GGUF_BLOCKS",
-    "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
+    "software.OPTIMIZERS", "software.GENERATIONS", "formats.CHECKPOINT_FORMATS", "formats.GGUF_FORMATS",
+    "formats.GGUF_BLOCKS", "formats.CACHE_FORMATS", "formats.QUALITY", "samples.SAMPLES", "samples.CONVOLUTIONS",
     "currencies.CURRENCIES", "metrics.METRICS", "metrics.FORMER_METRICS", "metrics.EXPORTERS",
 )  # fmt: skip
 """Where every table of facts is declared: its module is loaded when somebody asks for the table."""
@@ -146,6 +146,35 @@ def _finder(kind: str, rows_of: Callable[[Facts], Mapping[str, N]]) -> Callable[
     return find
 
 
+S = TypeVar("S", "Engine", "TrainingStack")
+
+
+def _of_its_month(find: Callable[[Facts, str], S]) -> Callable[[Facts, str], S]:
+    """A member of `Facts`: as `find`, the generation of the software that people ran in `Facts.month`, if one is set.
+
+    Raises: SpecError: the name is of a generation of another time, or the software is younger.
+    """
+
+    def find_dated(self: Facts, name: str) -> S:
+        row, month = find(self, name), self.month
+        known = self.generations.get(row.name) if month is not None else None
+        if known is None or month is None:
+            return row
+        kin = [one for one in self.generations.values() if one.of == known.of]
+        first = next((one.since for one in kin if one.since), "")
+        if month < first[: len(month)]:
+            raise SpecError(f"software month {month}: the first {known.of} is of {first}; name what was run then")
+        kin.sort(key=lambda one: one.until or "9")
+        chosen = next(one.name for one in kin if not one.until or month < one.until)
+        if row.name not in (known.of, chosen):
+            raise SpecError(
+                f"software month {month}: {row.name} is of another time; name {chosen}, or {known.of} for any month"
+            )
+        return find(self, chosen)
+
+    return find_dated
+
+
 _BIT_RATE = re.compile(
     r"(?:exl(?P<kind>[23])[-_. ]?)?(?P<bits>\d(?:\.\d+)?)(?:[-_ ]?bpw)?(?:[-_ ]exl(?P<after>[23]))?", re.IGNORECASE
 )
@@ -200,12 +229,17 @@ class Facts:
         self.folder, self.profile, self._imported = folder, profile, tuple(imported)
         self._own_folders = tuple(place for place in (folder, profile) if place is not None)
         self.lookups: dict[Any, Any] = {}  # what was looked for by name
+        self.month: str | None = None  # of the engines and training stacks: see `at`
 
     def with_tables(self, **tables: Any) -> Facts:
         """The same facts with other values of some attributes, such as `offers`."""
         other = copy.copy(self)
         other.__dict__ |= tables if set(tables) <= {"offers"} else {**tables, "lookups": {}}
         return other
+
+    def at(self, month: str | None) -> Facts:
+        """The same facts whose engines and stacks are those of a month (2025-06), or of a day in it; None: as named."""
+        return self if month == self.month else self.with_tables(month=month)
 
     def __getstate__(self) -> dict[str, Any]:
         """All tables, read: who gets these facts from another process need not see the files."""
@@ -572,9 +606,10 @@ class Facts:
     # software and formats
 
     engines: Mapping[str, Engine] = _named_rows("software.ENGINES")  # inference engines by name
-    engine = _finder("engine", lambda facts: facts.engines)
+    engine = _of_its_month(_finder("engine", lambda facts: facts.engines))
     stacks: Mapping[str, TrainingStack] = _named_rows("software.STACKS")  # training stacks by name
-    stack = _finder("training stack", lambda facts: facts.stacks)
+    stack = _of_its_month(_finder("training stack", lambda facts: facts.stacks))
+    generations: Mapping[str, Generation] = _named_rows("software.GENERATIONS")  # times of both, by name
     optimizers: Mapping[str, Optimizer] = _named_rows("software.OPTIMIZERS")  # optimizers by name
     optimizer = _finder("optimizer", lambda facts: facts.optimizers)
 

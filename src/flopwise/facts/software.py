@@ -66,6 +66,17 @@ class Optimizer:
     aliases: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """The time in which a row describes its software, in days or months as ISO 8601 writes them."""
+
+    name: str  # of a training stack or an engine
+    of: str  # the row that stands for all of its generations
+    source: str  # of the end, and of the beginning
+    since: str = ""  # first month of the software; of the oldest generation alone
+    until: str = ""  # first day or month that it does not describe; "": it is the newest
+
+
 def _by_fit(meaning: str) -> Any:
     """A column of the section `fitted`, which the scripts benchmarks/fit_*.py write, and what it means."""
     return field(metadata={"fitted": meaning})
@@ -562,6 +573,17 @@ def _tiles(cell: str) -> tuple[int, ...]:
     return sizes
 
 
+def _day(cell: str) -> str:
+    """A day, a month, or nothing. Raises ValueError: another text."""
+    if cell and not re.fullmatch(r"20\d\d-[01]\d(-[0-3]\d)?", cell):
+        raise ValueError("allowed: a day or a month, as 2024-01-31 or 2024-01")
+    return cell
+
+
+GENERATIONS = FactTable(
+    file="generations.csv", meaning="the time in which a training stack or an engine describes its software",
+    row=Generation, key=("name",), dated=("source",), readers={"since": _day, "until": _day},
+)  # fmt: skip
 STACKS = FactTable(
     file="stacks.json", meaning="a training stack (a record of sections)", row=TrainingStack, key=("name",), dated=(),
     readers={"degrees": _degrees, "recomputes": _recomputes},

@@ -71,6 +71,26 @@ class SourceSpec(Spec):
 
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DatedSourceSpec(SourceSpec):
+    """As `SourceSpec`, and the month of the software, for those who know when a run was made and no version."""
+
+    software_month: str | None = option(
+        "--software-month", options.MONTH,
+        "Month of the training stack or engine, for the generation that people ran then (default: as named).",
+        key="constraints.software_month", section="Where models and facts come from",
+    )
+    # fmt: on
+
+    @property
+    def catalog(self) -> Facts:
+        """The facts of that month."""
+        from flopwise.facts.catalog import load_facts
+
+        return load_facts(self.facts, self.calibration).at(self.software_month)
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec(Spec):
     """Options that select accelerators of a list."""
 

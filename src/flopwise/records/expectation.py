@@ -72,7 +72,7 @@ class ExpectedTraining:
         if not 1 <= rank <= len(rows):
             raise SpecError(f"{where}: no plan {rank}; it has {len(rows)}")
         chosen, workload = rows[rank - 1], workload_from(plan.workload)
-        facts = facts.with_custom(workload.limits.gpus)
+        facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
         place = chosen.provider, chosen.instance, chosen.region
         offer = next((one for one in facts.offers if one.key == place), None)
         if offer is None:

@@ -15,7 +15,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.price_coverage import OFTEN_UNKNOWN, PriceCoverage, coverage_text, price_coverage
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Figure, implied_kinds, with_kinds
 from flopwise.search.allowed import AllowedDevices
@@ -98,7 +98,7 @@ def plan(
     """
     started = time.perf_counter()
     keep_freed_memory()
-    facts = facts.with_custom(workload.limits.gpus)
+    facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
     facts = facts.with_assumed_prices(workload.assumed_prices) if alone else facts
     model = _model(workload, facts, assume_family)
 
@@ -138,7 +138,10 @@ def plan(
     shown = SHOWN if alone else 0
     links = [_with_traffic(one, workload, model, facts) for one in draft.plans[:shown]]
     profile = None if facts.profile is None else facts.profile.name
-    source = SourceSpec(facts=facts.folder, calibration=profile, assume_family=assume_family)
+    source = DatedSourceSpec(
+        facts=facts.folder, calibration=profile, assume_family=assume_family,
+        software_month=workload.limits.software_month,
+    )  # fmt: skip
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
         parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
@@ -253,7 +256,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     from flopwise.search.figures import plan_figures  # noqa: PLC0415 - half is enough
 
     workload, place = workload_from(answer.workload), (chosen.provider, chosen.instance, chosen.region)
-    facts = facts.with_custom(workload.limits.gpus)
+    facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
     offer = next((o for o in facts.offers if (o.provider, o.instance, o.region) == place), None)
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
@@ -290,7 +293,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
 
 
 def with_commands(
-    some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: SourceSpec
+    some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: DatedSourceSpec
 ) -> list[Candidate]:
     """The candidates, the first of them with their commands."""
     lines = [command(workload, model, one, facts, source) for one in some[:SHOWN]]

@@ -284,9 +284,7 @@ def _default_assumptions(
     """Assumptions where the workload says nothing."""
     limits, flow, texts = workload.limits, workload, list[str]()
     if limits.engine is None:
-        used = dict.fromkeys(
-            usual_engine(workload.facts.engines, model, node.cluster.accelerator).name for node in nodes
-        )
+        used = dict.fromkeys(usual_engine(workload.facts, model, node.cluster.accelerator).name for node in nodes)
         texts.append(f"the engine {' or '.join(used)}, as none was given (constraints.engine)")
     if answers_in_one_pass(model, workload):
         texts.append("the model answers in one pass: TTFT and latency are the whole request")
@@ -606,7 +604,7 @@ def _with_its_engine(workload: Resolved, model: Model, accelerator: Accelerator)
     """
     if workload.limits.engine is not None:
         return workload
-    engine = usual_engine(workload.facts.engines, model, accelerator).name
+    engine = usual_engine(workload.facts, model, accelerator).name
     if engine == defaults.ENGINE:
         return workload
     return replace(workload, limits=replace(workload.limits, engine=engine))

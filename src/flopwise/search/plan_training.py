@@ -438,9 +438,8 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     if not groups:
         raise nothing_left(draft.ruled_out)
     if stack_name is None:
-        groups = {
-            name: groups[name] for name in workload.training.usual_stacks if name in groups
-        }  # the usual one first
+        usual = (facts.stack(name).name for name in workload.training.usual_stacks)
+        groups = {name: groups[name] for name in usual if name in groups}  # the usual one first
         first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""
         draft.assumptions.append(f"the training stack {first}{else_}, as none was given (--stack, constraints.stack)")

@@ -14,7 +14,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.custom import PREFIX
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import changed_options, defaults_of, options_of
 from flopwise.search.answer import Candidate
@@ -28,10 +28,10 @@ from flopwise.training.layout import Layout
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 
-TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, SourceSpec)
+TRAIN = (MachineSpec, DataSpec, TrainingSpec, RunConditionsSpec, SharedSpec, DatedSourceSpec)
 SERVE = (
     MachineSpec, ServingSpec, RequestSpec, SessionsSpec, QueueSpec, ResponseCacheSpec, TechniqueRequest, SharedSpec,
-    SourceSpec,
+    DatedSourceSpec,
 )  # fmt: skip
 """Specs whose options the commands take, in the order in which they are written."""
 _NEUTRAL = {field.name: field.default for field in fields(Layout) if field.name != "dp"}
@@ -41,7 +41,7 @@ _SAID = ("micro_batch", "recompute")
 """Settings that are, since an estimate whose asker does not state them covers what other people would take."""
 
 
-def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: SourceSpec) -> str:
+def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, source: DatedSourceSpec) -> str:
     """The command line that estimates `chosen`, a plan of `workload`, by itself.
 
     Of a service that is given a rate its percentiles under load are the plan's, as estimated, and as simulated where

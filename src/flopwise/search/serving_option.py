@@ -14,7 +14,6 @@ from flopwise.cost.energy import DEFAULT_POWER, host_watts, metered_joules
 from flopwise.cost.fabric import byte_counting
 from flopwise.cost.intervals import ErrorBand, Lognormal, WholeBand, probability_at_most, whole_probability_at_most
 from flopwise.cost.money import run_cost_usd
-from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat
@@ -317,7 +316,7 @@ class ServingOption(PlanOption):
             "max_batch": int(self.deployments.batch[row]),
             "weights": self.deployments.weights.name,
             "kv_dtype": self.kv_dtype.name,
-            "engine": self.workload.limits.engine or defaults.ENGINE,
+            "engine": self.workload.engine.name,
             **({"prefill_gpus": pool} if (pool := int(self.deployments.prefill_gpus[row])) else {}),
         }
 

@@ -11,6 +11,7 @@ from flopwise.cost.precisions import TRAINING_PRECISIONS
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FIELD, FileFormat, OptionError, Spec, ValueKind, option, same
 from flopwise.serving.sim.source import Traffic
@@ -255,6 +256,7 @@ class ConstraintsSpec(Spec):
     engine: str | None = _service("engine")
     memory_fraction: float | None = _service("memory_fraction")
     stack: str | None = _training("stack")
+    software_month: str | None = same(DatedSourceSpec, "software_month", section="Where it may run")
     schedule: str | None = _training("schedule")
     shard: int | None = _training("shard")
     inter_node_bandwidth: float | None = option(

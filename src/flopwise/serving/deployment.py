@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 
 from flopwise.cost.spec import MachineSpec
@@ -85,7 +84,7 @@ def on_its_engine(
 
     Raises: UnknownNameError: there is no such engine.
     """
-    engine = usual_engine(facts.engines, model, accelerator) if spec.engine is None else facts.engine(spec.engine)
+    engine = usual_engine(facts, model, accelerator) if spec.engine is None else facts.engine(spec.engine)
     spec = replace(spec, engine=engine.name)
     own = None if spec.weights is not None else model.checkpoint_format
     published = () if own is None else (f"weights in {own}, as the checkpoint of {model.name} is published",)
@@ -132,13 +131,13 @@ def check_platform(engine: Engine, accelerator: Accelerator, facts: Facts) -> No
     )  # fmt: skip
 
 
-def usual_engine(engines: Mapping[str, Engine], model: Model, accelerator: Accelerator | None) -> Engine:
+def usual_engine(facts: Facts, model: Model, accelerator: Accelerator | None) -> Engine:
     """The engine that is common for a model: one where it generates, else by its input and the device.
 
     Source: `flopwise.facts.defaults`. Assumes: where the device is not known, the first.
     """
     if generates(model):
-        return engines[defaults.ENGINE]
+        return facts.engine(defaults.ENGINE)
     names = defaults.ENCODER_ENGINES if model.kind == "encoder" else defaults.TOWER_ENGINES
-    able = (engines[name] for name in names if accelerator is None or engines[name].runs_on(accelerator))
-    return next(able, engines[defaults.ENGINE])
+    able = (engine for engine in map(facts.engine, names) if accelerator is None or engine.runs_on(accelerator))
+    return next(able, facts.engine(defaults.ENGINE))

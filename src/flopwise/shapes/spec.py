@@ -86,7 +86,7 @@ class ShapeSpec(Spec):
         from flopwise.serving.deployment import usual_engine
         from flopwise.shapes.clocks import EngineClock
 
-        usual = usual_engine(facts.engines, model, cluster.accelerator)
+        usual = usual_engine(facts, model, cluster.accelerator)
         return EngineClock(
             model=model, cluster=cluster, weights=facts.weight_format(self.weights or defaults.WEIGHTS),
             kv_dtype=facts.cache_format(self.kv_dtype or defaults.CACHE),

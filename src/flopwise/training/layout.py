@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.cost.precisions import FULL_WIDTH
 from flopwise.errors import SpecError
 from flopwise.facts.formats import BF16, WeightFormat
 from flopwise.facts.software import RECOMPUTE, Optimizer, TrainingStack
@@ -196,7 +197,7 @@ class Recipe:
     @property
     def elem_bytes(self) -> float:
         """Bytes of an element of weights and activations as they are computed with."""
-        return 4.0 if self.precision == "fp32" else 2.0
+        return 4.0 if self.precision in FULL_WIDTH else 2.0
 
     def expert_tp(self, tp: Ints, ep: Ints) -> Ints:
         """Ranks that share one expert: as said, one where the stack keeps experts whole, or all of tp; shape of `tp`.

@@ -41,7 +41,8 @@ MASKED = "experts with a capacity: plain products of even buffers, which product
 def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe as the device can run it, the same object where it can as it is, and what to say of it.
 
-    A 16-bit format that the device has no units for gives way to the other, else to fp32; fp16 has fp32 master weights.
+    A 16-bit format that the device has no units for gives way to the other, else to fp32, as tf32 does; fp16 has fp32
+    master weights.
     Scales of 32 elements (mxfp8) need the units that came with those of fp4; else scales of whole blocks stand in.
     FlashAttention-2 gives way to PyTorch's memory-efficient attention, and that to plain products on devices of before
     it. XLA's kernel over uneven groups of rows gives way to even buffers where experts have a capacity.
@@ -55,6 +56,9 @@ def recipe_on(recipe: Recipe, accelerator: Accelerator) -> tuple[Recipe, tuple[s
     if wanted in SIXTEEN_BIT and accelerator.peak and wanted not in accelerator.peak:
         changes["precision"] = next((name for name in (*SIXTEEN_BIT, "fp32") if name in accelerator.peak), wanted)
         notes.append(f"{accelerator.name} has no {wanted} units: trained in {changes['precision']}")
+    if wanted == "tf32" and accelerator.peak and wanted not in accelerator.peak and "fp32" in accelerator.peak:
+        changes["precision"] = "fp32"
+        notes.append(f"{accelerator.name} has no tf32 units: trained in fp32")
     if wanted in MICROSCALED and accelerator.peak and "fp4" not in accelerator.peak and "fp8" in accelerator.peak:
         changes["precision"] = BLOCK_SCALED
         notes.append(f"{accelerator.name} has no units for {wanted}, scales of 32 elements: trained in {BLOCK_SCALED}")

@@ -92,7 +92,7 @@ def _rate_by_layers(
         launch_s, joined = software.launch_s, software.joins_norms
         return convolution_step_s(cluster.rates, layers, size, dtype, launch_s, update, joined=joined)
 
-    parts, record = parts_of(stack), facts.stack(RECORD_STACK)
+    parts, record = parts_of(stack), facts.stacks[RECORD_STACK]
     notes: tuple[str, ...] = ()
     normed = ELEM_BYTES[dtype] == 2.0 and any("norm" in layer.then for layer in layers)
     if normed and not stack.joins_norms and record.runs_on(cluster.accelerator):
@@ -131,7 +131,7 @@ def _training_rate(
     named = "fp32" if precision == "tf32" else precision
     recipe = Recipe(
         seq_len=work.tokens, global_batch=batch, precision=named, optimizer=facts.optimizer(defaults.OPTIMIZER),
-        stack=facts.stack(REFERENCE_STACK),
+        stack=facts.stacks[REFERENCE_STACK],
     )  # fmt: skip
     step = estimate(TrainJob(model=model, recipe=recipe, layout=Layout(micro_batch=batch), cluster=cluster))
     return DeviceRate(

@@ -259,11 +259,15 @@ def sampled_recipe(
         raise OptionError(
             "optimizer", f"{optimizer.name} orthogonalises matrices, whose sizes {work.name} does not give"
         )
+    usable = usable_precision(rates, precision)
+    replaced: tuple[str, ...] = ()
+    if rates is not None and usable != precision and precision == spec.precision:
+        replaced = (f"{rates.name} has no {precision} units: trained in {usable}",)
     recipe = SampledRecipe(
-        work=work, batch=1, precision=usable_precision(rates, precision), optimizer=optimizer,
+        work=work, batch=1, precision=usable, optimizer=optimizer,
         stack=facts.stack(spec.stack or REFERENCE_STACK),
     )  # fmt: skip
-    return recipe, work.notes
+    return recipe, (*replaced, *work.notes)
 
 
 def num_replicas(work: SampledWorkload, spec: TrainingSpec, counted: int | None) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from flopwise.cost.fabric import host_link_bytes_per_s
 from flopwise.cost.kernels import work_bytes
+from flopwise.cost.precisions import FULL_WIDTH
 from flopwise.cost.rates import precision
 from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, MEMORY_POWER
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
@@ -116,7 +117,7 @@ class TrainingDevice(Device):
 
     def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:
         """As `Device.kernel`, attention held against the rate of its own kernel."""
-        if work.kind != "attention" or work.latent_dim is not None or dtype == "fp32":
+        if work.kind != "attention" or work.latent_dim is not None or dtype in FULL_WIDTH:
             return super().kernel(work, dtype, seconds, weight_bits=weight_bits, kv_bytes=kv_bytes)
         flops = term("FLOP", number(work.causal_flops), "FLOP", f"{COUNTED}: pairs that the mask lets through")
         rate = self.attention_rate(backward=work.name.endswith("/grad"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flopwise.cost.precisions import FULL_WIDTH
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _widths(recipe: Recipe, weights: float, master: float, gradients: float, sta
 def resident_grad_dtype(recipe: Recipe) -> str:
     """The type in which gradients are kept and reduced."""
     chosen = recipe.grad_dtype or recipe.stack.grad_dtype
-    return ("fp32" if recipe.precision == "fp32" else "bf16") if chosen == "compute" else chosen
+    return ("fp32" if recipe.precision in FULL_WIDTH else "bf16") if chosen == "compute" else chosen
 
 
 def resident_grad_bytes(recipe: Recipe) -> float:

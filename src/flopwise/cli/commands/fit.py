@@ -15,7 +15,7 @@ from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, pairs, table
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import CONTEXT, NAMES, options_of
 from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @add("--formats", NAMES, "Weight formats to compare: bf16,fp8,awq (default: those that engine and device run).")
 @flags(ServingSpec, without="weights")
 @flags(MachineSpec, without="gpu")
-@flags(SourceSpec)
+@flags(DatedSourceSpec)
 @options.explain_flag
 @on_page("estimate")
 def command(*, explain: bool, **given: Any) -> None:
@@ -107,7 +107,7 @@ def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
         return {"Machines that it fits": shlex.join(["flopwise", "plan", answer.model.name, *wanted.split(), *lengths])}
     spellings = options.spellings(click.get_current_context())
     words = ["flopwise", "serve", answer.model.name, "--weights", best.weights]
-    for spec in (MachineSpec, ServingSpec, SourceSpec):
+    for spec in (MachineSpec, ServingSpec, DatedSourceSpec):
         for name, declared in options_of(spec).items():
             if name in spellings:
                 words += declared.arguments(given.get(name))

@@ -14,7 +14,7 @@ from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, pairs
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import BATCH, CONTEXT, choice, defaults_of, options_of
 from flopwise.serving.spec import DEFAULT_OUTPUT, RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
@@ -50,7 +50,7 @@ TASKS = {
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(RequestSpec, "concurrency", section="Formats and engine", help="Sequences in the cache at once (default: 1).")
 @add("--context", CONTEXT, "Tokens of each sequence in the cache: 32k (32,768).", section="Formats and engine")
-@flags(SourceSpec)
+@flags(DatedSourceSpec)
 @options.explain_flag
 @on_page("estimate")
 def command(*, explain: bool, **given: Any) -> None:
@@ -76,10 +76,10 @@ def _further(*, model: str, task: Literal["train", "serve"] | None, explains: bo
         if task is None:
             serving = shlex.join(["flopwise", "memory", model, "--gpu", given["gpu"], "--task", "serve"])
             lines = {"The memory of serving instead": serving, **lines}
-        specs: tuple[type, ...] = (TrainingSpec, DataSpec, SourceSpec)
+        specs: tuple[type, ...] = (TrainingSpec, DataSpec, DatedSourceSpec)
         extra = []
     else:
-        specs, extra = (ServingSpec, SourceSpec), _load(given["concurrency"], given["context"])
+        specs, extra = (ServingSpec, DatedSourceSpec), _load(given["concurrency"], given["context"])
     words = ["flopwise", _task(task), model, "--gpu", given["gpu"]]
     for spec in specs:
         for name, declared in options_of(spec).items():

@@ -18,7 +18,7 @@ from flopwise.cli.parts import memory_items
 from flopwise.cli.progress import announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, name
 from flopwise.serving.spec import (
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 @flags(TechniqueRequest)
 @flags(StartSpec)
 @flags(MachineSpec, without="gpu")
-@flags(SourceSpec)
+@flags(DatedSourceSpec)
 @options.explain_flag
 @on_page("estimate")
 def command(*, sweep: str | None, explain: bool, **given: Any) -> None:

@@ -18,7 +18,7 @@ from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, announce_compilation
 from flopwise.cli.render import Screen, bars, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import DEGREE, FILE, FLAG, FRACTION, options_of
 from flopwise.results import Result
 from flopwise.search.spec import TargetsSpec
@@ -103,7 +103,7 @@ NOT_QUEUED = {
 @flags(TechniqueRequest)
 @flags(ServingSpec, without="tp pp ep dp")
 @flags(MachineSpec, without="gpu")
-@flags(SourceSpec)
+@flags(DatedSourceSpec)
 @options.explain_flag
 @on_page("serve")
 def command(*, explain: bool, **given: Any) -> None:
@@ -122,7 +122,7 @@ def command(*, explain: bool, **given: Any) -> None:
     from flopwise.serving.sim.request import ResponseCache
 
     check_option_groups(given["purchase"])
-    model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, SourceSpec)
+    model, shared = given["model"], options.values(given, ServingSpec, MachineSpec, TechniqueRequest, DatedSourceSpec)
     if given["queue"] is not None:
         options.refuse(["explain"], "of requests through replicas; leave it out with --queue")
         with Progress("simulating") as progress:

@@ -19,7 +19,7 @@ from flopwise.cli.options import add, flags
 from flopwise.cli.parts import memory_items
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import FLAG, options_of
 from flopwise.results import attributes, notes
@@ -55,7 +55,7 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 @flags(TrainingSpec)
 @flags(RunConditionsSpec)
 @flags(MachineSpec, without="gpu")
-@flags(SourceSpec)
+@flags(DatedSourceSpec)
 @options.explain_flag
 @on_page("estimate")
 def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: Any) -> None:
@@ -68,7 +68,7 @@ def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: An
         from flopwise.api.compare import compare as compared
 
         options.refuse(OF_RUNS, "does not go with --compare, which covers steps in all layouts; leave it out")
-        values = options.values(given, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
+        values = options.values(given, DataSpec, TrainingSpec, MachineSpec, DatedSourceSpec)
         comparison = compared(model, gpus=given["gpus"], weak=weak, **values)
         further = _scaling_further(comparison)
         options.answer(comparison, scaling_lines, scaling_document, verdict=scaling_verdict, further=further)

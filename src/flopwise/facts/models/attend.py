@@ -35,7 +35,8 @@ class Attention:
     chunk: int | None = None
     sinks: bool = False
     gated: bool = False  # q_proj makes a sigmoid gate beside the queries (Qwen3-Next)
-    gate_proj: bool = False  # the same by a matrix of its own (AFMoE)
+    gate_proj: bool = False  # the same by a matrix of its own (AFMoE),
+    gate_per_head: bool = False  # with one gate a head, not one a channel (Laguna)
     out_norm: bool = False  # an RMSNorm of all heads together before o_proj (BitNet)
     cached: bool = True
     dropout: bool = False
@@ -86,7 +87,8 @@ def _projections(a: Attention, source: str, prefix: str) -> tuple[Linear, ...]:
     key = column("k_proj", k, a.head_dim, bias=k_bias, heads=a.kv_heads)
     value = column("v_proj", v, v_dim, heads=a.kv_heads)
     if a.gate_proj:
-        return query, key, value, column("gate_proj", a.heads * v_dim, v_dim, bias=False)
+        gates = 1 if a.gate_per_head else v_dim
+        return query, key, value, column("gate_proj", a.heads * gates, gates, bias=False)
     return (query,) if a.kv_shared else (query, key) if a.k_is_v else (query, key, value)
 
 

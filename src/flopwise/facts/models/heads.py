@@ -6,11 +6,15 @@ Source: the `...For<Task>` classes of transformers 5.
 from __future__ import annotations
 
 from flopwise.facts.architecture import Item, Linear, Norm, Pointwise, Stream, Weight
-from flopwise.facts.models.blocks import LAYER_NORM, Items
+from flopwise.facts.models.blocks import LAYER_NORM, Items, activation, mlp
 from flopwise.facts.models.fields import Fields
 
-_POOLED = {"bert", "albert", "ernie", "megatron-bert", "rembert", "layoutlm", "big_bird"}
+_POOLED = {
+    "bert", "albert", "ernie", "fnet", "layoutlm", "megatron-bert", "rembert", "roc_bert", "squeezebert",
+}  # fmt: skip
 """Families whose classifier of sequences reads the pooler; the others' has a projection of its own."""
+_ALWAYS_POOLED = {"big_bird", "fnet", "layoutlm", "squeezebert"}
+"""Families that keep and run their pooler whatever the task."""
 _ONE_BIAS = {"rembert", "electra", "esm", "distilbert", "gte"}
 """Families whose untied head has one bias; the others keep one beside their matrix's own."""
 _TASKS = (
@@ -41,24 +45,32 @@ def head(c: Fields, width: int, pooler: Items, embed: int) -> Items:
     if kind in ("", "NextSentencePrediction"):
         return pooler if not kind else (*pooler, sequence_classifier(width, 2))
     if kind == "PreTraining":
-        if c.model_type == "electra":  # tells replaced tokens from given ones
-            return Linear("head/dense", width, width, bias=True), Linear("head/score", width, 1, bias=True)
-        return *_masked_tokens(c, width, embed), *pooler, sequence_classifier(width, 2)
-    before: Items = pooler if c.model_type == "layoutlm" else ()
+        return _pre_training(c, width, pooler, embed)
+    before: Items = pooler if c.model_type in _ALWAYS_POOLED else ()
     if c.model_type == "modernbert":
-        before = _prediction_head(c, width)
+        before = prediction_head(c, width)
     if kind == "MaskedLM":
         return *before, *_masked_tokens(c, width, embed)
-    if kind in ("TokenClassification", "QuestionAnswering"):
-        return *before, Linear("classifier", width, 2 if kind == "QuestionAnswering" else labels(c), bias=True)
+    if kind == "TokenClassification":
+        return *before, Linear("classifier", width, labels(c), bias=True)
+    if kind == "QuestionAnswering":
+        before = _answer_block(c, width) if c.model_type == "big_bird" else before
+        return *before, Linear("classifier", width, 2, bias=True)
     return _sequence_head(c, width, pooler, before, choice=kind == "MultipleChoice")
+
+
+def _pre_training(c: Fields, width: int, pooler: Items, embed: int) -> Items:
+    """BERT's two heads of pre-training; ELECTRA's, which tells replaced tokens from given ones."""
+    if c.model_type == "electra":
+        return Linear("head/dense", width, width, bias=True), Linear("head/score", width, 1, bias=True)
+    return *_masked_tokens(c, width, embed), *pooler, sequence_classifier(width, 2)
 
 
 def _sequence_head(c: Fields, width: int, pooler: Items, before: Items, *, choice: bool) -> Items:
     """The head of classifiers of sequences, and of multiple choice, which scores each answer by one number."""
     outputs = 1 if choice else labels(c)
     if c.model_type == "modernbert":  # pools before its head
-        return *_prediction_head(c, width, stream="samples"), sequence_classifier(width, outputs)
+        return *prediction_head(c, width, stream="samples"), sequence_classifier(width, outputs)
     if choice and c.model_type == "roformer":
         return *before, sequence_classifier(width, outputs)
     if c.model_type in _POOLED or (choice and pooler):
@@ -66,7 +78,17 @@ def _sequence_head(c: Fields, width: int, pooler: Items, before: Items, *, choic
     if c.model_type == "eurobert":  # pools after its classifier
         return Linear("head/dense", width, width, bias=True), Linear("classifier", width, outputs, bias=True)
     dense = Linear("head/dense", width, width, bias=True, stream="samples")
-    return dense, Pointwise("head/act", width, "tanh", stream="samples"), sequence_classifier(width, outputs)
+    act = Pointwise("head/act", width, "tanh", stream="samples")
+    return *before, dense, act, sequence_classifier(width, outputs)
+
+
+def _answer_block(c: Fields, width: int) -> Items:
+    """BigBird's feed-forward block and norm between its last layer and the scores of first and last token."""
+    block = mlp(
+        width, c.size("intermediate_size"), activation(c.text("hidden_act", "gelu")), "", gated=False, bias=True,
+        prefix="head",
+    )  # fmt: skip
+    return *block, LAYER_NORM("head/norm", width)
 
 
 def sequence_classifier(width: int, outputs: int) -> Linear:
@@ -74,7 +96,7 @@ def sequence_classifier(width: int, outputs: int) -> Linear:
     return Linear("classifier", width, outputs, bias=True, stream="samples")
 
 
-def _prediction_head(c: Fields, width: int, stream: Stream = "tokens") -> Items:
+def prediction_head(c: Fields, width: int, stream: Stream = "tokens") -> Items:
     """ModernBERT's projection and norm, before every head; of the one token of a sample that it pools, or of all."""
     norm = Norm("head/norm", width, kind="layernorm", bias=c.flag("norm_bias"), stream=stream)
     dense = Linear("head/dense", width, width, bias=c.flag("classifier_bias"), stream=stream)

@@ -21,19 +21,19 @@ _BY_FILE: dict[str, dict[str, str]] = {
             "llama mistral ministral ministral3 qwen2 qwen3 internlm2 internlm3 granite smollm3 seed_oss arcee helium "
             "ernie4_5 exaone4 olmo olmo2 olmo3 gemma gemma2 gemma3_text phi phi3 glm glm4 cohere cohere2 nemotron "
             "starcoder2 stablelm apertus bitnet cwm granite_swa hunyuan_v1_dense hyperclovax iquestcoder jais2 "
-            "nanochat persimmon vaultgemma qwen2_vl_text qwen2_5_vl_text qwen3_vl_text"
+            "nanochat persimmon vaultgemma exaone qwen2_vl_text qwen2_5_vl_text qwen3_vl_text"
         )
     },
     "moe": {
         "mixture_model": (
             "mixtral qwen2_moe qwen3_moe phimoe olmoe granitemoe granitemoeshared gpt_oss minimax_m2 glm4_moe dots1 "
             "mimo_v2_flash qwen3_vl_moe_text minimax_m3_vl_text afmoe cohere2_moe ernie4_5_moe exaone_moe flex_olmo "
-            "granitemoe_swa hunyuan_v1_moe mellum solar_open"
+            "granitemoe_swa hunyuan_v1_moe mellum solar_open hy_v3 laguna sarvam_moe"
         ),
         "llama4": "llama4_text",
     },
     "deepseek": {
-        "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 youtu minicpm3",
+        "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 youtu minicpm3 sarvam_mla",
         "kimi_linear": "kimi_linear",
     },
     "gpt": {
@@ -55,11 +55,14 @@ _BY_FILE: dict[str, dict[str, str]] = {
     "bert": {
         "bert": (
             "bert roberta xlm-roberta camembert electra mpnet data2vec-text ernie esm gte ibert jina_embeddings_v3 "
-            "layoutlm megatron-bert nomic_bert rembert roberta-prelayernorm roformer xlm-roberta-xl"
+            "layoutlm megatron-bert nomic_bert rembert roberta-prelayernorm roformer xlm-roberta-xl big_bird fnet "
+            "roc_bert squeezebert xmod"
         ),
+        "bert_generation": "bert-generation",
         "albert": "albert",
         "distilbert": "distilbert",
         "modernbert": "modernbert",
+        "modernbert_decoder": "modernbert-decoder",
         "deberta": "deberta deberta-v2",
         "eurobert": "eurobert",
     },
@@ -75,20 +78,26 @@ _BY_FILE: dict[str, dict[str, str]] = {
         "minimax": "minimax minimax_text_01",
         "lfm2": "lfm2 lfm2_moe",
         "recurrent_gemma": "recurrent_gemma",
+        "olmo_hybrid": "olmo_hybrid",
     },
+    "differential": {"diffllama": "diffllama", "doge": "doge"},
     "zamba": {"zamba": "zamba", "zamba2": "zamba2"},
     "seq2seq": {
-        "t5": "t5 mt5 umt5",
-        "bart": "bart blenderbot blenderbot-small m2m_100 marian mbart mvp pegasus plbart",
+        "t5": "t5 mt5 umt5 switch_transformers",
+        "fsmt": "fsmt",
+        "bart": "bart blenderbot blenderbot-small m2m_100 marian mbart mvp pegasus plbart nllb-moe",
         "whisper": "whisper",
     },
     "vision": {
         "vit": "vit deit ijepa vit_msn",
+        "beit": "beit data2vec-vision",
+        "spectrogram": "audio-spectrogram-transformer",
         "clip": "clip",
         "siglip": "siglip",
         "dinov2": "dinov2 dinov2_with_registers",
         "dinov3": "dinov3_vit",
     },
+    "speech": {"speech": "wav2vec2 hubert unispeech unispeech-sat"},
     "multimodal": {
         "llava": "llava llava_next",
         "mistral3": "mistral3",

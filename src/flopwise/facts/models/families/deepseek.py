@@ -114,4 +114,7 @@ def kimi_linear(c: Fields) -> Model:
         attend = partial(latent_attention, a) if key[0] == "full_attention" else linear_block
         return layer_of("pre", a.width, RMS, attend, feeds[key[1]])
 
-    return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), kinds, tied=False)
+    model = language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), kinds, tied=False)
+    (stack,) = model.stacks  # its head is never tied, whatever the configuration says (KimiLinearForCausalLM)
+    ends = tuple(replace(item, tied=False) if isinstance(item, Linear) else item for item in stack.after)
+    return replace(model, stacks=(replace(stack, after=ends),))

@@ -97,7 +97,9 @@ def _streams(part: str, width: int, count: int) -> tuple[Items, Items]:
 def deepseek4(c: Fields) -> Model:
     """DeepSeek V4: attention and experts, each between a gathering and a spreading of the residual streams."""
     width, layers, count = c.size("hidden_size"), c.layers(), c.size("hc_mult", 4)
-    experts = mixture(c, FINE_GRAINED, width)
+    # one shared expert whatever `n_shared_experts` says, the only part with biases (DeepseekV4MLP of transformers 5)
+    shared = replace(FINE_GRAINED, shared_count="", shared="moe_intermediate_size", shared_bias="mlp_bias")
+    experts = mixture(c, shared, width)
     gather_a, spread_a = _streams("attention", width, count)
     gather_m, spread_m = _streams("mlp", width, count)
 

@@ -369,6 +369,33 @@ def qwen_next(c: Fields) -> Model:
     return language_model(c, one_of_each(names, layer), names)
 
 
+def olmo_hybrid(c: Fields) -> Model:
+    """OLMo Hybrid: gated delta-rule layers normed before their blocks, every fourth one OLMo 2's, normed after them.
+
+    Source: OlmoHybridModel of transformers 5; the delta rule: arXiv:2412.06464.
+    """
+    traits = Traits(mlp_bias=False, qk_norm="full")
+    base = standard_attention(c, traits)
+    width, keys = base.width, c.size("linear_num_key_heads", base.heads)
+    key_dim = c.size("linear_key_head_dim", int(0.75 * width / keys))
+    delta = partial(
+        delta_net, width, key_heads=keys, value_heads=c.size("linear_num_value_heads", base.heads), key_dim=key_dim,
+        value_dim=c.size("linear_value_head_dim", 2 * key_dim), kernel=c.size("linear_conv_kernel_dim", 4),
+        joined=False,
+    )  # fmt: skip
+    kinds = _layer_types(c, 4)
+    if not c.has("layer_types") and "full_attention" not in kinds:
+        kinds = [*kinds[:-1], "full_attention"]
+    feed = plain_feed(c, traits, c.size("intermediate_size"))
+
+    def layer(kind: str) -> Items:
+        if kind == "full_attention":
+            return layer_of("post", width, RMS, partial(attention, base), feed)
+        return layer_of("pre", width, RMS, delta, feed)
+
+    return language_model(c, one_of_each(kinds, layer), kinds, traits=traits)
+
+
 def minimax(c: Fields) -> Model:
     """MiniMax-01: lightning attention, softmax attention where `layer_types` says, experts."""
     base = standard_attention(c, NO_BIASES)

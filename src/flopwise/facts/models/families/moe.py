@@ -86,6 +86,7 @@ MANNERS |= {
     "exaone_moe": replace(_NAMED, traits=replace(NO_BIASES, qk_norm="head")),
     "flex_olmo": replace(MANNERS["olmoe"], traits=Traits(qk_norm="full", arrangement="post")),
     "granitemoe_swa": replace(MANNERS["granitemoeshared"], sinks=True),
+    "hy_v3": replace(_NAMED, traits=Traits(qk_norm="head"), shared_bias="mlp_bias"),
     "hunyuan_v1_moe": Manner(
         traits=Traits(mlp_bias=False, qk_norm="head"), experts="num_experts", top_k="moe_topk",
         shared="intermediate_size",
@@ -93,6 +94,11 @@ MANNERS |= {
     "mellum": replace(MANNERS["qwen3_moe"], experts="num_local_experts"),
     "solar_open": replace(FINE_GRAINED, traits=Traits(out_bias=False, mlp_bias=False)),
 }  # fmt: skip
+MANNERS["laguna"] = replace(
+    MANNERS["afmoe"], traits=Traits(mlp_bias=False, qk_norm="head"), shared="shared_expert_intermediate_size",
+    shared_count="",
+)  # fmt: skip
+MANNERS["sarvam_moe"] = MANNERS["glm4_moe"]
 MANNERS["qwen3_vl_moe_text"] = MANNERS["qwen3_moe"]
 
 
@@ -114,6 +120,8 @@ def mixture(c: Fields, m: Manner, width: int) -> Mixture:
 
 _FIRST = {"afmoe": "num_dense_layers"}
 """The key of the number of dense layers before those with experts, where it is not DeepSeek's."""
+_FIRST_IS_DENSE = {"hy_v3", "laguna", "mimo_v2_flash"}
+"""Families whose configurations say nothing of it: the first layer alone is dense."""
 
 
 def sparse_layers(c: Fields, layers: int) -> list[bool]:
@@ -129,7 +137,7 @@ def sparse_layers(c: Fields, layers: int) -> list[bool]:
         last = last if isinstance(last, int) and last >= 0 else layers - 1
         step = max(1, c.count("moe_layer_interval", 1))
         return [first <= i <= last and (i + 1) % step == 0 for i in range(layers)]
-    first = 1 if c.model_type == "mimo_v2_flash" else c.count(_FIRST.get(c.model_type, "first_k_dense_replace"))
+    first = 1 if c.model_type in _FIRST_IS_DENSE else c.count(_FIRST.get(c.model_type, "first_k_dense_replace"))
     if c.model_type == "glm4_moe_lite":
         first = c.count("first_k_dense_replace", 1)
     dense = set(c.sequence("mlp_only_layers") or ())
@@ -161,6 +169,8 @@ def expert_names(sparse: list[bool]) -> list[str]:
 
 def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
     """The attention of each layer: full or windowed; MiMo's windowed layers have heads of their own."""
+    if c.model_type == "laguna":
+        return _own_heads(c, base, layers)
     if c.model_type != "mimo_v2_flash":
         return [replace(base, window=w) for w in windows(c, layers)]
     full = replace(base, v_dim=c.size("v_head_dim", base.head_dim))
@@ -172,6 +182,18 @@ def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
         pattern = c.sequence("hybrid_layer_pattern") or [i not in (0, 5) and (i + 1) % 6 != 0 for i in range(layers)]
         kinds = [bool(p) for p in pattern[:layers]]
     return [swa if k else full for k in kinds]
+
+
+def _own_heads(c: Fields, base: Attention, layers: int) -> list[Attention]:
+    """Laguna's attention: heads and window of each layer, a gate for each head or for each of its channels."""
+    gates = c.value("gating", default=True)
+    base = replace(base, gate_per_head=gates in (True, "per-head"))
+    heads = c.sequence("num_attention_heads_per_layer") or [base.heads] * layers
+    if len(heads) < layers or not all(isinstance(n, int) and n > 0 and n % base.kv_heads == 0 for n in heads):
+        allowed = f"{layers} multiples of num_key_value_heads = {base.kv_heads} are needed"
+        raise c.wrong("num_attention_heads_per_layer", heads, allowed)
+    sees = windows(c, layers) if c.has("layer_types") else [None] * layers
+    return [replace(base, heads=n, window=window) for n, window in zip(heads, sees, strict=False)]
 
 
 def llama4(c: Fields) -> Model:

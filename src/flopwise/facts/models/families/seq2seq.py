@@ -1,4 +1,4 @@
-"""Encoder-decoder models: T5 and its kin, BART and its kin (mBART, Marian, Pegasus, M2M-100 ...), Whisper."""
+"""Encoder-decoder models: T5 and its kin, BART and its kin (mBART, Marian, M2M-100, NLLB-MoE, FSMT ...), Whisper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from typing import Literal
 
 from flopwise.facts.architecture import Convolution, Embedding, Item, Linear, Model, Pointwise
 from flopwise.facts.models.attend import Attention, attention, cross_attention
-from flopwise.facts.models.blocks import LAYER_NORM, RMS, Items, activation, mlp, one_of_each, residual, stack_of
+from flopwise.facts.models.blocks import (
+    LAYER_NORM,
+    RMS,
+    Block,
+    Items,
+    Mixture,
+    activation,
+    mlp,
+    moe,
+    one_of_each,
+    residual,
+    stack_of,
+)
 from flopwise.facts.models.fields import Fields
 from flopwise.values import dataclass, replace
 
@@ -19,13 +31,12 @@ def t5(c: Fields) -> Model:
     """T5, mT5, UMT5: RMSNorm before blocks, a learned relative-position bias (one table a stack; UMT5: one a layer)."""
     width, d_kv, heads = c.size("d_model"), c.size("d_kv"), c.size("num_heads")
     hidden, dropout = c.size("d_ff"), c.number("dropout_rate") > 0
-    feed = c.text("feed_forward_proj", "relu").split("-")
-    gated, act = feed[0] == "gated", activation(feed[-1])
     buckets = c.size("relative_attention_num_buckets", 32)
     a = Attention(width=width, heads=heads, kv_heads=heads, head_dim=d_kv, dropout=dropout)
     own_tables = c.model_type == "umt5"
+    dense, routed = _t5_feeds(c, width, hidden)
 
-    def layer(*, decoder: bool, first: bool) -> Items:
+    def layer(*, decoder: bool, first: bool, sparse: bool) -> Items:
         own = replace(a, causal=decoder, cached=decoder, position_bias=buckets * heads if first or own_tables else 0)
         drop = (Pointwise("dropout", width, "dropout"),) if dropout else ()
         items: list[Item] = [
@@ -45,7 +56,7 @@ def t5(c: Fields) -> Model:
             last = "cross/residual"
         items += [
             RMS("post_norm", width),
-            *mlp(width, hidden, act, "post_norm", gated=gated),
+            *(routed if sparse else dense)("post_norm"),
             *_with_prefix(drop, "mlp"),
             residual("mlp/residual", width, last),
         ]
@@ -55,8 +66,12 @@ def t5(c: Fields) -> Model:
     below = c.maybe("num_decoder_layers") or depth
     vocab = c.size("vocab_size")
     shared = Embedding("embed_tokens", vocab, width, shard="row")
-    encoder_rows = one_of_each((i == 0 for i in range(depth)), lambda first: layer(decoder=False, first=first))
-    decoder_rows = one_of_each((i == 0 for i in range(below)), lambda first: layer(decoder=True, first=first))
+    encoder_rows = one_of_each(
+        _t5_layers(c, "encoder", depth), lambda key: layer(decoder=False, first=key[0], sparse=key[1])
+    )
+    decoder_rows = one_of_each(
+        _t5_layers(c, "decoder", below), lambda key: layer(decoder=True, first=key[0], sparse=key[1])
+    )
     norm = RMS("norm", width)
     decoder = stack_of("decoder", width, (shared,), decoder_rows, (norm, _head(c, width, vocab)))
     encoder = stack_of("encoder", width, (), encoder_rows, (norm,))
@@ -64,6 +79,34 @@ def t5(c: Fields) -> Model:
         stacks=(decoder, encoder), vocab=vocab, max_position=c.maybe("n_positions", 512),
         notes=("the encoder reads the decoder's embedding table",),
     )  # fmt: skip
+
+
+def _t5_feeds(c: Fields, width: int, hidden: int) -> tuple[Block, Block]:
+    """The dense feed-forward block, and Switch Transformers' of experts, of which a token runs one.
+
+    Source: arXiv:2101.03961 section 2.1.
+    """
+    if c.model_type != "switch_transformers":
+        feed = c.text("feed_forward_proj", "relu").split("-")
+        dense = partial(mlp, width, hidden, activation(feed[-1]), gated=feed[0] == "gated")
+        return dense, dense
+    if not c.flag("tie_word_embeddings", default=True):
+        raise c.wrong("tie_word_embeddings", c.value("tie_word_embeddings"), "one table for all is described")
+    act = activation(c.text("dense_act_fn", "relu"))
+    experts = Mixture(
+        width=width, experts=c.size("num_experts"), top_k=1, hidden=hidden, act=act, gated=False,
+        router_bias=c.flag("router_bias"),
+    )  # fmt: skip
+    return partial(mlp, width, hidden, act, gated=False), partial(moe, experts)
+
+
+def _t5_layers(c: Fields, side: str, depth: int) -> list[tuple[bool, bool]]:
+    """For each layer of a half: is it the first, which holds the table of positions, and has it experts."""
+    step = 0
+    if c.model_type == "switch_transformers":
+        count = c.count(f"num_sparse_{side}_layers", 3)
+        step = c.count(f"{side}_sparse_step") if c.has(f"{side}_sparse_step") else depth // (count or 1)
+    return [(i == 0, step > 0 and (i % step == 1 or step == 1)) for i in range(depth)]
 
 
 def _head(c: Fields, width: int, vocab: int) -> Linear:
@@ -75,8 +118,10 @@ def _with_prefix(items: tuple[Pointwise, ...], part: str) -> tuple[Pointwise, ..
     return tuple(replace(i, name=f"{part}/{i.name}") for i in items)
 
 
-def _layer(c: Fields, a: Attention, hidden: int, act: str, *, cross: bool, pre: bool) -> Items:
-    """A biased layer of BART (norms after the sums) or Whisper (norms before the blocks)."""
+def _layer(
+    c: Fields, a: Attention, hidden: int, act: str, *, cross: bool, pre: bool, experts: Mixture | None = None
+) -> Items:
+    """A biased layer of BART (norms after the sums) or Whisper (norms before the blocks), dense or with `experts`."""
     w, norm = a.width, LAYER_NORM
     drop = (Pointwise("dropout", w, "dropout"),) if c.number("dropout") > 0 else ()
     out: list[Item] = []
@@ -86,9 +131,9 @@ def _layer(c: Fields, a: Attention, hidden: int, act: str, *, cross: bool, pre: 
     if cross:
         parts.append(("cross", "cross_norm", cross_attention(crossing, "cross_norm" if pre else "attention/norm", w)))
     previous = "cross/norm" if cross else "attention/norm"
-    parts.append(
-        ("mlp", "post_norm", mlp(w, hidden, activation(act), "post_norm" if pre else previous, gated=False, bias=True))
-    )
+    source = "post_norm" if pre else previous
+    feed = moe(experts, source) if experts else mlp(w, hidden, activation(act), source, gated=False, bias=True)
+    parts.append(("mlp", "post_norm", feed))
     for part, before, block in parts:
         out += [norm(before, w)] if pre else []
         out += [*block, *_with_prefix(drop, part), residual(f"{part}/residual", w, last)]
@@ -130,6 +175,7 @@ KIN: dict[str, HalfManner] = {
     "marian": HalfManner(positions="sines", embed_norm=False),
     "mbart": HalfManner(pre=True, spare=2, final_norm=True),
     "mvp": HalfManner(spare=2),
+    "nllb-moe": replace(_PRE, positions=""),
     "pegasus": replace(_PRE, positions="sines"),
     "plbart": HalfManner(spare=2),
 }
@@ -150,14 +196,46 @@ def bart(c: Fields) -> Model:
     norm: Items = (LAYER_NORM("embed/norm", width),) if kin.embed_norm else ()
     place: Items = (*places, residual("embed/add", width), *norm)
     ends: Items = (LAYER_NORM("norm", width),) if kin.final_norm else ()
-    a, hidden, depth = _half(c, "decoder", causal=True, whisper=False)
-    layers = [_layer(c, a, hidden, act, cross=True, pre=kin.pre)] * depth
-    decoder = stack_of("decoder", width, (table, *place), layers, (*ends, _head(c, width, vocab)))
-    a, hidden, depth = _half(c, "encoder", causal=False, whisper=False)
-    layers = [_layer(c, a, hidden, act, cross=False, pre=kin.pre)] * depth
+    decoder = stack_of(
+        "decoder", width, (table, *place), _layers(c, "decoder", act, pre=kin.pre), (*ends, _head(c, width, vocab))
+    )
+    layers = _layers(c, "encoder", act, pre=kin.pre)
     return _model(
         stacks=(decoder, stack_of("encoder", width, place, layers, ends)), vocab=vocab, max_position=positions
     )  # fmt: skip
+
+
+def _layers(c: Fields, side: str, act: str, *, pre: bool) -> list[Items]:
+    """The layers of one half; of NLLB-MoE every so many have experts (arXiv:2207.04672 section 6.2)."""
+    decodes = side == "decoder"
+    a, hidden, depth = _half(c, side, causal=decodes, whisper=False)
+    dense = _layer(c, a, hidden, act, cross=decodes, pre=pre)
+    if c.model_type != "nllb-moe":
+        return [dense] * depth
+    experts = Mixture(
+        width=a.width, experts=c.size("num_experts"), top_k=2, hidden=hidden, act=activation(act), gated=False,
+        bias=True, router_bias=c.flag("router_bias"),
+    )  # fmt: skip
+    routed, step = _layer(c, a, hidden, act, cross=decodes, pre=pre, experts=experts), c.count(f"{side}_sparse_step", 4)
+    return [routed if step and (i + 1) % step == 0 else dense for i in range(depth)]
+
+
+def fsmt(c: Fields) -> Model:
+    """FSMT: the Transformer of WMT19, each half with a vocabulary of its own, sines kept with the weights.
+
+    Source: arXiv:1907.06616 section 3; FSMTForConditionalGeneration of transformers 5.
+    """
+    width, act = c.size("d_model"), c.text("activation_function", "relu")
+    source, target = c.size("src_vocab_size"), c.size("tgt_vocab_size")
+    rows = c.size(POSITIONS) + c.count("pad_token_id", 1) + 1
+    place: Items = (Embedding("embed_positions", rows, width, position=True), residual("embed/add", width))
+    tied = c.flag("tie_word_embeddings")
+    head = Linear("lm_head", width, target, shard="column", tied=tied)
+    table = Embedding("embed_tokens", target, width, shard="row")
+    own: Items = () if tied else (replace(table, rows=source),)
+    decoder = stack_of("decoder", width, (table, *place), _layers(c, "decoder", act, pre=False), (head,))
+    encoder = stack_of("encoder", width, (*own, *place), _layers(c, "encoder", act, pre=False))
+    return _model(stacks=(decoder, encoder), vocab=target, max_position=c.size(POSITIONS))
 
 
 def whisper(c: Fields) -> Model:

@@ -53,6 +53,7 @@ class Tower:
     window: int | None = None
     full_every: tuple[int, ...] = ()  # layers that see everything where `window` holds for the others
     weights: int = 0  # other learned values (a mask token)
+    layer_weights: int = 0  # the same of each layer (a table of relative positions, a bias of values alone)
 
     def stack(self, name: str = "vision", after: Items = ()) -> Stack:
         """The tower as a stack."""
@@ -63,13 +64,14 @@ class Tower:
             qk_norm="full" if self.qk_norm else "", k_bias=self.k_bias,
         )  # fmt: skip
         scales = (Weight("layer_scale", 2 * w),) if self.layer_scale else ()
+        others = (Weight("attention/weights", self.layer_weights),) if self.layer_weights else ()
 
         def layer(window: int | None) -> Items:
             def feed(source: str) -> Items:
                 return mlp(w, self.hidden, activation(self.act), source, gated=self.gated, bias=self.mlp_bias)
 
             attend = partial(attention, replace(base, window=window))
-            return *layer_of("pre", w, self.norm, attend, feed, scale=self.layer_scale), *scales
+            return *layer_of("pre", w, self.norm, attend, feed, scale=self.layer_scale), *scales, *others
 
         rows = one_of_each((None if i in self.full_every else self.window for i in range(self.layers)), layer)
         before: list[Item] = [Linear("patch_embed", self.patch_inputs, w, bias=self.patch_bias)]
@@ -135,14 +137,87 @@ def classifier(c: Fields, width: int) -> Items:
     return (Linear("classifier", width, count, bias=True, stream="samples"),)
 
 
+EXTRA_TOKENS = {"ijepa": 0, "deit": 2}
+"""Learned tokens beside the patches, where it is not the class token alone: DeiT has one for distillation."""
+POOLED = {"vit", "deit"}
+"""Families whose base model ends in a projection of the class token."""
+
+
+def named_head(c: Fields, width: int, pooler: Items = ()) -> Items:
+    """The head that `architectures` names: none but the `pooler` of a base model, else a classifier of images.
+
+    Raises: SpecError: it is of a task that is not described.
+    """
+    named = c.sequence("architectures") or [""]
+    first = named[0] if isinstance(named[0], str) else ""
+    if first.endswith("Model"):
+        return pooler
+    if first and not first.endswith(("ForImageClassification", "ForAudioClassification", "WithTeacher")):
+        raise c.wrong("architectures", first, "base models and classifiers of images are described")
+    scores = classifier(c, width)
+    return (*scores, replace(scores[0], name="distillation")) if first.endswith("WithTeacher") else scores
+
+
 def vit(c: Fields) -> Model:
-    """ViT, ViT-MSN and I-JEPA (no class token) with their classification head."""
-    t = replace(plain_tower(c, extra=0 if c.model_type == "ijepa" else 1), qkv_bias=c.flag("qkv_bias", default=True))
-    return Model(kind="vision", stacks=(t.stack("encoder", classifier(c, t.width)),))
+    """ViT, DeiT, ViT-MSN and I-JEPA (no class token), by default with their classification head."""
+    extra = EXTRA_TOKENS.get(c.model_type, 1)
+    t = replace(plain_tower(c, extra=extra), qkv_bias=c.flag("qkv_bias", default=True))
+    pooler: Items = ()
+    if c.model_type in POOLED:
+        size = c.size("pooler_output_size", t.width)
+        pooler = (
+            Linear("pooler", t.width, size, bias=True, stream="samples"),
+            Pointwise("pooler/tanh", size, "tanh", stream="samples"),
+        )
+    return Model(kind="vision", stacks=(t.stack("encoder", named_head(c, t.width, pooler)),))
+
+
+def beit(c: Fields) -> Model:
+    """BEiT and Data2Vec's vision model: relative positions in each layer, no bias of keys, mean pooling with a norm.
+
+    Source: arXiv:2106.08254 section 2; BeitModel of transformers 5.
+    """
+    t = plain_tower(c)
+    high, wide = pair(c, "image_size")
+    p, q = pair(c, "patch_size")
+    table = ((2 * (high // p) - 1) * (2 * (wide // q) - 1) + 3) * t.heads
+    pooled = c.flag("use_mean_pooling", default=True)
+    shared = table if c.flag("use_shared_relative_position_bias") else 0
+    t = replace(
+        t, k_bias=False, layer_scale=c.number("layer_scale_init_value", 0.1) > 0, post_norm=not pooled,
+        layer_weights=table if c.flag("use_relative_position_bias") else 0,
+        weights=(t.width if c.flag("use_mask_token") else 0) + shared,
+        positions=t.positions if c.flag("use_absolute_position_embeddings") else 0,
+    )  # fmt: skip
+    norm = Norm("pooler/norm", t.width, kind="layernorm", bias=True, stream="samples")
+    head = named_head(c, t.width)
+    ends: Items = (norm,) if pooled and (head or c.model_type == "beit") else ()  # Data2Vec's base model has no pooler
+    return Model(kind="vision", stacks=(t.stack("encoder", (*ends, *head)),))
+
+
+def spectrogram(c: Fields) -> Model:
+    """AST: ViT over overlapping patches of a spectrogram, with DeiT's two tokens and a norm before its scores.
+
+    Source: arXiv:2104.01778 section 2.1; ASTModel of transformers 5.
+    """
+    width, heads = heads_and_width(c)
+    side, mels, length = c.size("patch_size", 16), c.size("num_mel_bins", 128), c.size("max_length", 1024)
+    if side > min(mels, length):
+        raise c.wrong("patch_size", side, f"it must not exceed num_mel_bins = {mels} and max_length = {length}")
+    high = (mels - side) // c.size("frequency_stride", 10) + 1
+    patches = high * ((length - side) // c.size("time_stride", 10) + 1)
+    t = Tower(
+        width=width, heads=heads, hidden=c.size("intermediate_size"), layers=c.layers(), patch_inputs=side * side,
+        patches=patches, extra_tokens=2, positions=patches + 2, qkv_bias=c.flag("qkv_bias", default=True),
+        act=c.text("hidden_act", "gelu"),
+    )  # fmt: skip
+    scores = named_head(c, width)
+    norm = Norm("classifier/norm", width, kind="layernorm", bias=True, stream="samples")
+    return Model(kind="vision", stacks=(t.stack("encoder", (norm, *scores) if scores else ()),))
 
 
 def dinov2(c: Fields) -> Model:
-    """DINOv2: ViT with layer scales, optionally SwiGLU and registers; no head."""
+    """DINOv2: ViT with layer scales, optionally SwiGLU and registers; a classifier reads class token and mean."""
     width, heads = heads_and_width(c)
     patches, inputs = patches_of(c)
     registers = c.count("num_register_tokens") if "registers" in c.model_type else 0
@@ -156,7 +231,8 @@ def dinov2(c: Fields) -> Model:
         gated=swiglu, act="silu" if swiglu else c.text("hidden_act", "gelu"),
         weights=width if c.flag("use_mask_token", default=True) else 0,
     )  # fmt: skip
-    return Model(kind="vision", stacks=(t.stack("encoder"),))
+    head = named_head(c, 2 * width) if c.has("architectures") else ()
+    return Model(kind="vision", stacks=(t.stack("encoder", head),))
 
 
 def dinov3(c: Fields) -> Model:
@@ -167,8 +243,9 @@ def dinov3(c: Fields) -> Model:
         qkv_bias=c.flag("query_bias", default=True), k_bias=c.flag("key_bias"),
         bias=c.flag("proj_bias", default=True), mlp_bias=c.flag("mlp_bias", default=True),
     )  # fmt: skip
-    if c.flag("value_bias", default=True) != t.qkv_bias:
-        raise c.wrong("value_bias", c.value("value_bias"), "biases of queries and values together are described")
+    query, value = c.flag("query_bias", default=True), c.flag("value_bias", default=True)
+    if query != value:
+        t = replace(t, qkv_bias=False, layer_weights=t.width)
     return Model(kind="vision", stacks=(t.stack("encoder"),))
 
 
