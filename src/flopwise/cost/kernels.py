@@ -115,10 +115,11 @@ def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
     Source: calibrated (data/calibration). Assumes: kernels for scaled or unpacked formats split k as rarely as those of
     experts, but those of fp8 in a maker's library (`fp8_splits_k`).
     """
-    p = precision(dtype)
-    in_library = p.rate == "fp8" and rates.value["fp8_splits_k"] > 0
-    scaled = grouped or ((p.quantised or p.unpacked) and not in_library)
-    return rates.value["wave_tail.scaled" if scaled else "wave_tail"]
+    p, plain, scaled = precision(dtype), rates.value["wave_tail"], rates.value["wave_tail.scaled"]
+    if grouped or not (p.quantised or p.unpacked):
+        return scaled if grouped else plain
+    in_library = rates.value["fp8_splits_k"] if p.rate == "fp8" else 0.0
+    return in_library * plain + (1 - in_library) * scaled
 
 
 def tile_costs(
