@@ -13,6 +13,7 @@ from flopwise.ops.routing import (
     dropped_frac,
     expert_shares,
     hottest_rank_load,
+    touched_frac,
     usual_skew,
 )
 
@@ -108,6 +109,30 @@ def test_experts_that_nobody_balances_load_ranks_as_measured() -> None:
     assert usual_skew(8, 8) == 1.0
     assert usual_skew(4, 3) == pytest.approx(1.128, rel=1e-3)
     assert usual_skew(32, 16) == 2.0  # no expert has a token twice
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(256, 8), (128, 4), (384, 8), (32, 4)])
+@pytest.mark.parametrize("tokens", [1, 4, 32, 128, 1024])
+def test_popular_experts_leave_others_without_a_token(experts: int, top_k: int, tokens: int) -> None:
+    """Sampled: each token takes its k experts without repetition, by their popularity (Gumbel's largest of keys)."""
+    skew, rng = usual_skew(experts, top_k), np.random.default_rng(5)
+    keys = np.log(expert_shares(experts, skew)) + rng.gumbel(size=(max(4096 // tokens, 4), tokens, experts))
+    chosen = keys.argpartition(experts - top_k, axis=2)[:, :, -top_k:].reshape(len(keys), -1)
+    counted = np.mean([len(set(each)) for each in chosen.tolist()]) / experts
+    found = float(touched_frac(experts, top_k, float(tokens), skew))
+    assert found == pytest.approx(counted, rel=0.04)
+    even = float(touched_frac(experts, top_k, float(tokens)))
+    assert even == pytest.approx(1 - (1 - top_k / experts) ** tokens)
+    assert found <= even * (1 + 1e-9)
+
+
+def test_each_octave_of_experts_is_as_popular_as_its_mean() -> None:
+    """Four experts by 1 / rank: 12, 6, 4 and 3 of 25 tokens, a skew of 1.92; the last two are taken as 3.5 of 25."""
+    chances = (12 / 25, 6 / 25, 3.5 / 25, 3.5 / 25)
+    for tokens in (1, 3, 10):
+        expected = sum(1 - (1 - p) ** tokens for p in chances) / 4
+        assert float(touched_frac(4, 1, float(tokens), 48 / 25)) == pytest.approx(expected, rel=1e-6)
+    assert np.allclose(touched_frac(4, 1, np.array([1.0, 3.0]), 48 / 25)[0], 0.25)
 
 
 def test_one_rank_has_everything() -> None:

@@ -11,6 +11,7 @@ from flopwise.facts.architecture import Attend, Layer, Model, Recurrence
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.iteration import StepLoad
+from flopwise.serving.job import Techniques
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.techniques import runner
 from named import serve_job_with
@@ -104,7 +105,9 @@ def test_state_space_layers_do_not_see_the_context() -> None:
 
 def test_small_batches_touch_few_experts_and_padding_costs() -> None:
     """Mixtral: 2 of 8. One token reads two experts, eight tokens 7.2; the fourth token costs less than the first."""
-    machine = runner(serve_job_with(model=load_model("Mixtral-8x7B"), cluster=H200, layout=ServingLayout(tp=2)))
+    even = Techniques(expert_skew=1.0)
+    job = serve_job_with(model=load_model("Mixtral-8x7B"), cluster=H200, layout=ServingLayout(tp=2), techniques=even)
+    machine = runner(job)
     kinds = machine.model.stacks[0].kinds[0].items
 
     def grouped(batch: int) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +111,33 @@ def _largest_normal(n: Ints) -> Floats:
     return largest
 
 
+@lru_cache(maxsize=64)
+def _octaves(experts: int, top_k: int, skew: float) -> tuple[tuple[int, float], ...]:
+    """(experts, chance that a token chooses one of them) by popularity: the first, the second, two, four, eight ..."""
+    shares, edges = expert_shares(experts, skew), [0, 1]
+    while edges[-1] < experts:
+        edges.append(min(2 * edges[-1], experts))
+    parts = (shares[first:last] for first, last in pairwise(edges))
+    return tuple((len(part), min(top_k * float(part.mean()), 1.0)) for part in parts)
+
+
+def touched_frac(experts: int, top_k: int, tokens: Floats, skew: float = 1.0) -> Floats:
+    """Expected share of `experts` that at least one of `tokens` tokens chose; shape of `tokens`.
+
+    The mean of 1 - (1 - p)^tokens, p an expert's chance of being one of a token's: k / E each where all are as popular.
+    Where some are more popular than others (`skew`), fewer have a token: p is the same for those of an octave of ranks.
+
+    Source: counting; `expert_shares`; sampled in tests/ops/test_routing.py.
+    Assumes: tokens choose independently of each other.
+    """
+    if skew <= 1:
+        return 1.0 - (1.0 - top_k / experts) ** np.asarray(tokens)
+    missed: Floats = 0.0
+    for count, chance in _octaves(experts, top_k, skew):
+        missed = missed + count / experts * (1.0 - chance) ** np.asarray(tokens)
+    return 1.0 - missed
+
+
 def balanced_rank_load(experts: int, skew: float, ep: int, redundant: int) -> float:
     """Tokens of the fullest of `ep` ranks over the mean, with `redundant` copies of popular experts, laid out evenly.
 
@@ -138,8 +166,8 @@ def busiest_rank(
 
     Tokens choose their experts independently, so that even balanced experts get unequal numbers: of copies a rank has
     about T k / ep with variance T k / ep (1 - 1 / ep), of touched experts h p with variance h p (1 - p), where h = (E +
-    R) / ep of them have a place there and p = 1 - (1 - k / (E + R))^T. Popular experts (`skew`) come on top of the
-    copies, as far as R redundant ones do not make up for them.
+    R) / ep of them have a place there and p is `touched_frac`, of E + R even ones where any are redundant. Popular
+    experts (`skew`) come on top of the copies, as far as R redundant ones do not make up for them.
 
     Source: `mean_maximum`, `hottest_rank_load`, `balanced_rank_load`; sampled in tests/ops/test_routing.py.
     Assumes: as there.
@@ -155,7 +183,7 @@ def busiest_rank(
     local_experts = places / ranks
     variance = mean * (1.0 - 1.0 / ranks) + (spread * mean) ** 2
     copies = np.minimum(mean_maximum(mean, variance, ep), 1.0 * tokens * np.minimum(top_k, local_experts))
-    touched = 1.0 - (1.0 - top_k / places) ** np.asarray(tokens)
+    touched = touched_frac(places, top_k, tokens, 1.0 if redundant else skew)
     most = np.minimum(
         mean_maximum(local_experts * touched, local_experts * touched * (1.0 - touched), ep), local_experts
     )

@@ -33,7 +33,7 @@ class Split:
     sequence_parallel: bool = True  # norms and residuals divide tokens by tp
     expert_tp: Ints | None = None  # tp inside an expert; None: as tp
     expert_load: Floats = 1.0  # tokens of the fullest ep rank over the mean of all
-    touched_load: Floats = 1.0  # experts of the fullest ep rank that have a token, over the mean of all
+    touched_load: Floats = 1.0  # experts of the fullest ep rank that have a token, over the mean of even ones
     ep_own_tokens: bool = True  # each ep rank brings its own tokens (False: all see one batch, ep out of tp)
 
 

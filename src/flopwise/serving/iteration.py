@@ -784,13 +784,13 @@ def _tokens_of_all(load: StepLoad, replicas: Ints) -> Floats:
 
 
 def _fullest_rank(item: Experts, tokens: Floats, cut: Split, skew: tuple[float, int]) -> Split:
-    """The rank with most copies of `tokens`, and with most experts that have one, over the mean of all.
+    """The rank with most copies of `tokens`, and with most experts that have one, over the mean of all even experts.
 
     `skew`: tokens of the most popular expert over the mean, and copies of popular ones.
 
     Source: `flopwise.ops.routing.busiest_rank`. Assumes: as there.
     """
-    if np.all(np.asarray(cut.ep) == 1):
+    if np.all(np.asarray(cut.ep) == 1) and skew[0] <= 1:
         return cut
     local_experts = np.ceil(item.experts / np.asarray(cut.ep))
     copies, touched = busiest_rank(item.experts, item.top_k, tokens, cut.ep, *skew)

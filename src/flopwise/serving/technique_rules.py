@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Recurrence
-from flopwise.ops.routing import balanced_rank_load, hottest_rank_load
+from flopwise.ops.routing import balanced_rank_load, hottest_rank_load, touched_frac
 from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.job import PLAIN, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import weights_per_gpu
@@ -15,6 +15,10 @@ from flopwise.serving.techniques import STREAM_TOKENS, expert_skew
 
 MOST_PROPOSALS = 64
 """Tokens that a draft may propose; engines stop far below."""
+FEW_TOKENS = 32
+"""Of a step where nobody says how many requests are in flight: what popular experts leave unread is most there."""
+SAME_READ = 0.98
+"""Share of the experts that even ones would read, from which on nothing is said of it."""
 QUALITY = (
     "the loss of quality by eviction is not modelled: at 20 % kept, H2O (arXiv:2306.14048) reports no loss on short "
     "tasks and StreamingLLM (arXiv:2309.17453) forgets what it evicts; SnapKV (arXiv:2404.06654) keeps 1,024 tokens of "
@@ -208,16 +212,26 @@ def technique_assumptions(job: ServeJob) -> Iterator[str]:
 
 def _expert_assumptions(job: ServeJob) -> Iterator[str]:
     ranks, item = int(job.layout.ep), job.model.stacks[0].largest_experts
-    if item is None or ranks == 1 or job.techniques.expert_skew is not None:
+    if item is None or job.techniques.expert_skew is not None:
         return
-    if copies := job.techniques.redundant_experts:
-        load = balanced_rank_load(item.experts, expert_skew(job), ranks, copies)
-    else:
-        load = float(hottest_rank_load(item.experts, expert_skew(job), ranks))
-    yield (
-        f"experts are as popular as those of DeepSeek-R1 were: the fullest of {ranks:,} ranks has {load:.2f} times the "
-        "mean of their tokens; --expert-skew 1 balances them, --redundant-experts copies the popular ones"
-    )
+    skew, copies = expert_skew(job), job.techniques.redundant_experts
+    if ranks > 1:
+        load = (
+            balanced_rank_load(item.experts, skew, ranks, copies) if copies
+            else float(hottest_rank_load(item.experts, skew, ranks))
+        )  # fmt: skip
+        yield (
+            f"experts are as popular as those of DeepSeek-R1 were: the fullest of {ranks:,} ranks has {load:.2f} times "
+            "the mean of their tokens; --expert-skew 1 balances them, --redundant-experts copies the popular ones"
+        )
+        return
+    tokens = job.concurrency or FEW_TOKENS
+    read, even = (float(touched_frac(item.experts, item.top_k, tokens, each)) for each in (skew, 1.0))
+    if read < SAME_READ * even:
+        yield (
+            f"experts are as popular as those of DeepSeek-R1 were: {tokens:,} tokens choose {read:.0%} of "
+            f"{item.experts:,}, {even:.0%} if all were alike (--expert-skew 1)"
+        )
 
 
 def _request_assumptions(how: Techniques) -> Iterator[str]:
