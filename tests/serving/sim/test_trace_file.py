@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
-from flopwise.serving.sim.trace import read_trace_columns, trace
+from flopwise.serving.sim.trace import _digits_table, read_trace_columns, trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 
@@ -91,3 +91,29 @@ def test_the_largest_numbers_that_a_file_may_hold_make_a_trace(tmp_path: Path) -
 def test_a_prefix_without_its_other_half_is_refused(tmp_path: Path, column: str) -> None:
     with pytest.raises(SpecError, match="go together"):
         read_trace_columns(written(tmp_path, f"{HEADER.strip()},{column}\n0,10,5,3\n"))
+
+
+NUMBER = st.one_of(
+    st.integers(0, 10**8 - 1).map(str),
+    st.tuples(st.integers(0, 10**7), st.text("0123456789", min_size=1, max_size=8)).map(lambda two: f"{two[0]}.{two[1]}"),
+)
+
+
+@given(rows=st.lists(st.tuples(NUMBER, NUMBER, NUMBER), min_size=1, max_size=20), ends=st.booleans())
+def test_digits_are_read_as_the_numbers_that_they_are(rows: list[tuple[str, ...]], ends: bool) -> None:
+    """Of any length up to eight digits on each side of the point, to the last bit."""
+    body = "\n".join(",".join(row) for row in rows) + "\n" * ends
+    table = _digits_table(body, 3)
+    if table is not None:  # what has 16 digits is left to the reader of any number
+        np.testing.assert_array_equal(table, [[float(cell) for cell in row] for row in rows])
+    else:
+        assert any(len(cell.replace(".", "")) > 15 for row in rows for cell in row)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["1,2\n3,4,5,6\n", "1,2,3\n4,5\n", "1,,3\n", "a,2,3\n", "1.2.3,2,3\n", "1.,2,3\n", ".5,2,3\n", "123456789,2,3\n",
+     "-1,2,3\n", "1,2,3\n\n4,5,6\n", "1,2,3\r\n", "1e3,2,3\n", '"1",2,3\n', "1 ,2,3\n", "٣,2,3\n"],
+)  # fmt: skip
+def test_what_is_more_than_digits_is_left_to_the_reader_of_any_number(body: str) -> None:
+    assert _digits_table(body, 3) is None
