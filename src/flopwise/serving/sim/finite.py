@@ -41,7 +41,7 @@ A queue forgets how it began after some 1 / (1 - rho)^2 services (Cohen 1982, Th
 TYPICAL = 4
 """The first seed whose 150,000 arrivals make waits of M/D/1 within a tenth of those of long runs, at 80, 90 and 95 % of
 capacity and p50, p95 and p99; of the first twelve, one was twice too long."""
-SETTLED_FRAC, SPANS = 0.03, 10
+SETTLED_FRAC, SPANS = 0.02, 10
 """Standard error up to which a percentile is settled, over spans of a run one after the other (batch means: Law,
 Simulation modeling and analysis, 9.5.3); and how many spans."""
 LONGER, LONGEST_ARRIVALS = 4, 600_000
