@@ -784,8 +784,6 @@ def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
         return "some answers come from the response cache"
     if not question.queue.is_plain:
         return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
-    if job.decodes and answers_are_short(job):
-        return SHORT
     return None if question.closed_form else _why_no_closed_form(job) or ("" if question.simulate else None)
 
 
@@ -793,6 +791,8 @@ def _why_no_closed_form(job: ServeJob) -> str | None:
     """The reason why the closed form of a load is known to be off; None: it is not."""
     if not job.decodes:
         return "what waits when a batch ends goes into the next"
+    if answers_are_short(job):
+        return SHORT
     if job.arrivals_per_s is not None and _prompts_mix(job):
         return "prompts that arrive at random fill steps that others decode in"
     if job.arrivals_per_s is not None and job.split and _runs_on(job):
