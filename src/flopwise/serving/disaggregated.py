@@ -173,6 +173,11 @@ def _rates(job: ServeJob, machine: Runner, most: Array, before: Pools) -> tuple[
     return batch, rate, np.maximum((rate <= FULLEST * before.most_per_s).sum(axis=0), 1)
 
 
+def _alone_s(machine: Runner, before: Pools) -> Floats:
+    """Seconds to the first token of a request that waits for nobody."""
+    return machine.engine.request_s + before.prompts.latency_s + before.transfer_s
+
+
 class PooledUsers(NamedTuple):
     """Replicas with prefill pools and users who wait for their answers, of one attention replica each."""
 
@@ -191,7 +196,7 @@ def pooled_users(job: ServeJob, machine: Runner, in_flight: Array) -> PooledUser
     Assumes: requests of one length; what the prefill pool does not take waits before it; nobody waits for himself.
     """
     before, (_, rounds) = pools(job, machine), request_work(job)
-    most, ahead = in_flight.max(axis=0), machine.engine.request_s + before.prompts.latency_s + before.transfer_s
+    most, ahead = in_flight.max(axis=0), _alone_s(machine, before)
     batch, rate, ends = _rates(job, machine, most, before)
     pool_per_s, servers, each_s, ahead_s = (
         np.broadcast_to(np.asarray(one, dtype=float), most.shape)
@@ -238,8 +243,7 @@ def _arrivals(job: ServeJob, machine: Runner, in_flight: float, before: Pools) -
     waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
     waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, rate / before.servers, 0.0)
     decoding = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
-    ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
-    ttft_s = float(ahead_s + np.interp(decoding, batch, waits_s))
+    ttft_s = float(_alone_s(machine, before) + np.interp(decoding, batch, waits_s))
     return decoding, float(np.interp(decoding, batch, rate)), ttft_s
 
 
