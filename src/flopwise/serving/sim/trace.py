@@ -262,15 +262,8 @@ def read_chained_trace(path: Path) -> RequestTrace:
     for number, line in enumerate(csv_text(path).splitlines(), start=1):
         if not line.strip():
             continue
-        try:
-            cells = json.loads(line)
-            came_ms, prompt, output, chain = (cells[key] for key in CHAINED)
-            rows.append((float(came_ms) / 1e3, int(prompt), int(output)))
-            hashes = [int(one) for one in chain]
-        except (ValueError, TypeError, KeyError) as fault:
-            raise SpecError(
-                f"{path} line {number}: an object with {', '.join(CHAINED)} is expected ({fault})"
-            ) from None
+        came_ms, prompt, output, hashes = _chained_line(f"{path} line {number}", line)
+        rows.append((came_ms / 1e3, prompt, output))
         node = -1
         for place, name in enumerate(hashes, start=1):
             until = min(place * CHAIN_TOKENS, rows[-1][1])
@@ -288,6 +281,27 @@ def read_chained_trace(path: Path) -> RequestTrace:
     tree = PrefixTree(np.array(parent, dtype=np.int64), np.array(end, dtype=np.int64))
     requests = trace(came_s, prompts, np.maximum(outputs, 1))
     return replace(requests, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
+
+
+def _chained_line(where: str, line: str) -> tuple[float, int, int, list[int]]:
+    """The cells of a line in Mooncake's format. Raises: SpecError: it is none, or one of them cannot be; says which."""
+    try:
+        cells = json.loads(line)
+        came_ms, prompt, output, hashes = (cells[key] for key in CHAINED)
+    except (ValueError, TypeError, KeyError) as fault:
+        raise SpecError(f"{where}: an object with {', '.join(CHAINED)} is expected ({fault})") from None
+    most = {"timestamp": LONGEST_S * 1e3, "input_length": MOST_TOKENS - 1.0, "output_length": MOST_TOKENS - 1.0}
+    least = {"timestamp": 0.0, "input_length": 1.0, "output_length": 0.0}
+    for key, value in zip(most, (came_ms, prompt, output), strict=True):
+        there = type(value) in {int, float} and least[key] <= value <= most[key]  # false for what is not a number
+        if not there or (key != "timestamp" and value != int(value)):
+            kind = "milliseconds" if key == "timestamp" else "a whole number"
+            raise SpecError(
+                f"{where}, {key}: got {str(value)[:60]}; allowed: {kind} of {least[key]:,.0f} to {most[key]:,.0f}"
+            )
+    if not isinstance(hashes, list) or not all(type(one) is int for one in hashes):
+        raise SpecError(f"{where}, hash_ids: got {str(hashes)[:60]}; allowed: a list of whole numbers, one a block")
+    return float(came_ms), int(prompt), int(output), hashes
 
 
 def _quick_table(body: str, columns: int, places: Sequence[int]) -> NDArray[np.float64] | None:
