@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields
 from functools import cached_property, lru_cache, partial
@@ -294,11 +294,14 @@ class ReplicaQuestion:
 
     @property
     def is_kept(self) -> bool:
-        """True if other workloads may have the same answer: not where users are shared among the replicas."""
+        """True if other workloads may have the same answer."""
+        return self.between is None and self.is_joined
+
+    @property
+    def is_joined(self) -> bool:
+        """True if it is sized together with others: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return (
-            self.between is None and not users and not self.workload.techniques.any and self.workload.sessions is None
-        )
+        return not users and not self.workload.techniques.any and self.workload.sessions is None
 
     @property
     def devices(self) -> tuple[object, ...]:
@@ -396,24 +399,30 @@ def sized_replicas(question: ReplicaQuestion) -> Answer:
     return answer
 
 
-def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion, Answer]:
-    """The answers to questions that may be kept; nodes are timed together as far as the same formulas hold for them.
+def _joined_questions(questions: Sequence[ReplicaQuestion]) -> list[dict[ReplicaQuestion, None]]:
+    """Questions that may be joined, by device; those with batches in between only where no other has their key."""
+    groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
+    times = Counter(questions)
+    for question in questions:
+        if question.is_kept or (question.is_joined and times[question] == 1):
+            groups[question.devices][question] = None
+    return list(groups.values())
+
+
+def size_together(questions: Sequence[ReplicaQuestion]) -> dict[ReplicaQuestion, Answer]:
+    """The answers to questions that may be joined; nodes are timed together as far as the same formulas hold for them.
 
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
-    groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
-    arrive = False
-    for question in questions:
-        if question.is_kept:
-            groups[question.devices][question] = None
-            arrive = arrive or question.workload.requests_per_s is not None
+    groups = _joined_questions(questions)
+    arrive = any(question.workload.requests_per_s is not None for group in groups for question in group)
     known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
-    for group in groups.values():
-        kept = {question: SIZED[question] for question in group if question in SIZED}
+    for group in groups:
+        kept = {question: SIZED[question] for question in group if question.is_kept and question in SIZED}
         SIZED.hits += len(kept)
         known |= kept
-    rooms = _rooms([question for group in groups.values() for question in group if question not in known])
-    for group in groups.values():
+    rooms = _rooms([question for group in groups for question in group if question not in known])
+    for group in groups:
         try:
             fresh.append({question: _sizing(question, rooms[question]) for question in group if question in rooms})
         except (MissingFactError, SpecError):
@@ -424,10 +433,11 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
             if not _generates(sizing) or id(sizing) in loops:
                 known[question] = _answer(sizing, loops.get(id(sizing)))
     for question, answer in known.items():
-        SIZED[question] = answer
+        if question.is_kept:
+            SIZED[question] = answer
     _fill_full_steps([
         [known[question] for question in group if question in known and question.workload.requests_per_s is not None]
-        for group in groups.values()
+        for group in groups
     ])  # fmt: skip
     return known
 

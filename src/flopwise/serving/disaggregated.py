@@ -209,7 +209,7 @@ def pooled_users(job: ServeJob, machine: Runner, in_flight: Array) -> PooledUser
         waits_s = queue_s(met / pool_per_s[n], servers[n], each_s[n])
         waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, met / servers[n], 0.0)
         inside = there + served * (ahead_s[n] + waits_s)
-        for size, wait_s in enumerate(waits_s):
+        for size, wait_s in enumerate(np.asarray(waits_s)):
             inner = float(np.interp(in_flight[size, n], inside[size], there))
             decoding[size, n], per_s[size, n] = inner, np.interp(inner, there, served)
             ttft_s[size, n] = ahead_s[n] + np.interp(inner, there, wait_s)

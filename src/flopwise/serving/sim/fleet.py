@@ -165,7 +165,7 @@ class FastFleet:
         """The outcome of the requests of the setup's trace."""
         setup, rows = self.setup, len(self.progress)
         issued = int(self.world["issued"][0])
-        times = np.empty((len(layout.PROGRESS), rows), dtype=np.int64)
+        times = np.empty((len(layout.PROGRESS.names or ()), rows), dtype=np.int64)
         numbers = self.progress.view(np.int64).reshape(rows, len(times))
         for start in range(0, rows, PART):
             times[:, start : start + PART] = numbers[start : start + PART].T
