@@ -399,17 +399,17 @@ def sized_replicas(question: ReplicaQuestion) -> Answer:
     return answer
 
 
-def _joined_questions(questions: Sequence[ReplicaQuestion]) -> list[dict[ReplicaQuestion, None]]:
+def _joined_questions(questions: Iterable[ReplicaQuestion]) -> list[dict[ReplicaQuestion, None]]:
     """Questions that may be joined, by device; those with batches in between only where no other has their key."""
     groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
-    times = Counter(questions)
-    for question in questions:
+    times = Counter(every := list(questions))
+    for question in every:
         if question.is_kept or (question.is_joined and times[question] == 1):
             groups[question.devices][question] = None
     return list(groups.values())
 
 
-def size_together(questions: Sequence[ReplicaQuestion]) -> dict[ReplicaQuestion, Answer]:
+def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion, Answer]:
     """The answers to questions that may be joined; nodes are timed together as far as the same formulas hold for them.
 
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
