@@ -120,7 +120,7 @@ def note(text: str) -> None:
 
 def announce_compilation() -> None:
     """Tell a listener, or a terminal, why the first simulation takes seconds; silent everywhere else."""
-    from flopwise.serving.sim.machine_code import cache_folder  # noqa: PLC0415 - beside its only use
+    from flopwise.serving.sim.machine_code import cache_folder
 
     kept = cache_folder() is not None
     when = "once after each update" if kept else "at each start, as no folder can be written (set NUMBA_CACHE_DIR)"
