@@ -170,9 +170,10 @@ def take_root(w, p, a):
             bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
         p.rank = bit - 64 * w.leaves
         p.root = a.by_rank[p.rank]
-        far = lower(p.rank + AHEAD, w.requests - 1)
-        if a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63) & 1:
-            later = a.by_rank[far]  # requests lie in the order of arrival
+        far = lower(p.rank + AHEAD * w.replicas, w.requests - 1)  # each replica has one of so many
+        soon = a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63)
+        if soon:
+            later = a.by_rank[far + lowest_bit(soon)]  # requests lie in the order of arrival
             fetch_early(a.rows, later)
             fetch_early(a.progress, later)
     while bit >= 0:
