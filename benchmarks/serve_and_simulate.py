@@ -39,7 +39,7 @@ WARM = 0.25
 ROUNDS, LEAST_REQUESTS, LEAST = 10, 30, 8 / 9
 """Requests of each user of a closed loop, as many as published benchmarks send (InferenceMAX: ten times the
 concurrency), but so many in all; and where their lengths begin, over the mean (0.8 to 1 of the nominal ones)."""
-ARRIVALS, SEED = 150_000, 5
+ARRIVALS, SEED = 600_000, 5
 """Requests of an open loop: others than those that `serve` draws, so many that their p99 at 95 % load is settled."""
 LONGEST_S = 2e6
 NEAR = 0.10

@@ -21,6 +21,7 @@ from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.engine import Replica, replica
 from flopwise.serving.sim.fleet import FastFleet
+from flopwise.serving.sim.policies import POLICIES
 from flopwise.serving.sim.simulate import Engine, simulate
 from flopwise.serving.sim.trace import PS, Column, RequestTrace, read_trace_columns, trace
 
@@ -59,6 +60,27 @@ CASES: dict[str, tuple[float, dict[str, object]]] = {
 """Arrivals a second, and how they are served."""
 
 
+TRAFFIC: dict[str, tuple[float, dict[str, object]]] = {
+    "arrivals, 20 requests/s": (20, {}),
+    "all at once": (np.inf, {}),
+    "4 replicas, all at once": (np.inf, {"replicas": 4}),
+    "8 replicas, least loaded, 100 requests/s": (100, {"replicas": 8, "balancer": "least-loaded"}),
+    "closed loop of 64 users": (np.inf, {"users": 64}),
+    "closed loop of 10,000 users": (np.inf, {"users": 10_000}),
+    "closed loop of 64 users, 4 replicas": (np.inf, {"users": 64, "replicas": 4}),
+    "pools of 1 + 1, 20 requests/s": (20, {"prefill_replicas": 1}),
+    "pools of 1 + 1, all at once": (np.inf, {"prefill_replicas": 1}),
+    "pools of 2 + 4, 100 requests/s": (100, {"prefill_replicas": 2, "replicas": 4}),
+    "pools of 2 + 4, all at once": (np.inf, {"prefill_replicas": 2, "replicas": 4}),
+    "pools of 2 + 4, least loaded, 20 requests/s": (
+        20, {"prefill_replicas": 2, "replicas": 4, "balancer": "least-loaded"},
+    ),
+    "pools of 1 + 1, closed loop of 64 users": (np.inf, {"users": 64, "prefill_replicas": 1}),
+    "pools of 2 + 4, closed loop of 256 users": (np.inf, {"users": 256, "prefill_replicas": 2, "replicas": 4}),
+}  # fmt: skip
+"""Each of them is run with every policy."""
+
+
 def deployment() -> Replica:
     """Llama-3.1-8B on an H100, as vLLM runs it."""
     facts = load_facts()
@@ -74,11 +96,18 @@ def lengths(count: int, rng: np.random.Generator) -> tuple[Column, Column]:
     return prompt, np.clip(rng.lognormal(np.log(150), 0.7, count), 1, 2000).astype(np.int64)
 
 
-def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[str, object]) -> float:
-    """Processor seconds from a trace to the result; the best of three where it is quick."""
+def requests(count: int, rate: float) -> RequestTrace:
+    """Arrivals at a rate, of five priorities, each with a deadline."""
     rng = np.random.default_rng(0)
     arrival = np.zeros(count) if np.isinf(rate) else np.cumsum(rng.exponential(1 / rate, count))
-    asked, best = trace(arrival, *lengths(count, rng)), np.inf
+    prompt, output = lengths(count, rng)
+    deadline = arrival + rng.exponential(20, count)
+    return trace(arrival, prompt, output, priority=rng.integers(0, 5, count), deadline_s=deadline)
+
+
+def timed(deployed: Replica, count: int, rate: float, engine: Engine, how: dict[str, object]) -> float:
+    """Processor seconds from a trace to the result; the best of three where it is quick."""
+    asked, best = requests(count, rate), np.inf
     for _ in range(1 if engine is REFERENCE else 3):
         start = time.process_time()
         simulate(asked, deployed.cost, deployed.limits, engine=engine, **how)  # type: ignore[arg-type]  # mixed types
@@ -151,6 +180,17 @@ def speeds() -> list[Speed]:
     return found
 
 
+def policies() -> list[str]:
+    """Requests a second of all kinds of traffic with all policies, as lines of Markdown."""
+    deployed = deployment()
+    lines = ["", f"Million requests/s, of {REQUESTS:,}, by policy:", "", f"| traffic | {' | '.join(POLICIES)} |"]
+    lines.append("|---|" + "---:|" * len(POLICIES))
+    for what, (rate, how) in TRAFFIC.items():
+        seconds = [timed(deployed, REQUESTS, rate, FastFleet, {**how, "policy": policy}) for policy in POLICIES]
+        lines.append(f"| {what} | " + " | ".join(f"{REQUESTS / s / 1e6:.2f}" for s in seconds) + " |")
+    return lines
+
+
 def table() -> list[str]:
     """The measurements as lines of Markdown."""
     lines = ["| simulation | requests | time | requests/s | time / target | the plain reference takes |"]
@@ -161,7 +201,7 @@ def table() -> list[str]:
         slower = "" if np.isnan(s.reference_s) else f"{s.reference_s / s.seconds:,.0f} times as long"
         count = f"{s.requests:,}" if s.requests else ""
         lines.append(f"| {s.what} | {count} | {s.seconds:.2f} s | {rate} | {share} | {slower} |")
-    return lines
+    return lines + policies()
 
 
 if __name__ == "__main__":

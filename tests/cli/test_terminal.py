@@ -19,7 +19,7 @@ from bad_inputs import GOOD_FILES, Case
 
 from flopwise import cli
 from flopwise.cli.commands import plan
-from flopwise.cli.progress import SHOWN_AFTER_S, Progress
+from flopwise.cli.progress import SHOWN_AFTER_S, Progress, announce_compilation
 from flopwise.serving.sim import machine_code
 
 
@@ -184,3 +184,17 @@ def test_a_first_simulation_says_on_a_terminal_that_it_compiles(command: str, mo
     finally:
         machine_code.core.cache_clear()
     assert stream.getvalue().count("compiling the simulator") == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"), [(Path("kept"), "once after each update"), (None, "at each start, as no folder can be written")]
+)
+def test_a_compilation_says_whether_it_is_the_last(
+    folder: Path | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container that is read-only each start compiles: it said that only the first does."""
+    stream = _Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(machine_code, "cache_folder", lambda **_: folder)
+    announce_compilation()
+    assert f"compiling the simulator; {says}" in stream.getvalue()

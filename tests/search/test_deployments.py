@@ -84,6 +84,31 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
 
+def test_batches_in_between_are_sized_together_as_each_alone() -> None:
+    """They are not kept for other searches; two questions of one key are left to be sized one by one."""
+    SIZED.clear()
+    group = []
+    for place, one in enumerate(questions(MODELS[0], "A100-SXM-80")):
+        plain = sized_replicas(one)
+        if isinstance(plain, SizedReplicas):
+            further = np.array([[3.0 + place], [11.0 + place]]) * np.ones(plain.num_layouts)
+            group.append(replace(one, between=further))
+    SIZED.clear()
+    found = size_together(group)
+    assert len(found) == len(group) > 3
+    assert not any(one in SIZED for one in group)
+    for one in group:
+        together, alone = found[one], sized_replicas(one)
+        assert isinstance(together, SizedReplicas)
+        assert isinstance(alone, SizedReplicas)
+        np.testing.assert_array_equal(together.batch, alone.batch)
+        assert together.steady is not None
+        assert alone.steady is not None
+        same(together.steady, alone.steady)
+    twice = [group[0], replace(group[0], between=group[0].between)]
+    assert not size_together(twice)
+
+
 def test_kernels_of_rows_that_differ_in_their_links_alone_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the last bit as without: nodes of A100 differ in their networks, and their devices in nothing."""
     joined: list[JoinedReplicas] = []

@@ -100,6 +100,22 @@ def test_prompts_have_machines_of_their_own(capsys: pytest.CaptureFixture[str]) 
     assert "prefill_gpus" not in together.layout
 
 
+def test_pools_serve_users_as_well() -> None:
+    """Tokens as its simulation makes them, as fast, and prompts beside answers rather than between them."""
+    users = {**POOLED, "traffic": {"requests_per_s": None, "concurrency": 96, "input_tokens": 3000}, "targets": {}}
+    found, together = plan(users), plan({**users, "techniques": {}})
+    best = found.plans[0]
+    degrees = best.layout
+    assert degrees["prefill_gpus"] == 4
+    assert best.num_gpus >= degrees["replicas"] * (degrees["tp"] * degrees["pp"] * degrees["dp"] + 4)
+    assert best.simulated is not None
+    assert best.figures["tpot_s"] == pytest.approx(best.simulated.tpot_s["p50"], rel=0.05)
+    assert best.figures["e2e_s"] == pytest.approx(best.simulated.e2e_s["p50"], rel=0.1)
+    assert best.figures["tpot_s"] is not None
+    assert together.plans[0].figures["tpot_s"] is not None
+    assert best.figures["tpot_s"] < together.plans[0].figures["tpot_s"]
+
+
 def test_replicas_with_pools_take_whole_machines() -> None:
     """Six devices a replica on machines of four: one replica takes two machines, not one and a half."""
     one = {**POOLED, "traffic": {"requests_per_s": 0.5}}
@@ -112,7 +128,6 @@ def test_replicas_with_pools_take_whole_machines() -> None:
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({"traffic": {"requests_per_s": None, "concurrency": 8}, "techniques": {"prefill_gpus": 2}}, "at a rate"),
         ({"techniques": {"policy": "priority"}}, "techniques.policy: priority needs the classes"),
         ({"techniques": {"policy": "nearest"}}, "unknown policy"),
         ({"techniques": {"response_cache": 10}}, "techniques.response_cache: needs to know how many"),

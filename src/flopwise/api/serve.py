@@ -112,6 +112,7 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
         [1, 8]
     """
     from flopwise.serving.answer import LONG_PROMPT
+    from flopwise.serving.estimate import SHORT_ANSWER
     from flopwise.serving.load_curve import AXES, ServeSweep
 
     if axis not in AXES:
@@ -124,7 +125,8 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
     (source,) = take({name: options[name] for name in defaults_of(DatedSourceSpec) if name in options}, DatedSourceSpec)
     architecture = source.model_with_layers(model)
     first = serve(architecture, **options | {"simulate": False})
-    if first.estimate.job.input_tokens < LONG_PROMPT and not options.get("simulate"):
+    job, simulated = first.estimate.job, options.get("simulate") or 0 < first.estimate.job.growing < SHORT_ANSWER
+    if job.input_tokens < LONG_PROMPT and not simulated:
         options["closed_form"] = True  # points of a curve differ by less than what single runs differ by chance
 
     def estimate_at(value: int) -> tuple[ServeEstimate, int]:

@@ -120,7 +120,11 @@ def note(text: str) -> None:
 
 def announce_compilation() -> None:
     """Tell a listener, or a terminal, why the first simulation takes seconds; silent everywhere else."""
-    text = "compiling the simulator; once after each update"
+    from flopwise.serving.sim.machine_code import cache_folder
+
+    kept = cache_folder() is not None
+    when = "once after each update" if kept else "at each start, as no folder can be written (set NUMBA_CACHE_DIR)"
+    text = f"compiling the simulator; {when}"
     if (listener := LISTENER.get()) is not None:
         listener(text, 0.0, None, "")
     elif sys.stderr.isatty():

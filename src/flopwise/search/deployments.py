@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields
 from functools import cached_property, lru_cache, partial
@@ -27,7 +27,7 @@ from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.session_caches import LayoutCaches
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
-from flopwise.serving.disaggregated import pooled_load, prefill_layout
+from flopwise.serving.disaggregated import pooled_load, pooled_users, prefill_layout
 from flopwise.serving.iteration import Runner, StepTime, norms_over_ranks, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
@@ -219,7 +219,8 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
         if sized.steady is None:
             columns[place] = _one_pass_columns(sized, question, passes[id(sized)])
         elif sized.job.techniques.prefill_gpus:
-            columns[place] = _pooled_columns(sized, question)
+            users = question.workload.requests_per_s is None
+            columns[place] = (_pooled_users_columns if users else _pooled_columns)(sized, question)
         elif question.workload.requests_per_s is None:
             columns[place] = _closed_columns(sized, sized.steady, question)
         else:
@@ -293,11 +294,14 @@ class ReplicaQuestion:
 
     @property
     def is_kept(self) -> bool:
-        """True if other workloads may have the same answer: not where users are shared among the replicas."""
+        """True if other workloads may have the same answer."""
+        return self.between is None and self.is_joined
+
+    @property
+    def is_joined(self) -> bool:
+        """True if it is sized together with others: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return (
-            self.between is None and not users and not self.workload.techniques.any and self.workload.sessions is None
-        )
+        return not users and not self.workload.techniques.any and self.workload.sessions is None
 
     @property
     def devices(self) -> tuple[object, ...]:
@@ -395,24 +399,30 @@ def sized_replicas(question: ReplicaQuestion) -> Answer:
     return answer
 
 
+def _joined_questions(questions: Iterable[ReplicaQuestion]) -> list[dict[ReplicaQuestion, None]]:
+    """Questions that may be joined, by device; those with batches in between only where no other has their key."""
+    groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
+    times = Counter(every := list(questions))
+    for question in every:
+        if question.is_kept or (question.is_joined and times[question] == 1):
+            groups[question.devices][question] = None
+    return list(groups.values())
+
+
 def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion, Answer]:
-    """The answers to questions that may be kept; nodes are timed together as far as the same formulas hold for them.
+    """The answers to questions that may be joined; nodes are timed together as far as the same formulas hold for them.
 
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
-    groups: dict[tuple[object, ...], dict[ReplicaQuestion, None]] = defaultdict(dict)
-    arrive = False
-    for question in questions:
-        if question.is_kept:
-            groups[question.devices][question] = None
-            arrive = arrive or question.workload.requests_per_s is not None
+    groups = _joined_questions(questions)
+    arrive = any(question.workload.requests_per_s is not None for group in groups for question in group)
     known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
-    for group in groups.values():
-        kept = {question: SIZED[question] for question in group if question in SIZED}
+    for group in groups:
+        kept = {question: SIZED[question] for question in group if question.is_kept and question in SIZED}
         SIZED.hits += len(kept)
         known |= kept
-    rooms = _rooms([question for group in groups.values() for question in group if question not in known])
-    for group in groups.values():
+    rooms = _rooms([question for group in groups for question in group if question not in known])
+    for group in groups:
         try:
             fresh.append({question: _sizing(question, rooms[question]) for question in group if question in rooms})
         except (MissingFactError, SpecError):
@@ -423,10 +433,11 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
             if not _generates(sizing) or id(sizing) in loops:
                 known[question] = _answer(sizing, loops.get(id(sizing)))
     for question, answer in known.items():
-        SIZED[question] = answer
+        if question.is_kept:
+            SIZED[question] = answer
     _fill_full_steps([
         [known[question] for question in group if question in known and question.workload.requests_per_s is not None]
-        for group in groups.values()
+        for group in groups
     ])  # fmt: skip
     return known
 
@@ -855,14 +866,47 @@ def _mean_tokens_per_s(workload: Resolved) -> float:
     return workload.requests_per_s / workload.peak * workload.output_tokens
 
 
+def _layouts_alone(sized: SizedReplicas) -> ServeJob:
+    """The job of each layout once, and not of each of its sizes."""
+    table = (-1, sized.num_layouts)
+    degrees: dict[str, Any] = {name: np.asarray(getattr(sized.job.layout, name)).reshape(table)[0] for name in DEGREES}
+    return replace(sized.job, layout=ServingLayout(**degrees))
+
+
+def _pooled_users_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str, Any]:
+    """Latency and number of replicas whose prompts have machines of their own, where users keep them full."""
+    workload, job, alone = question.workload, sized.job, _layouts_alone(sized)
+    batch, ranks = sized.batch.reshape(-1, sized.num_layouts), np.asarray(alone.layout.dp)
+    load = pooled_users(alone, sized.timed.machine, batch)
+    capacity, in_flight = load.per_s * ranks, batch * ranks
+    least, nothing = _least(sized, question), np.zeros(sized.batch.size)
+    replicas = _replicas(capacity.ravel(), in_flight.ravel(), workload, least, nothing).reshape(batch.shape)
+    if workload.concurrency is not None:  # of whom replicas are computed with whole ones
+        capacity = capacity * np.minimum(1.0, workload.concurrency / (replicas * in_flight))
+    tpot_s, extra = load.round_s / tokens_a_round(job), job.techniques.prefill_gpus
+    gpus = np.asarray(alone.layout.num_gpus)
+    of_prompts = _watts_frac(load.pools.prompts.step, np.minimum(load.per_s / load.pools.most_per_s, 1.0))
+    columns: dict[str, Any] = {
+        "replicas": replicas,
+        "ttft_s": load.ttft_s,
+        "tpot_s": tpot_s,
+        "e2e_s": load.ttft_s + (workload.output_tokens - 1) * tpot_s,
+        "least_tpot_s": np.asarray(load.decode.floor_s) / tokens_a_round(job),
+        "requests_per_s": capacity,
+        "tokens_per_s": replicas * capacity * workload.output_tokens,
+        "busy_frac": np.ones(batch.shape),
+        "watts_frac": (_watts_frac(load.decode, np.ones(batch.shape)) * gpus + of_prompts * extra) / (gpus + extra),
+    }
+    return {name: np.broadcast_to(values, batch.shape).ravel() for name, values in columns.items()}
+
+
 def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str, Any]:
     """Latency and number of replicas whose prompts have machines of their own, where requests arrive at random."""
     workload, job, outputs = question.workload, sized.job, question.workload.output_tokens
     assert workload.requests_per_s is not None
-    table = (-1, sized.num_layouts)
+    table, alone = (-1, sized.num_layouts), _layouts_alone(sized)
     batch, machine = sized.batch.reshape(table), sized.timed.machine
-    degrees: dict[str, Any] = {name: np.asarray(getattr(job.layout, name)).reshape(table)[0] for name in DEGREES}
-    alone, ranks, fetch_s = replace(job, layout=ServingLayout(**degrees)), degrees["dp"], np.asarray(sized.fetch_s)
+    ranks, fetch_s = np.asarray(alone.layout.dp), np.asarray(sized.fetch_s)
     if workload.sessions is not None:  # what their caches hold differs by layout alone
         hits: Any = np.reshape(np.asarray(job.techniques.hit_frac), table)[0]
         alone = replace(alone, techniques=replace(job.techniques, hit_frac=hits))
@@ -878,7 +922,7 @@ def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str
     seen, whole = load.percentiles, wanted["latency"]
     tpot_s = {name: np.asarray(one.tpot_s) for name, one in seen.items()}
     further_s = (outputs - 1) * tpot_s[whole] if outputs > 1 else 0.0
-    busy, gpus = arrivals / capacity, degrees["tp"] * degrees["pp"] * ranks
+    busy, gpus = arrivals / capacity, np.asarray(alone.layout.num_gpus)
     of_prompts = _watts_frac(load.pools.prompts.step, load.busy / workload.peak)
     of_answers = _watts_frac(load.decode, busy / workload.peak)
     extra = job.techniques.prefill_gpus

@@ -45,8 +45,8 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     """The command line that estimates `chosen`, a plan of `workload`, by itself.
 
     Of a service that is given a rate its percentiles under load are the plan's, as estimated, and as simulated where
-    the model answers in one pass; of a batch its simulated means and throughput (as estimated, where lengths come from
-    a trace), of sessions their simulated means and cost.
+    the model answers in one pass; of users their means, as estimated; of a batch its simulated means and throughput (as
+    estimated, where lengths come from a trace), of sessions their simulated means and cost.
     """
     values = _values(source) | _machines(workload, chosen, facts)
     if workload.task in TRAINING:
@@ -56,7 +56,8 @@ def command(workload: Resolved, model: Model, chosen: Candidate, facts: Facts, s
     if rated and answers_in_one_pass(model, workload):  # is simulated by `serve` itself
         estimated = chosen.simulated is None or not workload.is_poisson
     else:
-        estimated = rated or not workload.simulate
+        users = workload.concurrency is not None and not answers_in_one_pass(model, workload)
+        estimated = rated or users or not workload.simulate
     if workload.task in ("serve", "encode") and estimated:
         extra.append("--closed-form")
     return command_line("serve", workload.model, values | _service(workload, model, chosen), SERVE, extra)

@@ -228,8 +228,6 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
     tokens = data.run_tokens(_sample_tokens(data))
     if what.task in specs.TRAINING and tokens is None:
         raise SpecError(f"data: a {what.task} workload needs data.tokens, or data.samples with data.seq_len")
-    if techniques.prefill_gpus is not None:
-        _check_pools(values[TrafficSpec])
     traffic = _with_queue(_traffic(values[TrafficSpec], what.task), queueing, simulates=what.simulate)
     if traffic.sessions is not None and techniques.shared_prefix:
         traffic = replace(traffic, sessions=_with_shared_prefix(traffic.sessions, techniques.shared_prefix))
@@ -304,12 +302,6 @@ def _with_shared_prefix(sessions: SessionTraffic, tokens: int) -> SessionTraffic
             "has"
         )
     return replace(sessions, shared_tokens=tokens)
-
-
-def _check_pools(traffic: TrafficSpec) -> None:
-    """Refuse prefill pools before requests that do not arrive by themselves. Raises SpecError: users."""
-    if traffic.rate is None and traffic.trace is None:
-        raise OptionError("prefill_gpus", "of a plan need requests at a rate or of a trace (--rate, --trace)")
 
 
 def _with_queue(flow: WorkloadTraffic, queueing: specs.QueueingSpec, *, simulates: bool) -> WorkloadTraffic:

@@ -237,14 +237,14 @@ class ServeAnswer(Result):
         alone = request.requests is None and session_run is None
         waits = None
         if rate is not None and alone:
-            because = _why_simulated(job, question) if job.output_tokens > 1 or not job.decodes else None
+            because = _why_simulated(job, question)
             waits = _under_load(known, rate, cached, () if because is not None else PERCENTILES)
-        if waits is not None and (job.output_tokens > 1 or not job.decodes) and waits.utilisation_frac < 1:
+        if waits is not None and waits.utilisation_frac < 1:
             share = format_percent(waits.utilisation_frac)
             if because is not None:
-                result, waits, by_priority = _simulated_load(known, waits, request, cached, facts, on_compile)
+                result, waits, by_priority, note = _simulated_load(known, waits, request, cached, facts, on_compile)
                 because = because or f"{share} of capacity is used"
-                request_notes += (f"latencies are those of simulated requests: {because}",)
+                request_notes += (f"latencies are those of simulated requests: {because}", *note)
             elif waits.utilisation_frac >= SIMULATED_FROM:
                 request_notes += (
                     f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better",
@@ -784,8 +784,6 @@ def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
         return "some answers come from the response cache"
     if not question.queue.is_plain:
         return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
-    if job.decodes and answers_are_short(job):
-        return SHORT
     return None if question.closed_form else _why_no_closed_form(job) or ("" if question.simulate else None)
 
 
@@ -793,6 +791,8 @@ def _why_no_closed_form(job: ServeJob) -> str | None:
     """The reason why the closed form of a load is known to be off; None: it is not."""
     if not job.decodes:
         return "what waits when a batch ends goes into the next"
+    if answers_are_short(job):
+        return SHORT
     if job.arrivals_per_s is not None and _prompts_mix(job):
         return "prompts that arrive at random fill steps that others decode in"
     if job.arrivals_per_s is not None and job.split and _runs_on(job):
@@ -918,8 +918,8 @@ def _among_hits(load: UnderLoad, cached: CachedAnswers) -> UnderLoad:
 def _simulated_load(
     known: JobSteady, waits: UnderLoad, request: RequestSpec, cached: CachedAnswers | None, facts: Facts,
     on_compile: Callable[[], None] | None,
-) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures]]:  # fmt: skip
-    """(the estimate, what requests see, the same by priority) of arrivals, from a run of the simulator.
+) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures], tuple[str, ...]]:  # fmt: skip
+    """(the estimate, what requests see, the same by priority, notes) of arrivals, from a run of the simulator.
 
     With a cache percentiles are over all requests, hits among them; the others, and the mean, are of what is computed.
     """
@@ -930,16 +930,17 @@ def _simulated_load(
     computed = tuple(dict.fromkeys(name for name in names.values() if name is not None))
     run = ArrivalRun.of(job, computed, facts, _drawn_lengths(job, request), on_compile, busy=waits.utilisation_frac)
     if run.utilisation_frac:
-        return _falls_behind(known, waits, run, 1.0 if cached is None else cached.computed_frac)
+        return *_falls_behind(known, waits, run, 1.0 if cached is None else cached.computed_frac), {}, ()
     hit_s = 0.0 if cached is None else cached.cache.hit_s
     ttft_s = {name: hit_s if own is None else run.ttft_s[own] for name, own in names.items()}
     tpot_s = {name: 0.0 if own is None else run.tpot_s[own] for name, own in names.items()}
-    return estimate(job, run.means, known=known), replace(waits, ttft_s=ttft_s, tpot_s=tpot_s), run.by_priority
+    seen = replace(waits, ttft_s=ttft_s, tpot_s=tpot_s)
+    return estimate(job, run.means, known=known), seen, run.by_priority, (run.note,) if run.note else ()
 
 
 def _falls_behind(
     known: JobSteady, waits: UnderLoad, run: ArrivalRun, computed_frac: float
-) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures]]:
+) -> tuple[ServeEstimate, UnderLoad]:
     """As `_simulated_load`, where the queue only grows: what the replicas answer, as they do in the run."""
     job = known.job
     assert job.arrivals_per_s is not None
@@ -950,7 +951,7 @@ def _falls_behind(
         waits, utilisation_frac=run.utilisation_frac, ttft_s=never, tpot_s=never,
         replicas_needed=int(replicas * run.utilisation_frac) + 1,
     )  # fmt: skip
-    return estimate(job, means, known=known), over, {}
+    return estimate(job, means, known=known), over
 
 
 def percentiles(

@@ -160,50 +160,91 @@ def _round_s(job: ServeJob, machine: Runner, batch: Array) -> Floats:
     return np.maximum(_decoding(job, machine, batch).seconds, batch * tokens_a_round(job) * machine.engine.stream_s)
 
 
+def _rates(job: ServeJob, machine: Runner, most: Array, before: Pools) -> tuple[Array, Array, Array]:
+    """(numbers that decode, up to `most`, the requests per second that they make, how many the prefill pool sustains).
+
+    Of each layout a column; the last has one number for each.
+    """
+    _, rounds = request_work(job)
+    alone = _decoding(job, machine, np.ones(most.shape))
+    slowest = 0.5 * FULLEST * before.most_per_s * rounds * alone.seconds  # half the prefill pool's rate
+    batch: Array = np.geomspace(np.minimum(np.minimum(most, 1.0) / 64.0, slowest), most, GRID)
+    rate = np.maximum.accumulate(batch / (rounds * _round_s(job, machine, np.maximum(batch, 1.0))), axis=0)
+    return batch, rate, np.maximum((rate <= FULLEST * before.most_per_s).sum(axis=0), 1)
+
+
+def _alone_s(machine: Runner, before: Pools) -> Floats:
+    """Seconds to the first token of a request that waits for nobody."""
+    return machine.engine.request_s + before.prompts.latency_s + before.transfer_s
+
+
+class PooledUsers(NamedTuple):
+    """Replicas with prefill pools and users who wait for their answers, of one attention replica each."""
+
+    ttft_s: Array
+    round_s: Array  # between rounds of what decodes
+    per_s: Array  # requests
+    decoding: Array
+    decode: StepTime
+    pools: Pools  # of each layout
+
+
+def pooled_users(job: ServeJob, machine: Runner, in_flight: Array) -> PooledUsers:
+    """Users in a closed loop, so many in flight; shape (sizes, layouts) of `in_flight`, sizes ascending.
+
+    Source: Little's law over both pools; `queue_s` for the wait at the first.
+    Assumes: requests of one length; what the prefill pool does not take waits before it; nobody waits for himself.
+    """
+    before, (_, rounds) = pools(job, machine), request_work(job)
+    most, ahead = in_flight.max(axis=0), _alone_s(machine, before)
+    batch, rate, ends = _rates(job, machine, most, before)
+    pool_per_s, servers, each_s, ahead_s = (
+        np.broadcast_to(np.asarray(one, dtype=float), most.shape)
+        for one in (before.most_per_s, before.servers, before.prompts.each_s, ahead)
+    )
+    decoding, per_s, ttft_s = (np.empty(in_flight.shape) for _ in range(3))
+    for n, end in enumerate(ends.tolist()):
+        there, served, users = batch[:end, n], rate[:end, n], np.maximum(in_flight[:, n], 1.0)[:, None]
+        met = served * (users - 1.0) / users
+        waits_s = queue_s(met / pool_per_s[n], servers[n], each_s[n])
+        waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, met / servers[n], 0.0)
+        inside = there + served * (ahead_s[n] + waits_s)
+        for size, wait_s in enumerate(np.asarray(waits_s)):
+            inner = float(np.interp(in_flight[size, n], inside[size], there))
+            decoding[size, n], per_s[size, n] = inner, np.interp(inner, there, served)
+            ttft_s[size, n] = ahead_s[n] + np.interp(inner, there, wait_s)
+    running = np.maximum(decoding, 1.0)
+    round_s = np.broadcast_to(_round_s(job, machine, running), running.shape)
+    ttft_s = np.maximum(ttft_s, in_flight / per_s - (rounds - 1.0) * round_s)  # Little: the rest waits
+    return PooledUsers(ttft_s, round_s, per_s, decoding, _decoding(job, machine, running), before)
+
+
 def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
     """One attention replica that decodes, and its share of the prefill pool, with `in_flight` requests at most.
 
-    Source: Little's law over both pools; `queue_s` for the wait at the first.
-    Assumes: requests of one length; what the prefill pool does not take waits before it.
+    Source: `pooled_users`; of arrivals the number that decodes is that whose rate they are. Assumes: as there.
     """
-    before = pools(job, machine)
-    _, rounds = request_work(job)
-    alone = _decoding(job, machine, np.asarray(1.0))
-    slowest = 0.5 * FULLEST * float(before.most_per_s) * rounds * float(alone.seconds)  # half the prefill pool's rate
-    batch = np.geomspace(min(min(in_flight, 1.0) / 64.0, slowest), in_flight, GRID)
-    rate = np.maximum.accumulate(batch / (rounds * _round_s(job, machine, np.maximum(batch, 1.0))))
-    rate = rate[rate <= FULLEST * before.most_per_s] if np.any(rate > FULLEST * before.most_per_s) else rate
-    batch = batch[: len(rate)]
-    ahead_s = machine.engine.request_s + before.prompts.latency_s + before.transfer_s
-    users = max(in_flight, 1.0)
-    met = rate * (1.0 if job.arrivals_per_s is not None else (users - 1.0) / users)  # nobody waits for himself
-    waits_s = queue_s(met / before.most_per_s, before.servers, before.prompts.each_s)
-    waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, met / before.servers, 0.0)
-    if job.arrivals_per_s is None:
-        inside = batch + rate * (ahead_s + waits_s)
-        decoding = float(np.interp(in_flight, inside, batch))
-    else:
-        decoding = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
-    per_s = float(np.interp(decoding, batch, rate))
+    load = pooled_users(job, machine, np.array([[in_flight]]))
+    decoding, per_s, ttft_s = (float(one[0, 0]) for one in (load.decoding, load.per_s, load.ttft_s))
+    if job.arrivals_per_s is not None:
+        decoding, per_s, ttft_s = _arrivals(job, machine, in_flight, load.pools)
     running = np.maximum(np.asarray(decoding), 1.0)
     one, round_s = _decoding(job, machine, running), float(_round_s(job, machine, running))
-    decode = type(one)(*(float(np.asarray(part)) for part in one))
-    ttft_s = float(ahead_s + np.interp(decoding, batch, waits_s))
-    if job.arrivals_per_s is None:  # Little: the rest waits
-        ttft_s = max(ttft_s, in_flight / per_s - (rounds - 1.0) * round_s)
-    steady = Steady(
-        ttft_s,
-        round_s,
-        per_s,
-        per_s * job.output_tokens,
-        decoding,
-        before.prompts.each_s,
-        0.0,
-        0.0,
-        decode,
-        decode,
-    )
+    decode, each_s = type(one)(*(float(np.asarray(part)) for part in one)), load.pools.prompts.each_s
+    steady = Steady(ttft_s, round_s, per_s, per_s * job.output_tokens, decoding, each_s, 0.0, 0.0, decode, decode)
     return per_token(job, steady)
+
+
+def _arrivals(job: ServeJob, machine: Runner, in_flight: float, before: Pools) -> tuple[float, float, float]:
+    """(sequences that decode, requests per second, seconds to the first token) of random arrivals at the job's rate."""
+    assert job.arrivals_per_s is not None
+    numbers, rates, (end,) = _rates(job, machine, np.array([in_flight]), before)
+    batch, rate = numbers[:end, 0], rates[:end, 0]
+    waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
+    waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, rate / before.servers, 0.0)
+    decoding = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))
+    ttft_s = float(_alone_s(machine, before) + np.interp(decoding, batch, waits_s))
+    return decoding, float(np.interp(decoding, batch, rate)), ttft_s
 
 
 class PooledLoad(NamedTuple):

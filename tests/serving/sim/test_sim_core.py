@@ -139,6 +139,10 @@ def some_setup(rng: Generator, unit: int, *, spare: bool = True) -> Setup:
 @given(seed=st.integers(0, 2**32), unit=st.sampled_from([1, 10**6]), steered=st.booleans())
 @example(seed=6722, unit=10**6, steered=False)  # a store brings a prefix for the first of two that came at one time
 @example(seed=1000022032, unit=1, steered=False)  # a store makes room for what it holds itself, older, already
+@example(seed=255, unit=1, steered=False)  # a window fills that is shorter than what is left of an answer
+@example(seed=30, unit=10**6, steered=False)  # a replica is not ahead of what moves to another one
+@example(seed=254, unit=10**6, steered=True)  # nor of the turns of sessions
+@example(seed=4, unit=10**6, steered=False)  # a step that begins before the look has begun
 def test_it_equals_the_reference_at_every_look(seed: int, unit: int, steered: bool) -> None:
     """Advanced to times at random; with `steered`, replicas are started and drained on the way."""
     rng = np.random.default_rng(seed)

@@ -1,5 +1,6 @@
 """A trace file is read as it stands, and what is wrong with it is named by line and column."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flopwise import simulate
 from flopwise.errors import SpecError
-from flopwise.serving.sim.trace import read_trace_columns, trace
+from flopwise.serving.sim.trace import _digits_table, read_chained_trace, read_trace_columns, trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 
@@ -91,3 +93,68 @@ def test_the_largest_numbers_that_a_file_may_hold_make_a_trace(tmp_path: Path) -
 def test_a_prefix_without_its_other_half_is_refused(tmp_path: Path, column: str) -> None:
     with pytest.raises(SpecError, match="go together"):
         read_trace_columns(written(tmp_path, f"{HEADER.strip()},{column}\n0,10,5,3\n"))
+
+
+NUMBER = st.one_of(
+    st.integers(0, 10**8 - 1).map(str),
+    st.from_regex(r"[0-9]{1,8}\.[0-9]{1,8}", fullmatch=True),
+)
+
+
+@given(rows=st.lists(st.tuples(NUMBER, NUMBER, NUMBER), min_size=1, max_size=20), ends=st.booleans())
+def test_digits_are_read_as_the_numbers_that_they_are(rows: list[tuple[str, ...]], ends: bool) -> None:
+    """Of any length up to eight digits on each side of the point, to the last bit."""
+    body = "\n".join(",".join(row) for row in rows) + "\n" * ends
+    table = _digits_table(body, 3)
+    if table is not None:  # what has 16 digits is left to the reader of any number
+        np.testing.assert_array_equal(table, [[float(cell) for cell in row] for row in rows])
+    else:
+        assert any(len(cell.replace(".", "")) > 15 for row in rows for cell in row)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["1,2\n3,4,5,6\n", "1,2,3\n4,5\n", "1,,3\n", "a,2,3\n", "1.2.3,2,3\n", "1.,2,3\n", ".5,2,3\n", "123456789,2,3\n",
+     "-1,2,3\n", "1,2,3\n\n4,5,6\n", "1,2,3\r\n", "1e3,2,3\n", '"1",2,3\n', "1 ,2,3\n", "٣,2,3\n"],
+)  # fmt: skip
+def test_what_is_more_than_digits_is_left_to_the_reader_of_any_number(body: str) -> None:
+    assert _digits_table(body, 3) is None
+
+
+GOOD: dict[str, object] = {"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("timestamp", -5), ("timestamp", float("nan")), ("timestamp", 1e300), ("timestamp", True), ("input_length", 0),
+        ("input_length", 100.7), ("input_length", "12"), ("input_length", 10**400), ("output_length", None),
+        ("output_length", -1), ("hash_ids", "12"), ("hash_ids", [1.5]), ("hash_ids", 7), ("hash_ids", ["a"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_cell_of_a_chained_trace_is_named(key: str, value: object, tmp_path: Path) -> None:
+    """It was cut to a whole number, or named by a row of columns that the file does not have."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(json.dumps(one) for one in (GOOD, GOOD | {key: value})), encoding="utf-8")
+    with pytest.raises(SpecError, match=f"line 2, {key}: got "):
+        read_chained_trace(path)
+
+
+def test_a_chained_trace_finds_what_earlier_prompts_left(tmp_path: Path) -> None:
+    """Blocks that an endless cache has of a prompt: those of the longest chain that came before."""
+    rng, chains, seen, found, path = np.random.default_rng(3), [[0, 1]], set[tuple[int, ...]](), 0, tmp_path / "t.jsonl"
+    lines = []
+    for place in range(400):
+        old = chains[int(rng.integers(len(chains)))]
+        chain = old[: int(rng.integers(1, len(old) + 1))] + [10_000 + 50 * place + k for k in range(rng.integers(1, 9))]
+        chains.append(chain)
+        known = [n for n in range(len(chain) + 1) if tuple(chain[:n]) in seen]
+        found += 512 * max(known, default=0)
+        seen |= {tuple(chain[: n + 1]) for n in range(len(chain))}
+        lines.append(GOOD | {"timestamp": 4000 * place, "input_length": 512 * len(chain), "hash_ids": chain})
+    path.write_text("\n".join(json.dumps(one) for one in lines), encoding="utf-8")
+    run = simulate("Llama-3.1-8B", gpu="h100", trace=str(path), kv_stores="host=100TB").simulated
+    assert run.reused_tokens == found
+    alone = simulate("Llama-3.1-8B", gpu="h100", trace=str(path), prefix_cache=False).simulated
+    assert alone.reused_tokens == 0
+    assert np.nanmean(run.ttft_s) < np.nanmean(alone.ttft_s)

@@ -170,12 +170,12 @@ def take_root(w, p, a):
             bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
         p.rank = bit - 64 * w.leaves
         p.root = a.by_rank[p.rank]
-        far = lower(p.rank + AHEAD, w.requests - 1)
-        if a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63) & 1:
-            later = a.by_rank[far]  # requests lie in the order of arrival
+        far = lower(p.rank + AHEAD * w.replicas, w.requests - 1)  # each replica has one of so many
+        soon = a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63)
+        if soon:
+            later = a.by_rank[far + lowest_bit(soon)]  # requests lie in the order of arrival
             fetch_early(a.rows, later)
-            fetch_early(a.start, later)
-            fetch_early(a.first, later)
+            fetch_early(a.progress, later)
     while bit >= 0:
         word = p.ranks + (bit >> 6)
         left = a.ranks[word] & ~(1 << (bit & 63))
@@ -555,8 +555,8 @@ def admit(w, p, a, row, own):
     p.last = place
     p.running += 1
     p.queued -= 1
-    if a.start[row] < 0:
-        a.start[row] = p.now
+    if record(a.progress, row).start < 0:
+        record(a.progress, row).start = p.now
     return place
 
 
@@ -604,12 +604,12 @@ def finish(w, p, a, place, own):
     p.tokens -= s.tokens
     if p.role == PREFILL and record(a.rows, row).output > 1:
         r = record(a.rows, row)
-        r.have, r.come = r.prompt, p.now + a.move[row]
+        record(a.progress, row).first += r.last
+        r.have, r.come = r.prompt, p.now + r.last
         r.last = r.come
-        a.first[row] += a.move[row]
         enqueue(record(a.lines, MOVING), a.moving, r.come, row)
         return
-    a.finish[row] = p.stream - w.stream_ps
+    record(a.progress, row).finish = p.stream - w.stream_ps
     w.done += 1
     if SHARED and a.next[row] > 0:
         turn = a.next[row]
@@ -623,7 +623,7 @@ def finish(w, p, a, place, own):
         w.issued += 1
         if w.direct and p.accepts and w.next == row and r.come <= w.until:
             w.next += 1
-            a.where[row] = 0
+            record(a.progress, row).where = 0
             add_load(p, r)
             post(w, p, a, row, r.come)
 
@@ -639,10 +639,11 @@ def join(w, p, a, place):
         r.made += 1
         p.made += 1
         if r.made == 1:
-            a.first[row] = p.stream - w.stream_ps
+            record(a.progress, row).first = p.stream - w.stream_ps
         else:
             note(a.k, p.now - r.last, NONE, SINGLE, SINGLE)
-        r.last = p.now
+        if p.role != PREFILL:
+            r.last = p.now
         if SHARED and w.nodes:
             cache(p, a, place, a.prefix[row])
         if r.made == most:
@@ -879,21 +880,47 @@ def begin_step(w, p, a, until):
 
 
 @inner
+def waiting_until(w, p, a, bound):
+    """A time up to which nobody who waits is admitted, `bound` at most, while nobody leaves.
+
+    Who does not fit now never does before others leave; only who waits behind others by arrival stays behind them.
+    """
+    if p.running >= w.max_batch:
+        return bound
+    row = waits(p, a.rows)
+    if row >= 0 and ((SHARED and p.joins > 0) or own_blocks(w, p, a, row) >= 0):
+        return p.now
+    if p.head >= 0 and not (p.plain and row >= 0):
+        return lower(bound, record(a.rows, p.head).come)
+    return bound
+
+
+@inner
 def next_leave(w, p, a):
-    """A time before which nothing leaves the replica."""
-    if p.stepping == 0:
-        if p.running > 0 or p.root >= 0:
-            return p.now + 1
+    """A time before which nothing leaves the replica: that of the next leave, if no request comes before."""
+    batch, cached, windowed, growing = p.batch, p.cached, p.windowed, p.growing
+    if p.stepping == 0 and p.running == 0 and p.root < 0:
         return higher(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
-    steps = (a.lists[p.heap] >> BITS) - p.step
-    if p.joins > 0 or p.part >= 0 or p.root >= 0 or p.head >= 0 or p.batch == 0 or steps <= 0:
+    steps = (a.lists[p.heap] >> BITS) - p.step if batch > 0 else int64(SOON)
+    for place in range(p.joins):
+        s = record(a.slots, p.first + a.lists[p.joining + place])
+        r = record(a.rows, s.row)
+        steps = lower(steps, target(p, r) - r.made - (s.worked > 0))
+        batch, cached, windowed = batch + 1, cached + s.base, windowed + lower(s.base, w.window)
+        if s.base < w.window:  # further steps are shorter from then on
+            steps, growing = lower(steps, w.window - s.base), growing + 1
+    if steps <= 0:
         return p.now
-    if (w.num_blocks - p.used - p.batch) * w.block_tokens < p.batch * steps:
-        return p.now
-    fixed = load_ps(p, a, p.batch, NONE, NONE, NONE)
+    soon = p.now + 1
+    if p.part >= 0 or batch == 0:
+        return soon
     steps = lower(steps, SOON)
-    more = a.cached_ps[p.batch] * p.batch + a.window_ps[p.batch] * p.growing
-    return p.now + steps_ps(steps, fixed, more)
+    if (w.num_blocks - p.used - batch) * w.block_tokens < batch * steps:  # somebody may have to make room
+        steps = quotient(higher(w.num_blocks - p.used - batch, NONE) * w.block_tokens, batch)
+    tables = a.tokens_ps, a.decode_ps, a.cached_ps, a.window_ps, a.numbers
+    fixed = step_ps(*tables, batch, cached, windowed, NONE, NONE, NONE)
+    more = a.cached_ps[batch] * batch + a.window_ps[batch] * growing
+    return higher(waiting_until(w, p, a, p.now + steps_ps(steps, fixed, more)), soon)
 
 
 @inner
@@ -1007,25 +1034,27 @@ def drive(world, ps, a, end):
             when = lower(front, back)
             when = lower(when, fetched)
             comes, when = when <= end, lower(when, end)
-            if w.loads:
-                due, other = when + 1, known
-                while other < w.replicas:
+            if w.loads and w.feedback:  # what leaves may come back: no replica is ahead of what others send it
+                due, second = when + 1, NEVER + NONE
+                for other in range(w.replicas):
                     p = record(ps, other)
+                    second = lower(second, higher(due, p.due))
                     if p.due < due:
                         due, r = p.due, other
-                        if not w.feedback:  # nothing comes back: one after the other, those for prompts first
-                            break
-                    other += 1
-                if not w.feedback:
-                    known = other + 1
-                if r < w.replicas:  # what leaves may come back: then no replica may be ahead of the others
-                    reached = due if w.feedback else when
+                if r < w.replicas:
+                    gap = w.move_gap if record(ps, r).role == DECODE else w.front_gap
+                    reached = higher(lower(lower(when, due + gap), second - 1), due)
+            elif w.loads:  # nothing comes back: one after the other, those for prompts first
+                while known < w.replicas and record(ps, known).due > when:
+                    known += 1
+                if known < w.replicas:
+                    r, reached, known = known, when, known + 1
             if r == w.replicas and comes:  # a request goes to a replica
                 known = NONE
                 if SHARED and front > when and fetched <= when:
                     row = record(a.fetching, record(a.lines, FETCHING).first).row
                     dequeue(record(a.lines, FETCHING), a.fetching)
-                    post(w, record(ps, a.where[row]), a, row, fetched)
+                    post(w, record(ps, record(a.progress, row).where), a, row, fetched)
                     continue
                 moved = NONE
                 if front > when:
@@ -1036,7 +1065,7 @@ def drive(world, ps, a, end):
                 else:
                     w.next += 1
                 r = chosen(w, ps, a, row, moved, front)
-                p, a.where[row] = record(ps, r), r
+                p, record(a.progress, row).where = record(ps, r), r
                 add_load(p, record(a.rows, row))
                 if not (SHARED and w.links and p.role != DECODE and a.prefix[row] >= 0):
                     post(w, p, a, row, front)
@@ -1069,8 +1098,12 @@ def drive(world, ps, a, end):
                     continue
             if p.now >= reached:
                 break
+            if w.loads and reached < end and p.head < 0 and p.root < 0 and p.part < 0:
+                p.due = next_leave(w, p, a)
+                if p.due > reached:
+                    break
             begin_step(w, p, a, reached)
-        if w.loads:
+        if w.loads and p.due <= reached:
             p.due = next_leave(w, p, a)
         if SHARED and brought >= 0:
             ready = fetch(w, p, a, brought, reached)

@@ -41,6 +41,12 @@ A queue forgets how it began after some 1 / (1 - rho)^2 services (Cohen 1982, Th
 TYPICAL = 4
 """The first seed whose 150,000 arrivals make waits of M/D/1 within a tenth of those of long runs, at 80, 90 and 95 % of
 capacity and p50, p95 and p99; of the first twelve, one was twice too long."""
+SETTLED_FRAC, SPANS = 0.02, 10
+"""Standard error up to which a percentile is settled, over spans of a run one after the other (batch means: Law,
+Simulation modeling and analysis, 9.5.3); and how many spans."""
+LONGER, LONGEST_ARRIVALS = 4, 600_000
+"""Until percentiles are settled, runs are made so many times as long, up to so many requests: 0.25 s. On replicas that
+are 85 to 92 % busy and whose cache bursts fill, p95 and p99 of 150,000 requests vary by 10 to 60 % from run to run."""
 CLOCK_FRAC = 0.5
 """Of the simulator's clock, for arrivals that are few: chance makes some runs twice as long as the mean."""
 FALLS_BEHIND = 1.02
@@ -195,6 +201,28 @@ def arrivals_of(busy: float, fewest: int = ARRIVALS, most: int = MOST_ARRIVALS) 
     return int(min(fewest / idle**2, most))
 
 
+def _arrivals(job: ServeJob, lengths: tuple[int | str, int | str] | None, count: int) -> Traffic:
+    """So many requests at the job's rate."""
+    inputs, outputs = lengths or (job.input_tokens, job.output_tokens)
+    return Traffic(
+        requests=count, rate=job.arrivals_per_s, input_tokens=inputs, output_tokens=outputs or 1,
+        priorities=job.priorities or None, seed=TYPICAL,
+    )  # fmt: skip
+
+
+def _error_frac(seconds: NDArray[np.float64], shares: Sequence[float]) -> float:
+    """The largest standard error of percentiles of a run, over their own size; 0 where there is too little to say.
+
+    Source: batch means (`SPANS`).
+    """
+    spans = [span[~np.isnan(span)] for span in np.array_split(seconds, SPANS)]
+    if not shares or min(len(span) for span in spans) < SPANS:
+        return 0.0
+    each = np.array([at_shares(span, shares) for span in spans])
+    whole = np.maximum(np.abs(each).mean(axis=0), 1.0 / PS)
+    return float((each.std(axis=0, ddof=1) / whole).max()) / math.sqrt(SPANS)
+
+
 class ArrivalRun(NamedTuple):
     """Latencies of requests that arrive at random at a replica: of the middle of a long run, in s."""
 
@@ -205,13 +233,24 @@ class ArrivalRun(NamedTuple):
     simulated: SimulatedRun
     counted: slice  # requests of the run that figures are of
     utilisation_frac: float  # 1 or more where the queue only grows: the arrival rate over that of answers; else 0
+    error_frac: float  # standard error of the least certain percentile, by chance alone
+
+    @property
+    def note(self) -> str:
+        """What to know of the run, where chance still decides its percentiles."""
+        if self.error_frac <= SETTLED_FRAC or self.utilisation_frac:
+            return ""
+        return (
+            f"bursts that are seldom decide the percentiles: the least certain one is known to {self.error_frac:.0%} "
+            f"(standard error) after {len(self.simulated.trace):,} simulated requests"
+        )
 
     @classmethod
     def of(
         cls, job: ServeJob, percentiles: Sequence[str], facts: Facts,
         lengths: tuple[int | str, int | str] | None = None, on_compile: OnCompile = None, *, busy: float = 0.0,
     ) -> Self:  # fmt: skip
-        """Simulate requests at the job's rate, as many as `arrivals_of` says; `percentiles` as p50.
+        """Simulate requests at the job's rate until `percentiles`, as p50, are settled: at first as `arrivals_of` says.
 
         `lengths`: of prompts and answers as they are drawn; None: all are the job's own. `busy`: share of what the
         replica sustains, as far as it is known.
@@ -220,26 +259,28 @@ class ArrivalRun(NamedTuple):
 
         Raises: SpecError, InfeasibleError: as `finite_run`.
         """
-        inputs, outputs = lengths or (job.input_tokens, job.output_tokens)
-        count = min(arrivals_of(busy), max(int(CLOCK_FRAC * LONGEST_S * (job.arrivals_per_s or 0.0)), 1))
-        traffic = Traffic(
-            requests=count, rate=job.arrivals_per_s, input_tokens=inputs, output_tokens=outputs or 1,
-            priorities=job.priorities or None, seed=TYPICAL,
-        )  # fmt: skip
-        run = _request(job, traffic, facts).run_fixed(1, on_compile, samples=1)
-        counted = slice(count // 4, count - count // 4)
-        came, ended = (column[counted] for column in (run.outcome.arrival_ps, run.outcome.finish_ps))
-        behind = float(np.ptp(ended)) / max(float(np.ptp(came)), 1.0)
-        ttft_s, tpot_s = (np.asarray(seen)[counted] for seen in (run.ttft_s, run.tpot_s))
+        clock = max(int(CLOCK_FRAC * LONGEST_S * (job.arrivals_per_s or 0.0)), 1)
         shares = [float(name.removeprefix("p")) for name in percentiles]
-        if not job.decodes:
+        count, longer = 0, min(arrivals_of(busy), clock)
+        error_frac = over = 0.0
+        while longer > count:
+            count, longer = longer, min(LONGER * longer, clock, LONGEST_ARRIVALS)
+            run = _request(job, _arrivals(job, lengths, count), facts).run_fixed(1, on_compile, samples=1)
+            counted = slice(count // 4, count - count // 4)
+            came, ended = (column[counted] for column in (run.outcome.arrival_ps, run.outcome.finish_ps))
+            behind = float(np.ptp(ended)) / max(float(np.ptp(came)), 1.0)
+            over = behind if behind >= FALLS_BEHIND else 0.0
+            ttft_s, tpot_s = (np.asarray(seen)[counted] for seen in (run.ttft_s, run.tpot_s))
+            error_frac = max(_error_frac(seen, shares) for seen in (ttft_s, tpot_s))
+            if over or error_frac <= SETTLED_FRAC:
+                break
+        if not job.decodes or job.output_tokens == 1:
             tpot_s = np.zeros_like(ttft_s)
         first, each = (
             dict(zip(percentiles, at_shares(v[~np.isnan(v)], shares), strict=True)) for v in (ttft_s, tpot_s)
         )
         means = RunMeans(float(np.nanmean(ttft_s)), float(np.nanmean(tpot_s)), job.arrivals_per_s or 0.0)
-        over = behind if behind >= FALLS_BEHIND else 0.0
-        return cls(means, first, each, run.by_priority(counted), run, counted, over)
+        return cls(means, first, each, run.by_priority(counted), run, counted, over, error_frac)
 
 
 class SessionRun(NamedTuple):

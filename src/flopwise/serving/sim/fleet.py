@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.serving.sim import layout
-from flopwise.serving.sim.layout import FETCHING, MOVING, PAUSE, TURNS, Tables
+from flopwise.serving.sim.layout import CAME, FETCHING, MOVING, PAUSE, PREEMPTED, TURNS, Tables
 from flopwise.serving.sim.machine_code import core
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
-from flopwise.serving.sim.trace import Column
+from flopwise.serving.sim.trace import PS, Column
 
 NEVER = 2**62
 PART = 2**13
@@ -37,14 +37,16 @@ class FastFleet:
         self.setup, self.now_ps, drive = setup, -1, core(on_compile, shared=bool(shared))
         self.switched = Switches(len(setup.roles))
         limits, rows, count = setup.limits, len(setup.trace), len(setup.roles)
-        self.requests, self.columns = _requests(setup), _columns(setup, shared=bool(shared))
+        self.requests, self.progress = _requests(setup), _at_cache_lines(rows, layout.PROGRESS)
+        self.progress.view(np.int64)[:] = -1
+        self.columns = _columns(setup, shared=bool(shared))
         tree, stores = setup.prefixes.tree, limits.stores if limits.prefix_cache else ()
         leaves, words = _rank_words(rows)
         self.ranks = np.zeros(count * words, dtype=np.int64)
         self.tree = np.array(tree, dtype=np.int64).reshape(2, -1)
         nodes, sessions = len(tree.parent), setup.trace.follows
         self.world = np.zeros(1, dtype=layout.WORLD)
-        self.replicas = np.zeros(count, dtype=layout.REPLICA)
+        self.replicas = _at_cache_lines(count, layout.REPLICA)
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
         self.lists = np.zeros(layout.LISTS * len(self.slots), dtype=np.int64)
         self.lines = np.zeros(3, dtype=layout.LINE)
@@ -67,6 +69,7 @@ class FastFleet:
         self.sent = np.full(2 * max(nodes, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
         feedback = bool(setup.users) or sessions or (PREFILL in setup.roles and bool(stores))
         direct = bool(setup.users) and count == 1 and not stores
+        gaps = _gaps_ps(setup, stores=bool(stores))
         crowd = max(sum((role == DECODE) == back for role in setup.roles) for back in (False, True))
         for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
@@ -77,6 +80,7 @@ class FastFleet:
             "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
             "closed": bool(setup.users), "direct": direct,
             "think": setup.think_ps,
+            "front_gap": gaps[0], "move_gap": gaps[1],
             "issued": min(setup.users, rows) if setup.users else rows, "replicas": count, "requests": rows,
         }  # fmt: skip
         for name, value in values.items():
@@ -102,7 +106,8 @@ class FastFleet:
         """The places of all tables, which stay where they are."""
         parent, node_end = self.tree
         tables = {
-            "slots": self.slots, "lists": self.lists, "lines": self.lines, "rows": self.requests, "ranks": self.ranks,
+            "slots": self.slots, "lists": self.lists, "lines": self.lines, "rows": self.requests,
+            "progress": self.progress, "ranks": self.ranks,
             "pre": self.prefixes, "parent": parent, "node_end": node_end, "low": self.stored, "links": self.links,
             "k": self.counts, "sent": self.sent,
             "moving": self.queues[MOVING], "turns": self.queues[TURNS], "fetching": self.queues[FETCHING],
@@ -158,15 +163,19 @@ class FastFleet:
 
     def outcome(self) -> Outcome:
         """The outcome of the requests of the setup's trace."""
-        q, setup = self.columns, self.setup
+        setup, rows = self.setup, len(self.progress)
         issued = int(self.world["issued"][0])
+        times = np.empty((len(layout.PROGRESS.names or ()), rows), dtype=np.int64)
+        numbers = self.progress.view(np.int64).reshape(rows, len(times))
+        for start in range(0, rows, PART):
+            times[:, start : start + PART] = numbers[start : start + PART].T
         come = setup.trace.arrival_ps
         if setup.users:
-            come = np.where(np.arange(len(come)) < issued, q[layout.CAME], -1)
+            come = np.where(np.arange(rows) < issued, self.columns[CAME], -1)
         if setup.trace.follows:
-            come = np.where(q[PAUSE] > 0, q[layout.CAME], come)
-        times = (q[row] for row in (layout.START, layout.FIRST, layout.FINISH, layout.PREEMPTED, layout.WHERE))
-        return Outcome(come, *times)
+            come = np.where(self.columns[PAUSE] > 0, self.columns[CAME], come)
+        start_ps, first_ps, finish_ps, where = times
+        return Outcome(come, start_ps, first_ps, finish_ps, self.columns[PREEMPTED], where)
 
     def itl(self) -> Column:
         """Histogram of the gaps between tokens."""
@@ -212,6 +221,23 @@ def _rank_words(count: int) -> tuple[int, int]:
     return leaves, leaves + -(-count // 64)
 
 
+def _gaps_ps(setup: Setup, *, stores: bool) -> tuple[int, int]:
+    """Times for which replicas may be ahead of the first leave: those with prompts, and those that only decode.
+
+    Nothing that comes for what leaves reaches any replica before that, nor leaves another one: those who leave a closed
+    loop are followed in their order. With stores, what a replica holds is looked at from outside; turns of sessions
+    take their ranks as they come.
+    """
+    if stores or setup.trace.follows:
+        return 0, 0
+    front_ps = setup.cost.request_ps + setup.think_ps
+    if PREFILL not in setup.roles:
+        return front_ps, 0
+    move_ps = int(setup.transfer_ps.min(initial=PS))
+    least_ps = int(setup.cost.tokens_ps[1:].min())  # what has moved needs a step
+    return min(front_ps, move_ps + least_ps - 1), min(front_ps, move_ps)
+
+
 def _at_cache_lines(count: int, record: np.dtype[np.void]) -> NDArray[np.void]:
     """A table of `count` empty records that begins where a cache line does: numpy begins 16 bytes behind one.
 
@@ -229,6 +255,8 @@ def _requests(setup: Setup) -> NDArray[np.void]:
     columns = {"prompt": setup.trace.prompt, "output": setup.trace.output, "rank": setup.rank}
     if np.any(setup.hits):
         columns["have"] = setup.hits
+    if PREFILL in setup.roles:
+        columns["last"] = setup.transfer_ps
     for start in range(0, len(table), PART):
         part = slice(start, start + PART)
         np.add(come_ps[part], setup.cost.request_ps, out=table["come"][part])
@@ -241,17 +269,13 @@ def _columns(setup: Setup, *, shared: bool) -> Column:
     """The columns of the requests; those that nobody touches take no memory. `shared`: as of `core`."""
     trace = setup.trace
     table = np.zeros((layout.COLUMNS, len(trace)), dtype=np.int64)
-    for row in (layout.START, layout.FIRST, layout.FINISH, layout.WHERE):
-        table[row] = -1
     table[layout.BY_RANK] = setup.by_rank
     if shared:
         table[layout.PREFIX], table[layout.KEEP] = setup.prefixes.prompt, setup.prefixes.answer
     if trace.follows:
         table[layout.NEXT] = np.maximum(setup.next_turn, 0)
         table[PAUSE] = trace.pause_ps + 1
-        table[layout.CAME] = -1
-    if PREFILL in setup.roles:
-        table[layout.MOVE] = setup.transfer_ps
+        table[CAME] = -1
     if setup.users:
-        table[layout.CAME] = trace.arrival_ps
+        table[CAME] = trace.arrival_ps
     return table

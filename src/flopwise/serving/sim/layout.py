@@ -8,29 +8,23 @@ import numpy as np
 
 from flopwise.serving.sim.result import BINS
 
-COLUMNS = 15
+COLUMNS = 10
 (
     BY_RANK,  # the request of each place in the order of the policy
     PREFIX,  # node of the tree that its prompt leads to, -1: nobody shares it
     KEEP,  # node that prompt and answer lead to
-    START,
-    FIRST,
-    FINISH,
     OWED,  # blocks on the host
     PREEMPTED,
-    WHERE,
     CAME,  # when it came, in a closed loop
-    MOVE,  # how long its cache is under way between pools
     NEXT,  # the request that follows its answer; 0: none
     PAUSE,  # before it, and 1: since the answer that it follows; 0: it follows none
     STAGED,  # node, and 1, up to which its prefix was brought from a store
     STAGED_ON,  # blocks before what was brought
 ) = range(COLUMNS)
-"""Rows of the table of what is seldom looked at of requests, or only written: int64[COLUMNS, requests]."""
+"""Rows of the table of what is seldom looked at of requests: int64[COLUMNS, requests]."""
 ROWS = {
-    "by_rank": BY_RANK, "prefix": PREFIX, "keep": KEEP, "start": START, "first": FIRST, "finish": FINISH, "owed": OWED,
-    "preempted": PREEMPTED, "where": WHERE, "came": CAME, "move": MOVE, "next": NEXT, "pause": PAUSE, "staged": STAGED,
-    "staged_on": STAGED_ON,
+    "by_rank": BY_RANK, "prefix": PREFIX, "keep": KEEP, "owed": OWED, "preempted": PREEMPTED,
+    "came": CAME, "next": NEXT, "pause": PAUSE, "staged": STAGED, "staged_on": STAGED_ON,
 }  # fmt: skip
 """Their names among `Tables`."""
 
@@ -45,18 +39,22 @@ REQUEST = record(
     "prompt", "output",
     "rank",  # place in the order of the policy
     "left",  # next in the inbox
-    "last",  # when the last token came that is known of
+    "last",  # when the last token came that is known of; before the first one of two pools: how long its cache moves
     "made",  # tokens of the answer, where it is not in a batch
     "have",  # tokens in cache, where it is not in a batch
 )  # fmt: skip
 """What a step looks at of a request: together, as it comes from memory by 64 bytes."""
+PROGRESS = record("start", "first", "finish", "where")
+"""What becomes of a request, as in `Outcome`: together, as requests are not always taken in their order."""
 REPLICA = record(
+    "due",  # nothing leaves before that
+    "role", "on", "accepts", "requests", "tokens",  # what balancers look at, in one line of memory
+    "plain",  # requests come in the order of the policy
+    "queued",
     "first", "base", "phases", "store",  # where its slots, its nodes, its counts of `PHASES` and its stores begin
     "heap",  # where its list of the next event of each decoding sequence begins, a heap by step
     "joining",  # that of slots whose prompts end with the step
     "late",  # that of slots whose last token came at another time than that of those that decoded before
-    "role", "on", "accepts",
-    "plain",  # requests come in the order of the policy
     "now", "stepping",  # end of the step in progress, if there is one
     "began", "seen",  # when that step began; requests that have come by then may be in the next one
     "step", "turn",  # decoding steps so far, and their number modulo the tokens of a block
@@ -64,15 +62,14 @@ REPLICA = record(
     "used", "idle",  # blocks; those of nodes without a user
     "part", "joins", "fresh",  # slot of the prompt under way; how many are in the lists `joining` and `late`
     "running", "last", "free",  # slots: the last admitted, the first free one
-    "head", "tail", "root", "rank", "queued",  # inbox by arrival; the first of those that wait, and its rank
+    "head", "tail", "root", "rank",  # inbox by arrival; the first of those that wait, and its rank
     "ranks",  # where the set of those that wait begins
-    "requests", "tokens",
     "decoded",  # when the decoding sequences had their last token
-    "due",  # nothing leaves before that
     "out",  # tokens of the step in progress
     "desk", "stream",  # when the front end is free for the next request, and has handed out all tokens so far
     "ended", "busy", "steps", "worked", "made", "reused", "preemptions", "peak",
     "oldest", "newest",  # nodes without a user
+    "spare_a", "spare_b", "spare_c", "spare_d",  # up to a whole line
 )  # fmt: skip
 SLOT = record(
     "row",
@@ -106,8 +103,8 @@ WORLD = record(
     "feedback", "loads",  # what leaves comes back to the front; replicas are kept at one time, as choices go by loads
     "closed", "direct",  # an answer is followed by a request; which the only replica puts into its own inbox
     "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
+    "front_gap", "move_gap",  # between what leaves and what comes for it: at replicas for prompts, at those that decode
     "next", "issued", "done", "turn", "back_turn",
-    "staged",  # replicas for prompts are still to be advanced before those that decode
     "until",  # the time to which all are advanced
     "leaves",  # words before the leaves of a set of ranks
     "sessions", "sent",
@@ -125,17 +122,13 @@ class Tables(NamedTuple):
     turns: Any
     fetching: Any
     rows: Any
+    progress: Any
     by_rank: Any
     prefix: Any
     keep: Any
-    start: Any
-    first: Any
-    finish: Any
     owed: Any
     preempted: Any
-    where: Any
     came: Any
-    move: Any
     next: Any
     pause: Any
     staged: Any
@@ -156,8 +149,8 @@ class Tables(NamedTuple):
 
 
 RECORDS = {
-    "slots": SLOT, "lines": LINE, "moving": QUEUED, "turns": QUEUED, "fetching": QUEUED, "rows": REQUEST, "pre": CACHED,
-    "low": CACHED, "links": LINK,
+    "slots": SLOT, "lines": LINE, "moving": QUEUED, "turns": QUEUED, "fetching": QUEUED, "rows": REQUEST,
+    "progress": PROGRESS, "pre": CACHED, "low": CACHED, "links": LINK,
 }  # fmt: skip
 """What is in the tables that hold records; in all others numbers of 64 bits."""
 PHASES = BINS

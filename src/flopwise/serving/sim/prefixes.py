@@ -34,8 +34,7 @@ class Prefixes(NamedTuple):
         most = (trace.prompt - 1) // block_tokens
         if trace.tree is not None:
             tree = PrefixTree(trace.tree.parent, trace.tree.end // block_tokens)
-            node = _node_within(tree, trace.prefix, most)
-            return Prefixes(tree, node, node)
+            return Prefixes(tree, _node_within(tree, trace.prefix, most), trace.prefix)
         tree, node = _name_nodes(trace, np.minimum(trace.prefix_tokens // block_tokens, most))
         if not np.any(trace.session >= 0):
             return Prefixes(tree, node, node)

@@ -209,7 +209,7 @@ def read_trace_columns(path: Path) -> dict[str, NDArray[Any]]:
             f"{path}: the columns prefix (which) and prefix_tokens (how long) go together; it has one of them"
         )
     names = [name for name in header if name in LIMITS]
-    table = _quick_table(body, [header.index(name) for name in names])
+    table = _quick_table(body, len(header), [header.index(name) for name in names])
     if table is None:
         table = _careful_table(path, text, header, names)
     if not len(table):
@@ -262,15 +262,8 @@ def read_chained_trace(path: Path) -> RequestTrace:
     for number, line in enumerate(csv_text(path).splitlines(), start=1):
         if not line.strip():
             continue
-        try:
-            cells = json.loads(line)
-            came_ms, prompt, output, chain = (cells[key] for key in CHAINED)
-            rows.append((float(came_ms) / 1e3, int(prompt), int(output)))
-            hashes = [int(one) for one in chain]
-        except (ValueError, TypeError, KeyError) as fault:
-            raise SpecError(
-                f"{path} line {number}: an object with {', '.join(CHAINED)} is expected ({fault})"
-            ) from None
+        came_ms, prompt, output, hashes = _chained_line(f"{path} line {number}", line)
+        rows.append((came_ms / 1e3, prompt, output))
         node = -1
         for place, name in enumerate(hashes, start=1):
             until = min(place * CHAIN_TOKENS, rows[-1][1])
@@ -290,15 +283,89 @@ def read_chained_trace(path: Path) -> RequestTrace:
     return replace(requests, tree=tree, prefix=np.array(nodes, dtype=np.int64)[order])
 
 
-def _quick_table(body: str, places: Sequence[int]) -> NDArray[np.float64] | None:
+def _chained_line(where: str, line: str) -> tuple[float, int, int, list[int]]:
+    """The cells of a line in Mooncake's format. Raises: SpecError: it is none, or one of them cannot be; says which."""
+    try:
+        cells = json.loads(line)
+        came_ms, prompt, output, hashes = (cells[key] for key in CHAINED)
+    except (ValueError, TypeError, KeyError) as fault:
+        raise SpecError(f"{where}: an object with {', '.join(CHAINED)} is expected ({fault})") from None
+    most = {"timestamp": LONGEST_S * 1e3, "input_length": MOST_TOKENS - 1.0, "output_length": MOST_TOKENS - 1.0}
+    least = {"timestamp": 0.0, "input_length": 1.0, "output_length": 0.0}
+    for key, value in zip(most, (came_ms, prompt, output), strict=True):
+        there = type(value) in {int, float} and least[key] <= value <= most[key]  # false for what is not a number
+        if not there or (key != "timestamp" and value != int(value)):
+            kind = "milliseconds" if key == "timestamp" else "a whole number"
+            raise SpecError(
+                f"{where}, {key}: got {str(value)[:60]}; allowed: {kind} of {least[key]:,.0f} to {most[key]:,.0f}"
+            )
+    if not isinstance(hashes, list) or not all(type(one) is int for one in hashes):
+        raise SpecError(f"{where}, hash_ids: got {str(hashes)[:60]}; allowed: a list of whole numbers, one a block")
+    return float(came_ms), int(prompt), int(output), hashes
+
+
+def _quick_table(body: str, columns: int, places: Sequence[int]) -> NDArray[np.float64] | None:
     """All numbers at once; None where a cell is none, so that the careful reader says which."""
     if not body.strip():
         return None
+    table = _digits_table(body, columns)
+    if table is not None:
+        return table[:, places]
     try:
         table = np.loadtxt(io.StringIO(body), delimiter=",", usecols=places, ndmin=2, comments=None, quotechar='"')
     except (ValueError, IndexError):
         return None
     return table if table.size else None
+
+
+MOST_DIGITS = 8
+"""Digits that lie in one word of eight bytes."""
+POINT, COMMA, LINE_END, ZERO, NINE = b".,\n09"
+
+
+def _digits_table(body: str, columns: int) -> NDArray[np.float64] | None:
+    """Numbers of a table that has nothing but digits, points and commas; None where it has, or has longer numbers.
+
+    Eight digits at a time, as one word: a tenth of the time of a reader of any number. The numbers are the same: a
+    whole number below 2^53 over a power of ten, both of which are exact, is rounded once.
+
+    Source: Lemire, Quickly parsing eight digits (2018).
+    """
+    text = np.frombuffer((" " * MOST_DIGITS + body.rstrip("\n") + "\n").encode("utf-8", "replace"), dtype=np.uint8)
+    ends = np.flatnonzero((text == COMMA) | (text == LINE_END) | (text == POINT))
+    signs, lengths = text[ends], np.diff(ends, prepend=MOST_DIGITS - 1) - 1
+    digits = np.count_nonzero((text >= ZERO) & (text <= NINE))
+    if digits + len(ends) + MOST_DIGITS != len(text) or lengths.min() < 1 or lengths.max() > MOST_DIGITS:
+        return None
+    numbers = _words_of_digits(text, ends, lengths)
+    whole = np.flatnonzero(np.r_[True, signs[:-1] != POINT])  # the first part of each number
+    cells = signs[np.r_[whole[1:] - 1, len(ends) - 1]]
+    if len(cells) % columns or np.any((cells == LINE_END).reshape(-1, columns) != (np.arange(columns) == columns - 1)):
+        return None
+    value, parts = numbers[whole].astype(np.float64), np.diff(np.r_[whole, len(ends)])
+    if parts.max() > 2:
+        return None
+    broken = np.flatnonzero(parts == 2)
+    scale = 10.0 ** lengths[whole[broken] + 1]
+    mantissa = value[broken] * scale + numbers[whole[broken] + 1]
+    if broken.size and mantissa.max() >= 2.0**53:
+        return None
+    value[broken] = mantissa / scale
+    return value.reshape(-1, columns)
+
+
+def _words_of_digits(text: NDArray[np.uint8], ends: Column, lengths: Column) -> NDArray[np.uint64]:
+    """The numbers of up to eight digits that end before each of `ends`."""
+    words = np.ndarray((len(text) - MOST_DIGITS + 1,), dtype="<u8", buffer=text.data, strides=(1,))
+    word = words[ends - MOST_DIGITS]
+    word >>= (8 * (MOST_DIGITS - lengths)).astype(np.uint64)  # what is before the number goes
+    word <<= (8 * (MOST_DIGITS - lengths)).astype(np.uint64)
+    word &= np.uint64(0x0F0F0F0F0F0F0F0F)
+    for factor, shift, mask in (
+        (10, 8, 0x00FF00FF00FF00FF), (100, 16, 0x0000FFFF0000FFFF), (10_000, 32, 0x00000000FFFFFFFF),
+    ):  # fmt: skip
+        word = (word * np.uint64(factor) + (word >> np.uint64(shift))) & np.uint64(mask)
+    return word
 
 
 def _careful_table(path: Path, text: str, header: Sequence[str], names: Sequence[str]) -> NDArray[np.float64]:
