@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,28 +149,24 @@ def test_generations_follow_one_another() -> None:
 
 def test_answers_are_of_the_month() -> None:
     """The same rows as those that their names tell."""
-    served = {"gpu": "h100", "concurrency": 8}
-    dated, named = (
-        flopwise.serve("Llama-3.1-8B", **served, **how)
-        for how in ({"software_month": "2024-06"}, {"engine": "vllm-2024"})
-    )
-    assert dated.estimate.tpot_s == named.estimate.tpot_s
-    assert dated.estimate.tpot_s.value > flopwise.serve("Llama-3.1-8B", **served).estimate.tpot_s.value
-    recipe = {"gpu": "8xh100", "micro_batch": 1, "dp": 8, "zero": 3}
-    trained, named_stack = (
-        flopwise.train("Llama-3.1-8B", **recipe, **how)
-        for how in ({"stack": "hf", "software_month": "2026-03"}, {"stack": "hf-trainer-2026"})
-    )
-    assert trained.estimate.step_s == named_stack.estimate.step_s
-    assert trained.estimate.step_s != flopwise.train("Llama-3.1-8B", stack="hf", **recipe).estimate.step_s
-    needs = [
-        flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", micro_batch=2, **how).per_gpu_bytes
-        for how in (
-            {"stack": "torchtune", "software_month": "2024-06"}, {"stack": "torchtune-2024"}, {"stack": "torchtune"},
-        )
-    ]  # fmt: skip
-    assert needs[0] == needs[1] > needs[2]
-    whole = flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", source=SourceSpec(), stack="litgpt", micro_batch=8)
+
+    def token_s(**how: Any) -> float:
+        found = flopwise.serve("Llama-3.1-8B", gpu="h100", concurrency=8, **how).estimate.tpot_s
+        assert found is not None
+        return found.value
+
+    def step_s(**how: Any) -> float:
+        return flopwise.train("Llama-3.1-8B", gpu="8xh100", micro_batch=1, dp=8, zero=3, **how).estimate.step_s
+
+    def memory_bytes(**how: Any) -> float:
+        return flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", micro_batch=2, **how).per_gpu_bytes
+
+    assert token_s(software_month="2024-06") == token_s(engine="vllm-2024") > token_s()
+    assert step_s(stack="hf", software_month="2026-03") == step_s(stack="hf-trainer-2026") != step_s(stack="hf")
+    past = memory_bytes(stack="torchtune", software_month="2024-06")
+    assert past == memory_bytes(stack="torchtune-2024") > memory_bytes(stack="torchtune")
+    undated: Any = SourceSpec()
+    whole = flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", source=undated, stack="litgpt", micro_batch=8)
     assert whole.per_gpu_bytes > 0
     with pytest.raises(SpecError, match="is no month"):
         flopwise.train("gpt2", gpu="h100", software_month="2025")

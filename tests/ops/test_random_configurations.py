@@ -114,7 +114,7 @@ def test_dbrx_has_its_published_parameters() -> None:
     assert parameters(model_from_config({"model_type": "dbrx", **sizes, **nested}, name="dbrx")) == 131_596_523_520
 
 
-SPEECH = {
+SPEECH: dict[str, tuple[dict[str, Any], float]] = {
     "base": (
         {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}, 94.37e6,
     ),

@@ -38,9 +38,9 @@ def encoder_job(gpu: str, weights: str, *, engine: str = "tensorrt", batch: int 
 )  # fmt: skip
 def test_the_engine_of_an_encoder_follows_the_device(gpu: str, engine: str) -> None:
     device = FACTS.accelerator(gpu)
-    assert usual_engine(FACTS.engines, BERT_LARGE, device).name == engine
-    assert usual_engine(FACTS.engines, load_model("Llama-3.1-8B"), device).name == "vllm"
-    assert usual_engine(FACTS.engines, load_model("ViT-B/16"), device).name != "tei"  # it reads text
+    assert usual_engine(FACTS, BERT_LARGE, device).name == engine
+    assert usual_engine(FACTS, load_model("Llama-3.1-8B"), device).name == "vllm"
+    assert usual_engine(FACTS, load_model("ViT-B/16"), device).name != "tei"  # it reads text
 
 
 def test_a_processor_runs_its_encoders_in_the_format_that_the_engine_has() -> None:

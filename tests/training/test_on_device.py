@@ -12,7 +12,7 @@ from flopwise.cost.rates import rates
 from flopwise.search.plan import plan
 from flopwise.search.run_job import candidate_job
 from flopwise.search.workload import resolve
-from flopwise.training.estimate import estimate
+from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.layout import Recipe
 from flopwise.training.on_device import FP16, recipe_on
 from flopwise.training.widths import trained_widths
@@ -130,11 +130,16 @@ def test_pytorch_s_own_choice_is_as_fast_as_the_kernels_it_takes() -> None:
 
 def test_models_of_tokens_train_in_tf32() -> None:
     """The tensor units' rate on operands of 32 bits: memory of fp32, an A100's products up to eight times as fast."""
-    asked_of = {"gpu": "a100-80gb", "micro_batch": 8, "seq": 1024, "global_batch": 8}
-    full, tf32, half = (flopwise.train("gpt2-xl", precision=p, **asked_of) for p in ("fp32", "tf32", "bf16"))
-    assert full.estimate.memory.total_bytes == tf32.estimate.memory.total_bytes > half.estimate.memory.total_bytes
-    assert half.estimate.step_s < tf32.estimate.step_s < full.estimate.step_s < 8 * tf32.estimate.step_s
-    assert tf32.estimate.step_s > 1.8 * half.estimate.step_s  # half the rate, twice the bytes
+    full, tf32, half = (
+        flopwise.train("gpt2-xl", gpu="a100-80gb", precision=name, micro_batch=8, seq=1024, global_batch=8).estimate
+        for name in ("fp32", "tf32", "bf16")
+    )
+    assert isinstance(full, TrainEstimate)
+    assert isinstance(tf32, TrainEstimate)
+    assert isinstance(half, TrainEstimate)
+    assert full.memory.total_bytes == tf32.memory.total_bytes > half.memory.total_bytes
+    assert half.step_s < tf32.step_s < full.step_s < 8 * tf32.step_s
+    assert tf32.step_s > 1.8 * half.step_s  # half the rate, twice the bytes
     old = flopwise.train("gpt2", gpu="v100", micro_batch=2, precision="tf32", seq=512, global_batch=2)
     assert "V100-SXM2-16 has no tf32 units: trained in fp32" in old.assumptions
     assert old.estimate.job.recipe.precision == "fp32"
