@@ -180,9 +180,12 @@ def _path(value: object, what: str) -> Path:
     return Path(value)
 
 
+_MONTH_PATTERN = r"20\d\d-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?"
+
+
 def _month(value: object, what: str) -> str:
     text = str(value).strip()
-    if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?", text):
+    if not re.fullmatch(_MONTH_PATTERN, text):
         raise SpecError(f"{what}: {text[:60]!r} is no month; allowed: a month or a day, such as 2025-06 or 2025-06-30")
     return text
 
@@ -228,9 +231,7 @@ WHOLES_OR_ZERO = replace(WHOLES, parse=partial(_wholes, low=0))
 NAMES = ValueKind("name,name,...", _names, "list of text", {"type": ["string", "array"]})
 FLAG = ValueKind("", _flag, "true or false", {"type": "boolean"}, is_flag=True)
 FILE = ValueKind("path", _path)
-MONTH = ValueKind(
-    "month", _month, "month, such as 2025-06", {"type": "string", "pattern": r"^20\d\d-(0[1-9]|1[0-2])(-[0-3]\d)?$"}
-)
+MONTH = ValueKind("month", _month, "month, such as 2025-06", {"type": "string", "pattern": f"^{_MONTH_PATTERN}$"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import flopwise
+from flopwise.api.compare import compare
+from flopwise.cli import main
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
@@ -165,8 +167,33 @@ def test_answers_are_of_the_month() -> None:
     assert step_s(stack="hf", software_month="2026-03") == step_s(stack="hf-trainer-2026") != step_s(stack="hf")
     past = memory_bytes(stack="torchtune", software_month="2024-06")
     assert past == memory_bytes(stack="torchtune-2024") > memory_bytes(stack="torchtune")
+    simulated = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=1, requests=200, software_month="2023-08")
+    assert simulated.job.engine.name == "vllm-2023"
+    compared = compare("gpt2", gpu="2xh100", global_batch=8, software_month="2022-06")
+    assert compared.recipe.stack.name == "fsdp-2023"
     undated: Any = SourceSpec()
     whole = flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", source=undated, stack="litgpt", micro_batch=8)
     assert whole.per_gpu_bytes > 0
     with pytest.raises(SpecError, match="is no month"):
         flopwise.train("gpt2", gpu="h100", software_month="2025")
+
+
+@pytest.mark.parametrize(
+    ("line", "software"),
+    [
+        ("plan llama-2-7b --task serve --rate 1 --gpu a100-80gb --software-month 2023-08", "vllm-2023"),
+        ("serve llama-2-7b --gpu a100-80gb --explain --software-month 2023-08", "vllm-2023"),
+        ("train llama-2-7b --gpu a100-80gb --finetune --lora 16 --software-month 2023-04", "hf-trainer-2023"),
+        ("train gpt2 --gpu a100-80gb --stack megatron-te --software-month 2022-02", "megatron-2021"),
+        ("train gpt2 --gpu a100-80gb --software-month 2022-08", "fsdp-2023"),
+        ("train gpt2 --gpu tpu-v4 --software-month 2022-08", "xla"),
+        ("plan gpt2 --task pretrain --tokens 1e9 --gpu a100-80gb --software-month 2022-08", "fsdp-2023"),
+    ],
+)  # fmt: skip
+def test_software_that_is_only_compared_is_left_out_before_it_came(
+    line: str, software: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nobody asked for is no reason to refuse; before torch.compile people ran FSDP without it."""
+    code = main(line.split())
+    assert code == 0, capsys.readouterr().err
+    assert software in capsys.readouterr().out

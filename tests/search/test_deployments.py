@@ -192,12 +192,16 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
         np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
 
 
-def test_a_workload_with_adapters_has_a_room_of_its_own() -> None:
-    """Adapters take memory that the cache then lacks, whatever was sized before."""
+@pytest.mark.parametrize("less", ["adapters", "share"])
+def test_a_workload_with_less_memory_has_a_room_of_its_own(less: str) -> None:
+    """Adapters, and a smaller share for the engine, take memory that the cache lacks, whatever was sized before."""
     model, forms = FACTS.model("Llama-3.1-8B"), (FACTS.weight_format("bf16"), FACTS.cache_format("bf16"))
     plain, nodes = asked("Llama-3.1-8B", "l40s")
-    adapted = replace(plain, techniques=replace(plain.techniques, adapters=32, adapter_rank=64))
-    both = [ReplicaQuestion.of(model, workload, nodes[0], *forms) for workload in (plain, adapted)]
+    smaller = {
+        "adapters": replace(plain, techniques=replace(plain.techniques, adapters=32, adapter_rank=64)),
+        "share": replace(plain, limits=replace(plain.limits, memory_fraction=0.6)),
+    }[less]
+    both = [ReplicaQuestion.of(model, workload, nodes[0], *forms) for workload in (plain, smaller)]
     most = []
     for question in both:
         SIZED.clear()
@@ -241,6 +245,15 @@ def test_deployments_do_not_depend_on_what_was_sized_before_them() -> None:
             continue
         for name in ("ttft_s", "tpot_s", "e2e_s", "requests_per_s", "replicas", "watts_frac", "least_tpot_s"):
             np.testing.assert_allclose(getattr(found, name), getattr(other, name), rtol=1e-12)
+
+
+def test_what_does_not_fit_names_the_share_that_the_engine_was_given() -> None:
+    workload, nodes = asked("Llama-3.1-70B", "l4")
+    smaller = replace(workload, limits=replace(workload.limits, memory_fraction=0.5))
+    forms = FACTS.weight_format("bf16"), FACTS.cache_format("bf16")
+    found = deployments(FACTS.model("Llama-3.1-70B"), smaller, nodes[0], *forms)
+    assert found is not None
+    assert found.room_text().endswith("vllm takes 50 % of 22.5 GiB")
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -321,7 +321,7 @@ def test_experts_that_nobody_balances_are_as_uneven_as_measured() -> None:
     assert "the fullest of 8 ranks has 1.30 times the mean" in said
     assert not any("fullest" in note for note in technique_assumptions(replace(job, layout=sliced)))
     (said,) = (n for n in technique_assumptions(replace(job, layout=sliced, concurrency=16)) if "DeepSeek-R1" in n)
-    assert "16 tokens choose 58% of 128, 64% if all were alike (--expert-skew 1)" in said
+    assert "a step of 16 tokens reads 58% of 128, 64% if all were alike (--expert-skew 1)" in said
     read = []
     for how in (usual, even):
         machine = runner(replace(job, techniques=how, layout=sliced))

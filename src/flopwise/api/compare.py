@@ -8,7 +8,7 @@ from flopwise.cost.cluster import Cluster
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
 from flopwise.search.scaling import ScalingComparison
@@ -32,12 +32,12 @@ class CompareAnswer:
     assumptions: tuple[str, ...]
 
 
-@takes(DataSpec, TrainingSpec, MachineSpec, SourceSpec, gpus=DEGREE)
+@takes(DataSpec, TrainingSpec, MachineSpec, DatedSourceSpec, gpus=DEGREE)
 def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, **options: Any) -> CompareAnswer:
     """Scaling of each way of spreading `model` on 1, 2, 4 ... `gpus` accelerators.
 
     Strong scaling keeps the global batch whatever the GPUs; `weak` keeps its share for each GPU. `options` are those of
-    `DataSpec`, `TrainingSpec` (of the recipe), `MachineSpec` and `SourceSpec`, or whole specs.
+    `DataSpec`, `TrainingSpec` (of the recipe), `MachineSpec` and `DatedSourceSpec`, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be, or a layout, which is what is compared.
@@ -50,7 +50,7 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
     from flopwise.training.job import TrainJob
     from flopwise.training.on_device import recipe_on
 
-    data, spec, machines, source = take(options, DataSpec, TrainingSpec, MachineSpec, SourceSpec)
+    data, spec, machines, source = take(options, DataSpec, TrainingSpec, MachineSpec, DatedSourceSpec)
     if spec.says_layout or spec.expert_tp is not None or spec.recompute_mode() is not None:
         raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
     gpus = machines.num_gpus(gpus)

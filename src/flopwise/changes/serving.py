@@ -71,7 +71,7 @@ def serving_changes(
             yield f"{axis} {getattr(wider, axis)}", {"layout": wider}
     yield from _loads(service)
     if device is not None:
-        for name in ENGINES:
+        for name in filter(facts.is_released, ENGINES):
             other = facts.engine(name)
             if other.name != engine.name and other.runs_on(device):
                 yield f"engine {name}", {"engine": other}

@@ -116,8 +116,9 @@ def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
     experts, but those of fp8 in a maker's library (`fp8_splits_k`).
     """
     p, plain, scaled = precision(dtype), rates.value["wave_tail"], rates.value["wave_tail.scaled"]
-    if grouped or not (p.quantised or p.unpacked):
-        return scaled if grouped else plain
+    apart = grouped and STREAMS not in rates.value
+    if apart or not (p.quantised or p.unpacked):
+        return scaled if apart else plain
     in_library = rates.value["fp8_splits_k"] if p.rate == "fp8" else 0.0
     return in_library * plain + (1 - in_library) * scaled
 
@@ -293,7 +294,7 @@ def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
         rate *= rates.value["grouped_unpack_frac" if grouped else "unpack_frac"]
     if grouped:
         rate *= rates.value["grouped_frac"]
-    tail = wave_tail(rates, dtype, grouped=grouped and STREAMS not in rates.value)
+    tail = wave_tail(rates, dtype, grouped=grouped)
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
     return _Way(

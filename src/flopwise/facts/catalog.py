@@ -152,6 +152,8 @@ S = TypeVar("S", "Engine", "TrainingStack")
 def _of_its_month(find: Callable[[Facts, str], S]) -> Callable[[Facts, str], S]:
     """A member of `Facts`: as `find`, the generation of the software that people ran in `Facts.month`, if one is set.
 
+    A month alone counts as its first day.
+
     Raises: SpecError: the name is of a generation of another time, or the software is younger.
     """
 
@@ -160,10 +162,10 @@ def _of_its_month(find: Callable[[Facts, str], S]) -> Callable[[Facts, str], S]:
         known = self.generations.get(row.name) if month is not None else None
         if known is None or month is None:
             return row
+        if not self.is_released(name := row.name):
+            first = self._first_of(name)
+            raise SpecError(f"software month {month}: the first {known.of} is of {first}; name other software")
         kin = [one for one in self.generations.values() if one.of == known.of]
-        first = next((one.since for one in kin if one.since), "")
-        if month < first[: len(month)]:
-            raise SpecError(f"software month {month}: the first {known.of} is of {first}; name what was run then")
         kin.sort(key=lambda one: one.until or "9")
         chosen = next(one.name for one in kin if not one.until or month < one.until)
         if row.name not in (known.of, chosen):
@@ -610,6 +612,21 @@ class Facts:
     stacks: Mapping[str, TrainingStack] = _named_rows("software.STACKS")  # training stacks by name
     stack = _of_its_month(_finder("training stack", lambda facts: facts.stacks))
     generations: Mapping[str, Generation] = _named_rows("software.GENERATIONS")  # times of both, by name
+
+    def is_released(self, name: str) -> bool:
+        """True unless the engine or training stack of that name is younger than `month`."""
+        return self.month is None or self.month >= self._first_of(name)[: len(self.month)]
+
+    def is_newest(self, name: str) -> bool:
+        """True unless a younger row describes the engine or training stack of that name as it is today."""
+        return name not in self.generations or not self.generations[name].until
+
+    def _first_of(self, name: str) -> str:
+        """The first month of the software whose row that is; "" where it is not known."""
+        known = self.generations.get(name)
+        kin = () if known is None else (one for one in self.generations.values() if one.of == known.of)
+        return next((one.since for one in kin if one.since), "")
+
     optimizers: Mapping[str, Optimizer] = _named_rows("software.OPTIMIZERS")  # optimizers by name
     optimizer = _finder("optimizer", lambda facts: facts.optimizers)
 

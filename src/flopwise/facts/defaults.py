@@ -8,9 +8,9 @@ ENCODER_ENGINES, TOWER_ENGINES = ("tei", "onnxruntime", "hf"), ("onnxruntime", "
 
 Source: text-embeddings-inference documentation, supported models and hardware."""
 OPTIMIZER = "adamw"
-STACKS = ("fsdp-compile", "xla", "hf-trainer")
+STACKS = ("fsdp-compile", "fsdp-eager", "xla", "hf-trainer")
 ADAPTER_STACKS = ("hf-trainer", "xla")
-"""Training stacks, of adapters too: the first that runs on the device."""
+"""Training stacks, of adapters too: the first that runs on the device (and is no younger than its month)."""
 USUAL_STACKS = ("fsdp-eager", "megatron-te", "hf-trainer")
 USUAL_ADAPTER_STACKS = ("torchtune-compile", "deepspeed-zero3")
 """Other training stacks that people use: an estimate whose stack nobody named reaches from the slowest to the

@@ -575,7 +575,7 @@ def _tiles(cell: str) -> tuple[int, ...]:
 
 def _day(cell: str) -> str:
     """A day, a month, or nothing. Raises ValueError: another text."""
-    if cell and not re.fullmatch(r"20\d\d-[01]\d(-[0-3]\d)?", cell):
+    if cell and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?", cell):
         raise ValueError("allowed: a day or a month, as 2024-01-31 or 2024-01")
     return cell
 

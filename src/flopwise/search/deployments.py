@@ -15,6 +15,7 @@ from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.cost.fabric import Fabric
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import num_instances
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
@@ -283,7 +284,7 @@ class ReplicaQuestion:
         """The question that `deployments` asks."""
         key = (
             model, node.cluster, node.count, node.networked, weights, kv_dtype, workload.engine, workload.task,
-            workload.input_tokens, workload.output_tokens, workload.max_gpus,
+            workload.input_tokens, workload.output_tokens, workload.max_gpus, workload.limits.memory_fraction,
         )  # fmt: skip
         start = (workload.facts.start_s("machine", "image"), workload.facts.storage(OBJECT_STORE))
         return cls(key, start, hash((key, start)), model, workload, node, weights, kv_dtype, least)
@@ -614,7 +615,7 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         most = np.minimum(most, engine.most_inputs(workload.input_tokens))
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
-    room_text = partial(_room_text, memory, most < 1, weights, engine, device.hbm_bytes)
+    room_text = partial(_room_text, memory, most < 1, weights, _takes_text(workload, device.hbm_bytes))
     known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room_text}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}
@@ -688,19 +689,20 @@ def _cache_rooms(
     return tokens, budget / np.maximum(tokens, 1.0) * tp * pp
 
 
-def _room_text(
-    memory: ServingMemory, too_big: NDArray[np.bool_], weights: WeightFormat, engine: Engine, hbm_bytes: float
-) -> str:
-    """The memory of one sequence in the smallest of the layouts that are too big."""
+def _room_text(memory: ServingMemory, too_big: NDArray[np.bool_], weights: WeightFormat, takes_text: str) -> str:
+    """The memory of one sequence in the smallest of the layouts that are too big, beside what the engine takes."""
     shape = too_big.shape
     total = np.broadcast_to(np.asarray(memory.total_bytes, dtype=float), shape)
     row = int(np.where(too_big, total, np.inf).argmin())
     items = {name: float(np.broadcast_to(np.asarray(v, dtype=float), shape)[row]) for name, v in memory.items.items()}
     parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in items.items() if value)
-    card, whole = format_bytes(hbm_bytes), format_bytes(float(total[row]))
-    return (
-        f"{weights.name} {parts}: {whole} for one request; {engine.name} takes {100 * engine.memory_frac:g} % of {card}"
-    )
+    return f"{weights.name} {parts}: {format_bytes(float(total[row]))} for one request; {takes_text}"
+
+
+def _takes_text(workload: Resolved, hbm_bytes: float) -> str:
+    """What an engine takes of a device's memory."""
+    share = workload.limits.memory_fraction or workload.engine.memory_frac
+    return f"{workload.engine.name} takes {100 * share:g} % of {format_bytes(hbm_bytes)}"
 
 
 def _in_flight(most: Floats, ranks: Column, workload: Resolved) -> Floats:
@@ -738,8 +740,8 @@ def _memory_bytes(
 
 def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
     """Replicas of so many `gpus` that instances hold: several on each, or one on several; none that lacks a device."""
-    packed = per_instance // gpus
-    return np.asarray(np.where(packed > 0, instances * packed, instances * per_instance // gpus), dtype=float)
+    packed, several = per_instance // gpus, num_instances(gpus, per_instance)
+    return np.asarray(np.where(packed > 0, instances * packed, instances // several), dtype=float)
 
 
 @dataclass(frozen=True)

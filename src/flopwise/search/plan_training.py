@@ -111,7 +111,7 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
     spec = workload.training
-    recipe_list, _ = recipes(workload, model, facts.stack(spec.stack or spec.usual_stacks[0]), facts)
+    recipe_list, _ = recipes(workload, model, spec.first_stack(facts), facts)
     if spec.schedule is not None:
         schedule_code(spec.schedule)
     first = recipe_list[0]
@@ -438,7 +438,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     if not groups:
         raise nothing_left(draft.ruled_out)
     if stack_name is None:
-        usual = (facts.stack(name).name for name in workload.training.usual_stacks)
+        usual = (facts.stack(name).name for name in filter(facts.is_released, workload.training.usual_stacks))
         groups = {name: groups[name] for name in usual if name in groups}  # the usual one first
         first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""

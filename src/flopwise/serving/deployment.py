@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 from flopwise.cost.spec import MachineSpec
@@ -111,10 +110,6 @@ def own_cache(engine: Engine, model: Model) -> str:
     return FP8 if model.model_type in engine.fp8_cache_families else defaults.CACHE
 
 
-PAST = re.compile(r"-(v0|20\d\d)$")
-"""Ends of the names of engines as they were."""
-
-
 def check_platform(engine: Engine, accelerator: Accelerator, facts: Facts) -> None:
     """Refuse an engine on a device that it has no code for.
 
@@ -122,7 +117,7 @@ def check_platform(engine: Engine, accelerator: Accelerator, facts: Facts) -> No
     with a note.
     Raises: SpecError: names what runs there, and where the engine does.
     """
-    there = [one.name for one in facts.engines.values() if one.is_built_for(accelerator) and not PAST.search(one.name)]
+    there = [one.name for one in facts.engines.values() if one.is_built_for(accelerator) and facts.is_newest(one.name)]
     if engine.is_built_for(accelerator) or not there:
         return
     raise OptionError(
@@ -140,4 +135,4 @@ def usual_engine(facts: Facts, model: Model, accelerator: Accelerator | None) ->
         return facts.engine(defaults.ENGINE)
     names = defaults.ENCODER_ENGINES if model.kind == "encoder" else defaults.TOWER_ENGINES
     able = (engine for engine in map(facts.engine, names) if accelerator is None or engine.runs_on(accelerator))
-    return next(able, facts.engine(defaults.ENGINE))
+    return next(able, None) or facts.engine(defaults.ENGINE)

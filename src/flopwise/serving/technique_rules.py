@@ -225,12 +225,12 @@ def _expert_assumptions(job: ServeJob) -> Iterator[str]:
             "the mean of their tokens; --expert-skew 1 balances them, --redundant-experts copies the popular ones"
         )
         return
-    tokens = job.concurrency or FEW_TOKENS
+    tokens, example = job.concurrency or FEW_TOKENS, "" if job.concurrency else ", for example,"
     read, even = (float(touched_frac(item.experts, item.top_k, tokens, each)) for each in (skew, 1.0))
     if read < SAME_READ * even:
         yield (
-            f"experts are as popular as those of DeepSeek-R1 were: {tokens:,} tokens choose {read:.0%} of "
-            f"{item.experts:,}, {even:.0%} if all were alike (--expert-skew 1)"
+            f"experts are as popular as those of DeepSeek-R1 were: a step of {tokens:,} tokens{example} reads "
+            f"{read:.0%} of {item.experts:,}, {even:.0%} if all were alike (--expert-skew 1)"
         )
 
 

@@ -380,7 +380,7 @@ def _checkpoint_demand(
         return None
     row = facts.optimizer(request.optimizer)
     if work.model is not None and work.model.stacks:
-        recipe = Recipe(seq_len=1, optimizer=row, stack=facts.stack(defaults.STACKS[0]))
+        recipe = Recipe(seq_len=1, optimizer=row, stack=facts.stacks[defaults.STACKS[0]])
         nbytes = float(checkpoint_bytes(memory_table(work.model, recipe)))
         origin = f"weights, master weights and {row.name}'s states as {recipe.stack.name} keeps them"
     else:

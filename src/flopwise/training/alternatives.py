@@ -145,7 +145,7 @@ def measured_recipe(recipe: Recipe, device: Accelerator | None, facts: Facts) ->
     """
     if device is None or device.kind not in OTHER_SOFTWARE:
         return None
-    return replace(recipe, stack=facts.stack(_first_stack(recipe)))
+    return replace(recipe, stack=facts.stacks[_first_stack(recipe)])
 
 
 def _first_stack(recipe: Recipe) -> str:
@@ -164,5 +164,7 @@ def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, fac
     if device is not None and device.kind in OTHER_SOFTWARE:
         usual = (_first_stack(recipe), *usual)
         device = None
-    stacks = [stack for stack in map(facts.stack, usual) if device is None or stack.runs_on(device)]
+    stacks = [
+        stack for stack in map(facts.stack, filter(facts.is_released, usual)) if device is None or stack.runs_on(device)
+    ]
     return [stack for stack in stacks if not stack.missing(degrees)]

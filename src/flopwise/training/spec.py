@@ -17,6 +17,8 @@ from flopwise.options import OptionError, Spec, option, same
 from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flopwise.facts.accelerators import Accelerator
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
@@ -353,8 +355,20 @@ class TrainingSpec(Spec):
         Raises:
             UnknownNameError: an unknown one is named.
         """
-        stacks = map(facts.stack, self.usual_stacks if self.stack is None else (self.stack,))
-        return next((stack for stack in stacks if stack.runs_on(accelerator)), None)
+        return next((stack for stack in self._stacks(facts) if stack.runs_on(accelerator)), None)
+
+    def first_stack(self, facts: Facts) -> TrainingStack:
+        """The training software whatever the device: as named, or the most usual.
+
+        Raises:
+            SpecError, UnknownNameError: an unknown one is named, or one of another time.
+        """
+        return next(self._stacks(facts))
+
+    def _stacks(self, facts: Facts) -> Iterator[TrainingStack]:
+        """The one that is named, or those that are usual and not younger than the month of the facts."""
+        released = [name for name in self.usual_stacks if facts.is_released(name)]
+        return map(facts.stack, released or self.usual_stacks[:1] if self.stack is None else (self.stack,))
 
     def on(self, accelerator: Accelerator, facts: Facts) -> TrainingSpec:
         """The spec with the training stack of a device, where none is named."""
@@ -370,7 +384,7 @@ class TrainingSpec(Spec):
         from flopwise.training.frozen import Frozen
         from flopwise.training.layout import Recipe
 
-        stack = facts.stack(self.stack or self.usual_stacks[0])
+        stack = self.first_stack(facts)
         return Recipe(
             seq_len=seq_len, global_batch=global_batch, precision=self.precision,
             optimizer=facts.optimizer(self.optimizer), stack=stack,

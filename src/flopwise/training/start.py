@@ -61,7 +61,7 @@ def training_start_s(
         stack, model.stacks[0].num_layers, corpus(model.vocab, tokens).ids_bytes, instances, facts
     )
     if pretrained:
-        staged = staged + _published_bytes(model) / facts.engine(defaults.ENGINE).loader_bytes_per_s
+        staged = staged + _published_bytes(model) / facts.engines[defaults.ENGINE].loader_bytes_per_s
     return staged
 
 

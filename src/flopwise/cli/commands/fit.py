@@ -104,7 +104,9 @@ def _further(answer: FitAnswer, given: dict[str, Any]) -> dict[str, str]:
     best = answer.recommendation
     if best is None:
         wanted = "--task serve --concurrency 1" if answer.output_tokens else "--task encode --rate 1"
-        return {"Machines that it fits": shlex.join(["flopwise", "plan", answer.model.name, *wanted.split(), *lengths])}
+        dated = options_of(DatedSourceSpec)["software_month"].arguments(given.get("software_month"))
+        words = ["flopwise", "plan", answer.model.name, *wanted.split(), *lengths, *dated]
+        return {"Machines that it fits": shlex.join(words)}
     spellings = options.spellings(click.get_current_context())
     words = ["flopwise", "serve", answer.model.name, "--weights", best.weights]
     for spec in (MachineSpec, ServingSpec, DatedSourceSpec):

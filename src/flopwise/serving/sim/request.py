@@ -17,7 +17,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.models.positions import longest as longest_sequence
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import OptionError, take, without_none
 from flopwise.serving.deployment import replica_of, spread
 from flopwise.serving.disaggregated import moved_s
@@ -247,7 +247,7 @@ def simulation_request(model: Model | str, *, one_pass: bool = False, **options:
     """The requests, one replica and how replicas work; the replica's lengths become the means of the traffic.
 
     `options` are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
-    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `SourceSpec`, or whole specs.
+    `TechniqueRequest` (`draft="eagle", acceptance=0.7 ...`), `MachineSpec` and `DatedSourceSpec`, or whole specs.
     `one_pass`: models that answer in one pass are simulated, too.
 
     Raises:
@@ -255,7 +255,7 @@ def simulation_request(model: Model | str, *, one_pass: bool = False, **options:
         MissingFactError: a fact that the answer needs is not known.
     """
     traffic, scheduling, machines, deployment, techniques, source = take(
-        options, Traffic, Scheduling, MachineSpec, ServingSpec, TechniqueRequest, SourceSpec
+        options, Traffic, Scheduling, MachineSpec, ServingSpec, TechniqueRequest, DatedSourceSpec
     )
     check_classes(traffic.priorities, scheduling.policy)
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)

@@ -1,4 +1,4 @@
-"""Speech encoders over raw sound: wav2vec 2.0, HuBERT, UniSpeech, Data2Vec's audio model; a token is a frame."""
+"""Speech encoders over raw sound: wav2vec 2.0, HuBERT, UniSpeech and UniSpeech-SAT; a token is a frame."""
 
 from __future__ import annotations
 
