@@ -103,8 +103,9 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "constraints": _on("aws", "l4", engine="llama.cpp", weight_formats=["Q4_K_M"]), "simulate": False,
     },
     "serve-pools": {
-        "model": "Llama-3.1-70B", "task": "serve", "name": "long prompts", "targets": {"ttft": {"p95": "3.5s"}},
-        "traffic": {"requests_per_s": 6, "input_tokens": 6000, "output_tokens": 200}, "techniques": {"prefill_gpus": 4},
+        "model": "Llama-3.1-70B", "task": "serve", "name": "long prompts",
+        "targets": {"ttft": {"p95": "3.5s"}, "tpot": {"p95": "20ms"}}, "techniques": {"prefill_gpus": 4},
+        "traffic": {"requests_per_s": 5.5, "input_tokens": 6000, "output_tokens": 200},
         "constraints": _on("aws", "h100", weight_formats=["fp8"], engine="vllm", instances=["p5.48xlarge"]),
         "simulate": False,
     },

@@ -207,7 +207,7 @@ USERS: dict[str, dict[str, Any]] = {
         "traffic": {"concurrency": 64, "input_tokens": 2000, "output_tokens": 300}, "techniques": {"prefill_gpus": 1},
         "constraints": {"gpus": ["h100"], "instances": ["p5.4xlarge", "H100"]},
     },
-    "with replicas that leave part of a machine empty": {
+    "with pools of several replicas on one machine": {
         "traffic": {"concurrency": 800, "input_tokens": 2000, "output_tokens": 300}, "techniques": {"prefill_gpus": 5},
         "constraints": {"gpus": ["h100"], "instances": ["gpu_4x_h100_sxm5"]},
     },

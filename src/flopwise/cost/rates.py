@@ -57,6 +57,8 @@ OF_ALL = frozenset({"softmax_cycles", "memory_power_frac"})
 is none, nothing is said of what stands in."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
+BLENDED = frozenset({"fp8_splits_k"})
+"""Figures that formulas take as shares of two ways, whatever they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,14 @@ class Rates:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """Key that is equal for devices with the same formulas: which figures they have, and which of these are 0."""
-        figures = (frozenset((name, bool(value)) for name, value in each.items()) for each in (self.peak, self.value))
+        """Key that is equal for devices with the same formulas: which figures they have, and which of these are 0.
+
+        Those of `BLENDED` count as alike.
+        """
+        figures = (
+            frozenset((name, name in BLENDED or bool(value)) for name, value in each.items())
+            for each in (self.peak, self.value)
+        )
         return (self.is_host, self.compiles, self.matrix_unit_dim, bool(self.l2_bytes), *figures)
 
     @property

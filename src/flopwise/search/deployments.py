@@ -15,7 +15,6 @@ from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.cost.fabric import Fabric
 from flopwise.cost.intervals import ErrorBand
-from flopwise.cost.money import num_instances
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
@@ -700,7 +699,7 @@ def _room_text(memory: ServingMemory, too_big: NDArray[np.bool_], weights: Weigh
 
 
 def _takes_text(workload: Resolved, hbm_bytes: float) -> str:
-    """What an engine takes of a device's memory."""
+    """The share of a device's memory that an engine takes."""
     share = workload.limits.memory_fraction or workload.engine.memory_frac
     return f"{workload.engine.name} takes {100 * share:g} % of {format_bytes(hbm_bytes)}"
 
@@ -740,8 +739,8 @@ def _memory_bytes(
 
 def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
     """Replicas of so many `gpus` that instances hold: several on each, or one on several; none that lacks a device."""
-    packed, several = per_instance // gpus, num_instances(gpus, per_instance)
-    return np.asarray(np.where(packed > 0, instances * packed, instances // several), dtype=float)
+    packed = per_instance // gpus
+    return np.asarray(np.where(packed > 0, instances * packed, instances * per_instance // gpus), dtype=float)
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ class ServingOption(PlanOption):
     def replicas_on(self, instances: int, row: int) -> float:
         """Replicas of one row that so many instances hold at most; 1 at least."""
         each = self.gpus_each(row)
-        return float(max(instances * (self.node.count // each) or instances // machines_each(each, self.node.count), 1))
+        return float(max(instances * (self.node.count // each) or instances * self.node.count // each, 1))
 
     @property
     def bands(self) -> dict[str, ErrorBand]:
@@ -381,7 +381,7 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
     count, each, replicas = of_each(one.node.count for one in offered), gpus_each(column), column("replicas")
     packed = count // each  # replicas of an instance; 0: a replica takes several instances
     shared = np.ceil(replicas / np.maximum(packed, 1))
-    instances = np.where(packed > 0, shared, replicas * machines_each(each, count))
+    instances = np.where(packed > 0, shared, np.ceil(replicas * each / count))
     seconds, start_s = column("e2e_s"), column("start_s")
     paid_s = np.full(instances.shape, HOURS_PER_MONTH * HOUR_S)
     if batch:

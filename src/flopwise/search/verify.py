@@ -19,7 +19,6 @@ from flopwise.search.answer import TARGET_NAMES, Candidate, PlanDraft, Simulated
 from flopwise.search.deployments import Deployments, deployments, latency_percentiles
 from flopwise.search.rank import Pick
 from flopwise.search.replica import DEGREES
-from flopwise.search.service_machines import machines_each
 from flopwise.search.serving_option import LATENCIES, ServingOption, latency_targets
 from flopwise.search.workload import Resolved, WorkloadTraffic, busiest
 from flopwise.serving.estimate import RunMeans
@@ -525,7 +524,7 @@ def _batch_trial(pick: ServingPick, simulator: Simulator) -> Trial:
         assert workload.deadline_s is not None
         sure = band.quantile(1.0 - confidence)  # share of the pace that is reached with the confidence
         replicas = max(replicas + 1, float(np.ceil(workload.requests / (left_s * means.requests_per_s * sure))))
-        instances = np.ceil(replicas / (node // each)) if each <= node else replicas * machines_each(each, node)
+        instances = np.ceil(replicas / (node // each)) if each <= node else replicas * each // node
         service = _with_replicas(option, option.replicas_on(int(instances), row), simulator)
         chosen, replicas = _pick(option, service, row), float(service.replicas[row])
         if float(chosen.option.num_gpus[row]) > workload.max_gpus:

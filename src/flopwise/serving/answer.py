@@ -579,13 +579,17 @@ def _check_queue(question: ServeQuestion, *, decodes: bool) -> None:
 def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
     """Accelerators that each replica pays for, those that idle in its instances included; None without an offer.
 
-    Source: arithmetic; clouds rent whole machines. Assumes: a replica has machines of its own, or a share of one.
+    Source: arithmetic; clouds rent whole machines. Assumes: a replica has machines of its own, or a share of one; where
+    pools have servers of their own, those of several replicas share machines.
     """
     if job.cluster.offer is None:
         return None
     node = job.cluster.gpus_per_node
     packed = node // job.num_gpus
-    machines = num_instances(replicas, packed) if packed else replicas * num_instances(job.num_gpus, node)
+    if job.split and not packed:
+        machines = num_instances(replicas * job.num_gpus, node)
+    else:
+        machines = num_instances(replicas, packed) if packed else replicas * num_instances(job.num_gpus, node)
     return float(machines * node / replicas)
 
 

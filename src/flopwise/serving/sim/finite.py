@@ -237,7 +237,7 @@ class ArrivalRun(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What to know of the run, where chance still decides its percentiles."""
+        """The share by which chance still decides percentiles of the run, in words; empty where they are settled."""
         if self.error_frac <= SETTLED_FRAC or self.utilisation_frac:
             return ""
         return (

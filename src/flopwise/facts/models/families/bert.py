@@ -321,7 +321,7 @@ def modernbert_decoder(c: Fields) -> Model:
 
 
 def _decoder_projection(c: Fields, width: int) -> Items:
-    """What follows the last norm of ModernBERT's decoder: a projection with a norm, and the scores of its task."""
+    """Layers after the last norm of ModernBERT's decoder: a projection with a norm, and the scores of its task."""
     kind, tied = task(c), c.flag("tie_word_embeddings", default=True)
     named = c.sequence("architectures") or [""]
     if isinstance(named[0], str) and named[0].endswith("Model"):
