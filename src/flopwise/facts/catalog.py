@@ -617,10 +617,6 @@ class Facts:
         """True unless the engine or training stack of that name is younger than `month`."""
         return self.month is None or self.month >= self._first_of(name)[: len(self.month)]
 
-    def is_newest(self, name: str) -> bool:
-        """True unless a younger row describes the engine or training stack of that name as it is today."""
-        return name not in self.generations or not self.generations[name].until
-
     def _first_of(self, name: str) -> str:
         """The first month of the software whose row that is; "" where it is not known."""
         known = self.generations.get(name)

@@ -117,7 +117,8 @@ def check_platform(engine: Engine, accelerator: Accelerator, facts: Facts) -> No
     with a note.
     Raises: SpecError: names what runs there, and where the engine does.
     """
-    there = [one.name for one in facts.engines.values() if one.is_built_for(accelerator) and facts.is_newest(one.name)]
+    past = {name for name, generation in facts.generations.items() if generation.until}
+    there = [one.name for one in facts.engines.values() if one.is_built_for(accelerator) and one.name not in past]
     if engine.is_built_for(accelerator) or not there:
         return
     raise OptionError(
