@@ -111,6 +111,7 @@ def test_one_pass_and_fixed_batches_have_no_run(model: str, given: dict[str, Any
         ({"output_tokens": 1, "concurrency": 8}, 8, None),  # users wait for their prompts, too
         ({"requests": 30, "concurrency": 4}, 4, 4),
         ({"concurrency": 48}, 48, 47.5),
+        ({"concurrency": 64, "closed_form": True}, 64, 63),
     ],
 )
 def test_in_flight_are_those_who_wait_for_an_answer(

@@ -124,15 +124,21 @@ def test_answers_of_one_token_see_the_same_in_both(name: str) -> None:
             assert one.serve == pytest.approx(one.simulate, rel=NEAR), (tokens, one.load, one.figure)
 
 
+RARE: dict[str, Any] = {"model": "Llama-3.1-8B", "gpu": "rtx4090", "weights": "fp8", "input": 47, "output": 380}
 BURSTS: list[tuple[dict[str, Any], float]] = [
-    ({"model": "Llama-3.1-8B", "gpu": "rtx4090", "weights": "fp8", "input": 47, "output": 380}, 0.9),
+    (RARE, 0.9),
     ({"model": "Qwen2.5-32B", "gpu": "h200", "engine": "tensorrt-llm", "input": 1276, "output": 558}, 0.92),
     ({"model": "Llama-3.3-70B", "gpu": "h100", "tp": 4, "weights": "fp8", "input": 3911, "output": 18}, 0.92),
 ]
 """Deployments and loads of which p99 of 150,000 requests vary by 10 to 28 % from run to run."""
 
 
-@pytest.mark.parametrize(("case", "busy"), BURSTS)
+UNSETTLED = "600,000 requests leave a standard error of 19 % in its p99, which serve states: 0.73 s of 0.83 s"
+
+
+@pytest.mark.parametrize(
+    ("case", "busy"), [*BURSTS, pytest.param(RARE, 0.92, marks=pytest.mark.xfail(reason=UNSETTLED, strict=True))]
+)
 def test_runs_are_as_long_as_their_percentiles_need(case: dict[str, Any], busy: float) -> None:
     for one in opened("bursts", case, busy, seed=100, runs=3):
         assert one.serve == pytest.approx(one.simulate, rel=NEAR), one.figure
