@@ -103,12 +103,18 @@ def mean_maximum(mean: Floats, variance: Floats, n: Ints) -> Floats:
 
 def _largest_normal(n: Ints) -> Floats:
     """Mean of the largest of `n` standard normal numbers; shape of `n`."""
+    sizes = np.maximum(np.asarray(n), 1).astype(np.intp)
+    largest: Floats = _largest_normals(1 << int(sizes.max(initial=1)).bit_length())[sizes]
+    return largest
+
+
+@lru_cache(maxsize=16)
+def _largest_normals(end: int) -> Floats:
+    """The same of 0 (nothing), 1, ... numbers below `end`."""
     from statistics import NormalDist  # noqa: PLC0415 - only models with skewed experts ask
 
-    sizes, place = np.unique(np.asarray(n, dtype=np.float64), return_inverse=True)
-    each = np.array([NormalDist().inv_cdf((size - 0.375) / (size + 0.25)) for size in np.maximum(sizes, 1.0)])
-    largest: Floats = each[place].reshape(np.shape(n))
-    return largest
+    inverse = NormalDist().inv_cdf
+    return np.array([0.0, *(inverse((size - 0.375) / (size + 0.25)) for size in range(1, end))])
 
 
 @lru_cache(maxsize=64)
@@ -159,20 +165,19 @@ def balanced_rank_load(experts: int, skew: float, ep: int, redundant: int) -> fl
     return float(rank.max() * ep)
 
 
-def busiest_rank(
+def fullest_copies(
     experts: int, top_k: int, tokens: Floats, ep: Ints, skew: float = 1.0, redundant: int = 0
-) -> tuple[Floats, Floats]:
-    """(copies of tokens, experts with at least one token) of the fullest of `ep` ranks; shape of the broadcast.
+) -> Floats:
+    """Copies of tokens that the fullest of `ep` ranks is sent; shape of the broadcast.
 
     Tokens choose their experts independently, so that even balanced experts get unequal numbers: of copies a rank has
-    about T k / ep with variance T k / ep (1 - 1 / ep), of touched experts h p with variance h p (1 - p), where h = (E +
-    R) / ep of them have a place there and p is `touched_frac`, of E + R even ones where any are redundant. Popular
-    experts (`skew`) come on top of the copies, as far as R redundant ones do not make up for them.
+    about T k / ep with variance T k / ep (1 - 1 / ep). Popular experts (`skew`) come on top, as far as `redundant` ones
+    do not make up for them.
 
     Source: `mean_maximum`, `hottest_rank_load`, `balanced_rank_load`; sampled in tests/ops/test_routing.py.
     Assumes: as there.
     """
-    places, ranks = experts + redundant, np.asarray(ep)
+    ranks = np.asarray(ep)
     load: Floats = hottest_rank_load(experts, skew, ep)
     spread = REBALANCED_SPREAD if redundant and skew > 1 else 0.0
     if redundant and skew > 1:
@@ -180,9 +185,24 @@ def busiest_rank(
         each = np.array([balanced_rank_load(experts, skew, int(size), redundant) for size in sizes])
         load = each[back].reshape(ranks.shape)
     mean = tokens * top_k / ranks * load
-    local_experts = places / ranks
     variance = mean * (1.0 - 1.0 / ranks) + (spread * mean) ** 2
-    copies = np.minimum(mean_maximum(mean, variance, ep), 1.0 * tokens * np.minimum(top_k, local_experts))
+    copies = mean_maximum(mean, variance, ep)
+    return np.minimum(copies, 1.0 * tokens * np.minimum(top_k, (experts + redundant) / ranks))
+
+
+def busiest_rank(
+    experts: int, top_k: int, tokens: Floats, ep: Ints, skew: float = 1.0, redundant: int = 0
+) -> tuple[Floats, Floats]:
+    """(`fullest_copies`, experts with at least one token) of the fullest of `ep` ranks; shape of the broadcast.
+
+    Of touched experts a rank has about h p with variance h p (1 - p), where h = (E + R) / ep of them have a place there
+    and p is `touched_frac`, of E + R even ones where any are redundant.
+
+    Source: `mean_maximum`; sampled in tests/ops/test_routing.py. Assumes: as there.
+    """
+    places = experts + redundant
+    local_experts = places / np.asarray(ep)
+    copies = fullest_copies(experts, top_k, tokens, ep, skew, redundant)
     touched = touched_frac(places, top_k, tokens, 1.0 if redundant else skew)
     most = np.minimum(
         mean_maximum(local_experts * touched, local_experts * touched * (1.0 - touched), ep), local_experts

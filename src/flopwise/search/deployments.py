@@ -294,14 +294,14 @@ class ReplicaQuestion:
 
     @property
     def is_kept(self) -> bool:
-        """True if other workloads may have the same answer."""
-        return self.between is None and self.is_joined
+        """True if other workloads may have the same answer: not where users are shared among the replicas."""
+        users = self.workload.concurrency is not None and self.workload.requests_per_s is None
+        return self.between is None and self.is_joined and not users
 
     @property
     def is_joined(self) -> bool:
-        """True if it is sized together with others: not where users are shared among the replicas."""
-        users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return not users and not self.workload.techniques.any and self.workload.sessions is None
+        """True if it is sized together with others."""
+        return not self.workload.techniques.any and self.workload.sessions is None
 
     @property
     def devices(self) -> tuple[object, ...]:

@@ -51,7 +51,7 @@ from flopwise.facts.architecture import (
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
-from flopwise.ops.routing import busiest_rank
+from flopwise.ops.routing import busiest_rank, fullest_copies
 from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work, touched_experts
@@ -449,10 +449,9 @@ class Runner:
         Assumes: nothing further.
         """
         cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
+        ranks = _ExpertRanks(load, cut, split.dp, (self.expert_skew, self.redundant_experts))
         for group in fused_groups([item for item in items if not _sums_experts(item)]):
-            for counted in _works(
-                group, load, cut, split.dp, inside=inside, skew=(self.expert_skew, self.redundant_experts)
-            ):
+            for counted in _works(group, load, cut, ranks, inside=inside):
                 work = self._as_read(counted)
                 dtype, bits = self._format(work, inside=inside)
                 act_bytes = self._act_bytes if inside else self.plain_bytes
@@ -578,12 +577,14 @@ class Runner:
         p = precision(self.dtype)
         thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
         routed = experts[0].outputs * self.plain_bytes  # of a token: as wide as the experts, which may be less
-        spread = self._spread_s(experts[0], tokens * routed / split.tp, thin, load, ep)
         whole = _tokens_of_all(load, split.dp) * routed
-        joined = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
+        shared_s = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
         sends = self.overlaps | (ranks > self.fabric.domain) | (self.fabric.domain >= RACK)
         spread_here = (ep == ranks) & self.engine.dispatch_kernels & sends
-        return seconds + np.where(np.asarray(split.dp) > 1, np.where(spread_here, spread, joined), summed)
+        if np.any(spread_here):
+            spread_s = self._spread_s(experts[0], tokens * routed / split.tp, thin, load, ep)
+            shared_s = np.where(spread_here, spread_s, shared_s)
+        return seconds + np.where(np.asarray(split.dp) > 1, shared_s, summed)
 
     def _split_s(self, items: Sequence[Item], split: ServingLayout) -> Floats:
         """Host time of the products of a layer, each of which goes from device to device.
@@ -614,11 +615,10 @@ class Runner:
     def _fuller(self, experts: Experts, load: StepLoad, ep: Ints) -> Floats:
         """Tokens of the rank with the most popular experts, over those if all experts were as popular.
 
-        Source: `busiest_rank`. Assumes: the rank that is sent most sets the time, and so it does with even experts.
+        Source: `fullest_copies`. Assumes: the rank that is sent most sets the time, and so it does with even experts.
         """
-        tokens = _tokens_of_all(load, ep)
-        even, _ = busiest_rank(experts.experts, experts.top_k, tokens, ep)
-        skewed, _ = busiest_rank(experts.experts, experts.top_k, tokens, ep, self.expert_skew, self.redundant_experts)
+        among = experts.experts, experts.top_k, _tokens_of_all(load, ep), ep
+        even, skewed = fullest_copies(*among), fullest_copies(*among, self.expert_skew, self.redundant_experts)
         fuller: Floats = skewed / np.maximum(even, 1e-9)
         return fuller
 
@@ -733,15 +733,13 @@ def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict
     return value
 
 
-def _works(
-    group: Group, load: StepLoad, cut: Split, replicas: Ints, *, inside: bool, skew: tuple[float, int]
-) -> list[Work]:
+def _works(group: Group, load: StepLoad, cut: Split, ranks: _ExpertRanks, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
     What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Embeddings are looked up
     for every token; else before and after the layers of a decoder only the rows that make a token count: one a
     sequence. Keys and values of cross-attention are made once a prompt. Experts see the tokens of all attention
-    `replicas`; of their ranks the fullest is described, since the others wait for it.
+    replicas; of their `ranks` the fullest is described, since the others wait for it.
     """
     first = group[0]
     per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
@@ -764,8 +762,7 @@ def _works(
         rows = load.prefill_tokens if every else np.minimum(load.prefill_tokens, load.prompts)
         tokens = load.decode_batch * load.decode_tokens + rows
         if isinstance(first, Experts):
-            tokens = _tokens_of_all(load, replicas)
-            cut = _fullest_rank(first, tokens, cut, skew)
+            tokens, cut = ranks.fullest(first)
         shape = Shape(batch=tokens, query=1, context=1)
     whole = [work for work in (item_work(item, shape, cut) for item in group) if work is not None]
     return [merge_works(whole)] if whole else []
@@ -783,22 +780,38 @@ def _tokens_of_all(load: StepLoad, replicas: Ints) -> Floats:
     return tokens
 
 
-def _fullest_rank(item: Experts, tokens: Floats, cut: Split, skew: tuple[float, int]) -> Split:
-    """The rank with most copies of `tokens`, and with most experts that have one, over the mean of all even experts.
+class _ExpertRanks:
+    """The ranks of the experts of a block in a step: products of the same experts have the same tokens.
 
     `skew`: tokens of the most popular expert over the mean, and copies of popular ones.
-
-    Source: `flopwise.ops.routing.busiest_rank`. Assumes: as there.
     """
-    if np.all(np.asarray(cut.ep) == 1) and skew[0] <= 1:
-        return cut
-    local_experts = np.ceil(item.experts / np.asarray(cut.ep))
-    copies, touched = busiest_rank(item.experts, item.top_k, tokens, cut.ep, *skew)
-    mean = touched_experts(item.experts, item.top_k, tokens, local_experts)
-    return replace(
-        cut, expert_load=copies / np.maximum(tokens * item.top_k * local_experts / item.experts, 1e-9),
-        touched_load=touched / np.maximum(mean, 1e-9),
-    )  # fmt: skip
+
+    def __init__(self, load: StepLoad, cut: Split, replicas: Ints, skew: tuple[float, int]) -> None:
+        self.load, self.cut, self.replicas, self.skew = load, cut, replicas, skew
+        self._known: dict[tuple[int, int], tuple[Floats, Split]] = {}
+
+    def fullest(self, item: Experts) -> tuple[Floats, Split]:
+        """All tokens, and the rank with most copies of them and with most experts that have one, over even ones' mean.
+
+        Source: `flopwise.ops.routing.busiest_rank`. Assumes: as there.
+        """
+        key = item.experts, item.top_k
+        if key not in self._known:
+            tokens = _tokens_of_all(self.load, self.replicas)
+            self._known[key] = tokens, self._fullest(item, tokens)
+        return self._known[key]
+
+    def _fullest(self, item: Experts, tokens: Floats) -> Split:
+        cut = self.cut
+        if np.all(np.asarray(cut.ep) == 1) and self.skew[0] <= 1:
+            return cut
+        local_experts = np.ceil(item.experts / np.asarray(cut.ep))
+        copies, touched = busiest_rank(item.experts, item.top_k, tokens, cut.ep, *self.skew)
+        mean = touched_experts(item.experts, item.top_k, tokens, local_experts)
+        return replace(
+            cut, expert_load=copies / np.maximum(tokens * item.top_k * local_experts / item.experts, 1e-9),
+            touched_load=touched / np.maximum(mean, 1e-9),
+        )  # fmt: skip
 
 
 class KernelParts(NamedTuple):
