@@ -103,13 +103,13 @@ def mean_maximum(mean: Floats, variance: Floats, n: Ints) -> Floats:
 
 def _largest_normal(n: Ints) -> Floats:
     """Mean of the largest of `n` standard normal numbers; shape of `n`."""
-    sizes = np.maximum(np.asarray(n), 1).astype(np.intp)
+    sizes: NDArray[np.intp] = np.maximum(np.asarray(n), 1).astype(np.intp)
     largest: Floats = _largest_normals(1 << int(sizes.max(initial=1)).bit_length())[sizes]
     return largest
 
 
 @lru_cache(maxsize=16)
-def _largest_normals(end: int) -> Floats:
+def _largest_normals(end: int) -> NDArray[np.float64]:
     """The same of 0 (nothing), 1, ... numbers below `end`."""
     from statistics import NormalDist  # noqa: PLC0415 - only models with skewed experts ask
 
@@ -165,9 +165,7 @@ def balanced_rank_load(experts: int, skew: float, ep: int, redundant: int) -> fl
     return float(rank.max() * ep)
 
 
-def fullest_copies(
-    experts: int, top_k: int, tokens: Floats, ep: Ints, skew: float = 1.0, redundant: int = 0
-) -> Floats:
+def fullest_copies(experts: int, top_k: int, tokens: Floats, ep: Ints, skew: float = 1.0, redundant: int = 0) -> Floats:
     """Copies of tokens that the fullest of `ep` ranks is sent; shape of the broadcast.
 
     Tokens choose their experts independently, so that even balanced experts get unequal numbers: of copies a rank has
