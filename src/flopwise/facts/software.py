@@ -425,6 +425,9 @@ class Engine(Software):
     prompt_graphs: bool = True  # so are those that read prompts; else only those that decode alone
     eager_prompts: frozenset[str] = frozenset()  # exceptions: platforms, kinds and types of models, and the words
     # pp, dp, pools, drafts and adapters
+    prompt_graph_tokens: int = 0  # tokens of a step with prompts up to which graphs hold it; 0: any number
+    piecewise: bool = False  # graphs of steps with prompts leave out attention and recurrences
+    compiled_launch_frac: float = 1.0  # host time to launch an operation of compiled code, over `launch_s`
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
     recv_interval: int = 1  # steps from one look for new requests to the next
     joins_prompts: bool = False  # attention replicas read prompts in the same steps, once each of them has one

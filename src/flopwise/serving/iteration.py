@@ -68,6 +68,12 @@ if TYPE_CHECKING:
 
 RACK = 32
 """Devices from which on a scale-up domain spans nodes."""
+BETWEEN = frozenset({"attention", "recurrence", "conv"})
+"""Kinds of operations that graphs captured in pieces leave out (vLLM, CompilationConfig.splitting_ops: attention, and
+recurrences with the convolution ahead of them)."""
+UNCOMPILED = BETWEEN | {"grouped"}
+"""Kinds of operations that stay calls of Python where the rest of a layer is compiled: experts besides (vLLM, custom
+operations unified_attention, gdn_attention_core and moe_forward)."""
 LAUNCHES = {"grouped": 2.5, "recurrence": 8.0}
 """Kernels that the host launches for one operation, where engines compose it of several. Experts: between choosing and
 their two products tokens are sorted by expert, in three kernels (vLLM and SGLang, moe_align_block_size). A recurrence
@@ -194,6 +200,7 @@ class StepTime(NamedTuple):
     conversion_s: Floats = 0.0  # of cached elements, in software
     launches: Floats = 0.0  # operations that the host starts: kernels and messages
     read_bytes: Floats = 0.0  # weights and cached elements
+    between: Floats = 0.0  # of the launches, those of attention and recurrences: between the pieces of a graph
 
     def plus(self, other: StepTime, count: Floats = 1) -> StepTime:
         """This and `count` times the other, one after another."""
@@ -252,8 +259,8 @@ class Runner:
     def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
 
-        Where steps are not captured in graphs the host launches each operation: the device waits where that takes
-        longer than the operations themselves. Many engines capture those that only decode.
+        What graphs do not hold the host launches, operation by operation: the device waits where that takes longer than
+        the step itself. Many engines capture only steps that decode, or those of few tokens.
 
         Source: sum over operations and messages; per-layer and per-step overheads of the engine (`data/engines.json`);
         CUDA C++ programming guide, asynchronous execution: launches queue up while the device is busy.
@@ -270,10 +277,9 @@ class Runner:
         if self.engine.local:  # small kernels of its own, one after another
             layers_s = layers_s * self.rates.value["core_slowness"]
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
-        launched = self.launches_prompts(split) & ((np.asarray(load.prefill_tokens) > 0) | (not self.engine.graphs))
+        launched = self.launched(total, load, split)
         if np.any(launched):
-            waits_s = np.maximum(total.launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
-            layers_s = layers_s + waits_s * launched
+            layers_s = layers_s + np.maximum(launched * self.engine.launch_s - total.seconds - layers_s, 0.0)
         layers_s = layers_s + self.engine.recurrent_s * (recurrent_layers(stack) > 0) + self._calls_s(load, split)
         overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
@@ -315,6 +321,24 @@ class Runner:
         engine, (pp, dp) = self.engine, (np.asarray(split.pp) > 1, np.asarray(split.dp) > 1)
         eager = not (engine.graphs and engine.prompt_graphs)
         return eager | (pp & ("pp" in engine.eager_prompts)) | (dp & ("dp" in engine.eager_prompts))
+
+    def launched(self, total: StepTime, load: StepLoad, split: ServingLayout) -> Floats:
+        """Operations of a step that the host launches one by one, by the costs of plain ones; `total`: of the step.
+
+        Source: `launches_prompts`; `prompt_graph_tokens` and `piecewise` of data/engines.json. Assumes: a step that only
+        decodes more sequences than graphs hold keeps the device busy.
+        """
+        engine, rates = self.engine, self.rates
+        if not engine.graphs:
+            return total.launches
+        whole: NDArray[np.bool_] | bool = self.launches_prompts(split)
+        pieces: Floats = 0.0
+        if not (rates.compiles or rates.is_host):  # XLA's programs run whole, and a processor launches for itself
+            pieces = total.between * engine.piecewise
+            if engine.prompt_graph_tokens:
+                tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
+                whole = whole | (np.asarray(tokens) > engine.prompt_graph_tokens)
+        return np.where(whole, total.launches, pieces) * (np.asarray(load.prefill_tokens) > 0)
 
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
         """The kernels that a technique adds to the layers, launched and read with them; None without one.
@@ -404,7 +428,9 @@ class Runner:
         if not inside:
             return kernels
         sent_s = self.messages_s(items, load, split, width)
-        launches = kernels.launches + _row_parallel(items) * (np.asarray(split.tp) > 1)
+        cut, shared = np.asarray(split.tp) > 1, np.asarray(split.dp) > 1
+        experts = sum(1 for i in items if isinstance(i, Experts) and i.shard == "row")
+        launches = kernels.launches + _row_parallel(items) * cut + experts * shared * (2 - cut)  # there and back
         return kernels._replace(seconds=kernels.seconds + sent_s, communication_s=sent_s, launches=launches)
 
     def kernels_time(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool) -> StepTime:
@@ -413,14 +439,17 @@ class Runner:
         Source: `flopwise.cost.kernels`. Assumes: as there.
         """
         seconds: Floats = 0.0
-        compute, memory, launch, floor_c, floor_m, flops, converting, launches, read = (seconds for _ in range(9))
+        compute, memory, launch, floor_c, floor_m, flops, converting, read = (seconds for _ in range(8))
+        launches = between = 0.0
         if load.only_seconds:
             compute = memory = launch = floor_c = floor_m = flops = converting = np.nan
             read = seconds if self.rates.is_host else np.nan  # `cold_host`
         for kernel in self.kernels_of(items, load, split, inside=inside):
             work, dtype, bits, timing, conversion_s = kernel
             seconds = seconds + kernel.seconds
-            launches = launches + (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0)
+            single = LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0
+            launches += single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac
+            between += single * (work.kind in BETWEEN)
             if load.only_seconds and not self.rates.is_host:
                 continue
             nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
@@ -435,7 +464,7 @@ class Runner:
             floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
             flops = flops + work.causal_flops
         return StepTime(
-            seconds, compute, memory, 0.0, launch, np.maximum(floor_c, floor_m), flops, converting, launches, read
+            seconds, compute, memory, 0.0, launch, np.maximum(floor_c, floor_m), flops, converting, launches, read, between
         )
 
     def kernels_of(

@@ -120,7 +120,7 @@ class ServeJob:
         if self.prefill_delayer:
             changed["joins_prompts"] = True
         if self.eager:
-            changed["graphs"] = False
+            changed |= {"graphs": False, "compiled_launch_frac": 1.0}
         if row.eager_prompts & self._in_use:
             changed["prompt_graphs"] = False
         interval = changed.get("stream_interval", row.stream_interval)

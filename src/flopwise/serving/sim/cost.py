@@ -36,12 +36,14 @@ def step_ps(
     Source: the terms of `flopwise.serving.iteration.Runner.step`.
     Assumes: attention is linear in what it reads, with coefficients by batch.
     """
-    total = tokens_ps[batch * prefill[4] + chunk]
+    tokens = batch * prefill[4] + chunk
+    total = tokens_ps[tokens]
     if batch > 0:
         total += decode_ps[batch] + cached_ps[batch] * cached + window_ps[batch] * windowed
     if chunk > 0:
         total += prefill[0] + prefill[1] * chunk + (prefill[2] * pairs + prefill[3] * window_pairs) // 1000
-        total = max(total, prefill[5] + (prefill[6] if batch > 0 else 0))
+        least = 5 if tokens <= prefill[7] else 8
+        total = max(total, prefill[least] + (prefill[least + 1] if batch > 0 else 0))
     return total
 
 
@@ -61,11 +63,13 @@ class StepCost:
     stream_ps: int = 0  # that it takes to hand out one token; tokens of a step go out one after another
     decode_tokens: int = 1  # of each decoding sequence that go through a step together
     launch_ps: tuple[int, int] = (0, 0)  # least of a step with prompts, and what is added if sequences decode in it
+    graph_tokens: int = 0  # tokens of a step up to which that holds
+    beyond_ps: tuple[int, int] = (0, 0)  # the same of a step with more
 
     @property
-    def numbers(self) -> tuple[int, int, int, int, int, int, int]:
+    def numbers(self) -> tuple[int, int, int, int, int, int, int, int, int, int]:
         """The scalars that `step_ps` takes in addition to the tables."""
-        return (*self.prefill, self.decode_tokens, *self.launch_ps)
+        return (*self.prefill, self.decode_tokens, *self.launch_ps, self.graph_tokens, *self.beyond_ps)
 
     @property
     def front_numbers(self) -> tuple[int, int, int, int]:
@@ -76,7 +80,7 @@ class StepCost:
         """Refuse what the clock cannot count."""
         if len({len(self.decode_ps), len(self.cached_ps), len(self.window_ps)}) != 1:
             raise SpecError("decode_ps, cached_ps and window_ps must be of one length: the largest batch plus one")
-        others = np.asarray(self.prefill + self.launch_ps)
+        others = np.asarray(self.prefill + self.launch_ps + self.beyond_ps)
         columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, others)
         if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, *self.front_numbers) < 0:
             raise SpecError("a step cost is out of range; allowed: 0 up to an hour of picoseconds")

@@ -340,7 +340,8 @@ def _step_cost(
         prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
-        launch_ps=timed.launch_ps(),
+        launch_ps=timed.launch_ps(1), graph_tokens=runner.engine.prompt_graph_tokens,
+        beyond_ps=timed.launch_ps(runner.engine.prompt_graph_tokens + 1),
     )  # fmt: skip
 
 
@@ -391,12 +392,11 @@ class _Timed:
     """
 
     def __init__(self, runner: Runner, layout: ServingLayout, kernels: KernelTimes | None) -> None:
-        self.layout, self.each, self.whole, self.engine = layout, 1, None, runner.engine
+        self.layout, self.each, self.whole, self.uncaptured = layout, 1, None, runner
         self.kernels: KernelTimes | None = None
-        self.launches = runner.engine.graphs and bool(runner.launches_prompts(layout))
         if runner.engine.graphs:  # launching is counted apart
-            captured = replace(runner.engine, prompt_graphs=True, eager_prompts=frozenset())
-            runner = replace(runner, engine=captured)
+            without = {"eager_prompts": frozenset[str](), "prompt_graph_tokens": 0, "piecewise": False}
+            runner = replace(runner, engine=replace(runner.engine, prompt_graphs=True, **without))
         if isinstance(runner, TechniqueRunner):
             self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
             runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
@@ -452,15 +452,21 @@ class _Timed:
         step = self.runner.step(replace(load, only_seconds=True), self.layout).seconds
         return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
 
-    def launch_ps(self) -> tuple[int, int]:
-        """Least time of a step with prompts, as `StepCost.launch_ps`: what the host takes to launch its operations."""
-        engine, alone = self.engine, StepLoad(prefill_tokens=1, prefill_context=1)
-        if not self.launches:
+    def launch_ps(self, tokens: int) -> tuple[int, int]:
+        """Least time of a step with so many tokens of prompts or more, and what is added if sequences decode in it.
+
+        It is what the host takes to launch the operations that graphs do not hold, as of `StepCost.launch_ps`.
+        """
+        machine, alone = self.uncaptured, StepLoad(prefill_tokens=tokens, prefill_context=tokens)
+        if not machine.engine.graphs:
             return 0, 0
         mixed = replace(alone, decode_batch=1, decode_context=1)
-        counts = (float(np.ravel(self.runner.step(load, self.layout).launches)[0]) for load in (alone, mixed))
-        few_s, many_s = (count * engine.launch_s + engine.step_s for count in counts)
+        counts = (float(np.ravel(machine.launched(self._step(load), load, self.layout))[0]) for load in (alone, mixed))
+        few_s, many_s = (count and count * machine.engine.launch_s + machine.engine.step_s for count in counts)
         return round(few_s * PS), round((many_s - few_s) * PS)
+
+    def _step(self, load: StepLoad) -> StepTime:
+        return self.runner.step(load, self.layout)
 
     def tokens_s(self, tokens: Array) -> Array:
         """Steps of so many tokens of one prompt."""
