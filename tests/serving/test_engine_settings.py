@@ -141,6 +141,64 @@ def test_an_engine_that_captures_decoding_alone_launches_prompts_one_by_one() ->
     assert cost.seconds(batch=4, cached=4 * INPUT) == plain.seconds(batch=4, cached=4 * INPUT)
 
 
+@pytest.mark.parametrize(("tokens", "held"), [(512, True), (513, False)])
+def test_graphs_of_steps_with_prompts_hold_so_many_tokens(tokens: int, *, held: bool) -> None:
+    """vLLM captures steps of up to 512 tokens in pieces between its attention: 1 ms for each of 32 layers' attention;
+    beyond that for every operation, those of compiled code at 0.3. As the simulator has it, and decoding as it was."""
+    bare: dict[str, Any] = {"launch_s": 1e-3, "layer_s": 0.0, "step_s": 0.0}
+    pieces = {"prompt_graph_tokens": 512, "piecewise": True, "compiled_launch_frac": 0.3}
+    machine, layers = _machine(**bare, **pieces), LLAMA.stacks[0].num_layers
+    reads = StepLoad(prefill_tokens=tokens, prefill_context=tokens)
+    operations = float(_machine(**bare).step(reads, ONE).launches)
+    expected = 1e-3 * (layers if held else layers + 0.3 * (operations - layers))
+    assert float(machine.step(reads, ONE).seconds) == pytest.approx(expected)
+    mixed = replace(reads, prefill_tokens=tokens - 4, prefill_context=tokens - 4, decode_batch=4, decode_context=INPUT)
+    assert float(machine.step(mixed, ONE).seconds) == pytest.approx(expected + 1e-3 * layers)  # decode attention, too
+    decodes = StepLoad(decode_batch=4, decode_context=INPUT)
+    assert float(machine.step(decodes, ONE).seconds) == float(_machine(**bare).step(decodes, ONE).seconds)
+    job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=1)
+    cost = replica(replace(job, engine=machine.engine)).cost
+    assert cost.seconds(chunk=tokens) == pytest.approx(expected)
+    assert cost.seconds(chunk=tokens - 4, batch=4, cached=4 * INPUT) == pytest.approx(expected + 1e-3 * layers)
+
+
+def test_what_is_compiled_whole_or_runs_on_the_host_is_launched_by_nobody() -> None:
+    """XLA's programs have no pieces, and a processor computes where it would launch; eager code is not compiled."""
+    engine = replace(FACTS.engine("vllm"), launch_s=1.0)
+    load = StepLoad(prefill_tokens=2048, prefill_context=2048)
+    for device, launched in (("H100-SXM-80", True), ("TPU v6e", False), ("Xeon 6975P-C", False)):
+        machine = runner(serve_job_with(model=LLAMA, cluster=cluster(FACTS.accelerator(device)), engine=engine))
+        assert (float(np.max(machine.step(load, ONE).overhead_s)) > 100.0) is launched
+    job = serve_job_with(model=LLAMA, cluster=cluster(FACTS.accelerator("H100-SXM-80")), engine=engine, eager=True)
+    assert job.software.compiled_launch_frac == 1.0
+
+
+@pytest.mark.parametrize(("tp", "dp", "more"), [(1, 1, 0), (2, 1, 2), (1, 2, 2), (2, 2, 3)])
+def test_attention_replicas_launch_what_they_send(tp: int, dp: int, more: int) -> None:
+    """Of a layer with experts two all-reduces over tensor ranks; replicas gather tokens for experts and scatter what
+    comes out, in place of the experts' all-reduce and one message besides."""
+    model = load_model("Qwen3-30B-A3B")
+    load = StepLoad(prefill_tokens=2048, prefill_context=2048)
+    machine = replace(_machine(), model=model)
+    alone, several = (
+        machine.step(load, ServingLayout(tp=tp_, dp=dp_, ep=tp_ * dp_)) for tp_, dp_ in ((1, 1), (tp, dp))
+    )
+    assert float(np.ravel(several.launches)[0] - np.ravel(alone.launches)[0]) == more * model.stacks[0].num_layers
+
+
+def test_a_prompt_beyond_the_graphs_takes_as_long_as_was_measured() -> None:
+    """Steps of Qwen3.6-35B-A3B on four B300, vLLM 0.20.1 (aiconfigurator, fpm_golden_runs/fpm_upfront_qwen36_moe...):
+    496 tokens of a prompt in 15.8 ms, 528 in 39.4; Qwen3-32B on eight reads 1,024 in 17.6."""
+    four = cluster(FACTS.accelerator("B300-SXM"), gpus_per_node=8)
+    for name, tp, tokens, measured_s in (
+        ("Qwen3.6-35B-A3B", 4, 496, 15.8e-3), ("Qwen3.6-35B-A3B", 4, 528, 39.4e-3), ("Qwen3-32B", 8, 1024, 17.6e-3),
+    ):  # fmt: skip
+        layout = ServingLayout(tp=tp)
+        job = serve_job_with(model=load_model(name), cluster=four, layout=layout, weights="bf16", engine="vllm")
+        step = runner(job).step(StepLoad(prefill_tokens=tokens, prefill_context=tokens), layout)
+        assert float(np.max(step.seconds)) == pytest.approx(measured_s, rel=0.2)
+
+
 def test_experts_and_recurrences_are_launched_as_several_kernels() -> None:
     """A layer of experts has a router's product, its softmax, three kernels that sort, and a sum where a dense one adds
     the residual, besides two products and the activation; a recurrence is eight kernels."""

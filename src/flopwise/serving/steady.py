@@ -192,7 +192,7 @@ def closed_loop(
     due = batch * prompt_tokens / output_tokens
     alone = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
     decode = _pipeline_step(runner, runner.step(alone, layout), parts)
-    own = _carrying_share(due / chunk, due / budget, in_flight)
+    own = _carrying_share(due / chunk, due / budget, in_flight, runner.engine.recv_interval)
     tokens = np.clip(due / np.maximum(own, LEAST_S), chunk, budget)
     ranks = np.asarray(1 if alike or not _reads_apart(runner) else layout.dp)
     share = 1.0 - (1.0 - own) ** ranks
@@ -286,16 +286,17 @@ def _others_wait_s(users: Floats, service_s: Floats, away_s: Floats) -> Floats:
     return np.maximum(response_s - service_s, 0.0)
 
 
-def _carrying_share(due: Floats, least: Floats, in_flight: Floats) -> Floats:
+def _carrying_share(due: Floats, least: Floats, in_flight: Floats, looks: int) -> Floats:
     """Share of steps that carry prefill where `due` pieces of prompts fall due a step; broadcasts.
 
-    Each of those in flight asks for a prompt in a step with equal chances, so that a step has none with probability
-    (1 - due / N)^N. `least`: the share where each step that carries any uses its whole budget.
+    The scheduler looks for requests once in `looks` steps. Each of those in flight has sent one since with equal
+    chances, so that it finds none with probability (1 - looks due / N)^N. `least`: the share where each step that
+    carries any uses its whole budget.
 
-    Source: binomial distribution. Assumes: requests end independently of each other.
+    Source: binomial distribution; SGLang, --scheduler-recv-interval. Assumes: requests end independently of each other.
     """
     users = np.maximum(in_flight, 1.0)
-    share: Floats = 1.0 - np.maximum(1.0 - due / users, 0.0) ** users
+    share: Floats = (1.0 - np.maximum(1.0 - looks * due / users, 0.0) ** users) / looks
     return np.minimum(np.maximum(share, least), 1.0)
 
 
