@@ -186,6 +186,28 @@ def test_attention_replicas_launch_what_they_send(tp: int, dp: int, more: int) -
     assert float(np.ravel(several.launches)[0] - np.ravel(alone.launches)[0]) == more * model.stacks[0].num_layers
 
 
+def test_prompts_that_came_between_two_looks_share_a_step() -> None:
+    """32 users, answers of 256: in 30 steps 3.7 prompts come, so that one step of 30 carries prompts with a probability
+    of 1 - (1 - 3.7 / 32)^32, not one of 8. Where the host launches prompts, each of these steps is as long as any."""
+    launched = {"prompt_graphs": False, "launch_s": 1e-3, "mixes": False}
+    loops = {n: closed_loop(_machine(recv_interval=n, **launched), ONE, float(USERS), INPUT, OUTPUT) for n in (1, 30)}
+    for n, steady in loops.items():
+        due = float(steady.batch) / OUTPUT
+        assert float(steady.prefill_share) == pytest.approx((1.0 - (1.0 - n * due / USERS) ** USERS) / n)
+    assert float(loops[30].tpot_s) < 0.5 * float(loops[1].tpot_s)
+
+
+def test_sglang_launches_prompts_of_checkpoints_that_see() -> None:
+    """SGLang, server_args.py, _handle_piecewise_cuda_graph: models that see have no graphs for prompts. Of
+    Qwen3.5-397B-A17B on four B300 1,024 tokens take a lone user of four 160 to 170 ms (InferenceMAX, 2026-04)."""
+    four, layout = cluster(FACTS.accelerator("B300-SXM"), gpus_per_node=8), ServingLayout(tp=4)
+    whole, part = (
+        serve_job_with(model=load_model(name), engine="sglang", cluster=four, layout=layout, weights="fp8")
+        for name in ("Qwen3-235B-A22B", "Qwen3.5-397B-A17B")
+    )
+    assert (whole.software.prompt_graphs, part.software.prompt_graphs) == (True, False)
+
+
 def test_a_prompt_beyond_the_graphs_takes_as_long_as_was_measured() -> None:
     """Steps of Qwen3.6-35B-A3B on four B300, vLLM 0.20.1 (aiconfigurator, fpm_golden_runs/fpm_upfront_qwen36_moe...):
     496 tokens of a prompt in 15.8 ms, 528 in 39.4; Qwen3-32B on eight reads 1,024 in 17.6."""
