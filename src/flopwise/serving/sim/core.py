@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.compiler import Compiler
-from flopwise.serving.sim.layout import FETCHING, MOVING, REPLICA, TURNS, WORLD
+from flopwise.serving.sim.layout import BACK, FETCHING, FRONT, LEAVING, MOVING, REPLICA, TURNS, WORLD
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
 from flopwise.serving.sim.setup import DECODE, PREFILL, WHOLE
@@ -35,6 +35,8 @@ BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
 """Steps that are looked ahead."""
+REPLICA_BIT = 40
+"""Of those who leave at one time, those of the first replica leave first: its number stands above the request's."""
 NEAR = 16
 """Places by which a queue in order lets others move up for one that comes before them."""
 AHEAD = 8
@@ -617,11 +619,12 @@ def finish(w, p, a, place, own):
         record(a.rows, turn).come = a.came[turn] + w.request_ps
         enqueue(record(a.lines, TURNS), a.turns, record(a.rows, turn).come, turn)
     if w.closed and w.issued < w.requests:
-        row = w.issued
-        came, r = higher(p.stream - w.stream_ps + w.think, a.came[row - 1]), record(a.rows, row)
-        a.came[row], r.come = came, came + w.request_ps
-        w.issued += 1
-        if w.direct and p.accepts and w.next == row and r.come <= w.until:
+        if not w.direct:
+            enqueue(record(a.lines, LEAVING), a.leaving, p.now, (record(a.progress, row).where << REPLICA_BIT) | row)
+            return
+        row, r = w.issued, record(a.rows, w.issued)
+        issue(w, a, p.stream - w.stream_ps)
+        if p.accepts and w.next == row and r.come <= w.until:
             w.next += 1
             record(a.progress, row).where = 0
             add_load(p, r)
@@ -881,7 +884,7 @@ def begin_step(w, p, a, until):
 
 @inner
 def waiting_until(w, p, a, bound):
-    """A time up to which nobody who waits is admitted, `bound` at most, while nobody leaves.
+    """A time before which nobody leaves on account of those who wait, `bound` at most, while nobody else leaves.
 
     Who does not fit now never does before others leave; only who waits behind others by arrival stays behind them.
     """
@@ -891,7 +894,7 @@ def waiting_until(w, p, a, bound):
     if row >= 0 and ((SHARED and p.joins > 0) or own_blocks(w, p, a, row) >= 0):
         return p.now
     if p.head >= 0 and not (p.plain and row >= 0):
-        return lower(bound, record(a.rows, p.head).come)
+        return lower(bound, record(a.rows, p.head).come + w.least_ps)
     return bound
 
 
@@ -900,7 +903,7 @@ def next_leave(w, p, a):
     """A time before which nothing leaves the replica: that of the next leave, if no request comes before."""
     batch, cached, windowed, growing = p.batch, p.cached, p.windowed, p.growing
     if p.stepping == 0 and p.running == 0 and p.root < 0:
-        return higher(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
+        return higher(p.now, record(a.rows, p.head).come) + w.least_ps if p.head >= 0 else NEVER
     steps = (a.lists[p.heap] >> BITS) - p.step if batch > 0 else int64(SOON)
     for place in range(p.joins):
         s = record(a.slots, p.first + a.lists[p.joining + place])
@@ -911,7 +914,7 @@ def next_leave(w, p, a):
             steps, growing = lower(steps, w.window - s.base), growing + 1
     if steps <= 0:
         return p.now
-    soon = p.now + 1
+    soon = p.now + w.least_ps
     if p.part >= 0 or batch == 0:
         return soon
     steps = lower(steps, SOON)
@@ -924,46 +927,99 @@ def next_leave(w, p, a):
 
 
 @inner
-def chosen(w, ps, a, row, back, when):
-    """The balancer's choice among replicas that take requests at `when`."""
-    takers, least, best, top = 0, 0, -1, NEVER
-    for r in range(w.replicas):
-        p = record(ps, r)
-        if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
-            load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
-            takers += 1
-            if load < top:
-                best, top = r, load
-    least = best
-    if w.balancer == ROUND_ROBIN:
-        turn = w.back_turn if back else w.turn
-        turn -= turn if takers == 1 else quotient(turn, takers) * takers
-        for r in range(w.replicas if takers > 1 else 0):
-            p = record(ps, r)
-            if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
-                if turn == 0:
-                    least = r
-                turn -= 1
-        if back:
-            w.back_turn += 1
-        else:
-            w.turn += 1
-    elif SHARED and w.balancer > LEAST_TOKENS and a.prefix[row] >= 0:
-        node = a.prefix[row]
-        while node >= 0 and a.sent[2 * node + back] < 0:
-            node = a.parent[node]
-        last = int64(-1)
-        if node >= 0 and 2 * a.node_end[node] >= a.node_end[a.prefix[row]]:
-            last = a.sent[2 * node + back]
-        if last >= 0 and record(ps, last).accepts and record(ps, last).on <= when:
-            behind = record(ps, last).requests
-            if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
-                least = last
-        node = a.prefix[row]
-        while node >= 0:
-            a.sent[2 * node + back] = least
-            node = a.parent[node]
+def run(w, p, a, reached):
+    """Steps of a replica that end by a time, and those that begin before; none of them before the last while nothing
+    leaves."""
+    while True:
+        if p.stepping and p.now <= reached:
+            end_step(w, p, a)
+        rests = p.stepping > 0
+        if not rests:
+            p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
+            if not p.plain:
+                while p.head >= 0 and record(a.rows, p.head).come <= p.seen:
+                    row = p.head
+                    p.head = record(a.rows, row).left
+                    wait(w, p, a.rows, a.ranks, row)
+            if p.running == 0 and p.root < 0:
+                rests = p.head < 0 or record(a.rows, p.head).come > reached
+                if not rests and record(a.rows, p.head).come > p.now:
+                    p.now = record(a.rows, p.head).come
+                    continue
+            rests |= p.now >= reached
+        if rests or (reached < w.until and p.head < 0 and p.root < 0 and p.part < 0):
+            if p.due <= reached:
+                p.due = next_leave(w, p, a)
+            if rests or p.due > reached:
+                break
+        begin_step(w, p, a, reached)
+
+
+@inner
+def in_turn(ps, side, when):
+    """Of the replicas that take requests at `when`, the one whose turn it is."""
+    takers, least = 0, side.first
+    for r in range(side.first, side.last):
+        takers += record(ps, r).accepts and record(ps, r).on <= when
+    turn = side.sent - quotient(side.sent, takers) * takers
+    for r in range(side.first, side.last):
+        if record(ps, r).accepts and record(ps, r).on <= when:
+            if turn == 0:
+                least = r
+            turn -= 1
     return least
+
+
+@inner
+def least_loaded(w, ps, side, when):
+    """The least loaded of the replicas that take requests at `when`."""
+    least, top = side.first, NEVER + NONE
+    for r in range(side.first, side.last):
+        p = record(ps, r)
+        load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
+        if p.accepts and p.on <= when and load < top:
+            least, top = r, load
+    return least
+
+
+@inner
+def near_prefix(ps, a, row, back, when, least):
+    """The replica that last had the prefix of a request, unless it has far more load than the least loaded."""
+    node = a.prefix[row]
+    while node >= 0 and a.sent[2 * node + back] < 0:
+        node = a.parent[node]
+    last = int64(-1)
+    if node >= 0 and 2 * a.node_end[node] >= a.node_end[a.prefix[row]]:
+        last = a.sent[2 * node + back]
+    if last >= 0 and record(ps, last).accepts and record(ps, last).on <= when:
+        behind, top = record(ps, last).requests, record(ps, least).requests
+        if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
+            least = last
+    node = a.prefix[row]
+    while node >= 0:
+        a.sent[2 * node + back] = least
+        node = a.parent[node]
+    return least
+
+
+@inner
+def assign(w, ps, a, row, back, when):
+    """Have the balancer choose a replica, whose load has the request from then on."""
+    side = record(a.sides, back)
+    if w.balancer == ROUND_ROBIN:
+        r = side.turn
+        if r >= 0:
+            side.turn = r + 1 if r + 1 < side.last else side.first
+        else:
+            r = in_turn(ps, side, when)
+        side.sent += 1
+    else:
+        r = least_loaded(w, ps, side, when)
+        if SHARED and w.balancer > LEAST_TOKENS and a.prefix[row] >= 0:
+            r = near_prefix(ps, a, row, back, when, r)
+    record(a.progress, row).where = r
+    add_load(record(ps, r), record(a.rows, row))
+    return r
 
 
 @inner
@@ -983,8 +1039,109 @@ def post(w, p, a, row, when):
         p.head = row
     p.tail = row
     p.queued += 1
-    when = higher(when, r.come)
-    p.due = lower(p.due, higher(p.now, when))
+    p.due = lower(p.due, higher(higher(p.now, when), r.come) + w.least_ps)
+
+
+@inner
+def issue(w, a, seen):
+    """The next request of a closed loop, sent by who has `seen` the answer before."""
+    row = w.issued
+    came = higher(seen + w.think, a.came[row - 1])
+    a.came[row], record(a.rows, row).come = came, came + w.request_ps
+    w.issued += 1
+
+
+@inner
+def issue_before(w, a, soon):
+    """What a closed loop sends after answers that end before `soon`: no others end before them."""
+    line = record(a.lines, LEAVING)
+    while line.size and record(a.leaving, line.first).time < soon:
+        answered = record(a.leaving, line.first).row & (2**REPLICA_BIT - 1)
+        dequeue(line, a.leaving)
+        if w.issued < w.requests:
+            issue(w, a, record(a.progress, answered).finish)
+
+
+@inner
+def send_new(w, ps, a, done):
+    """Send on what comes to the front, as far as it is known what comes and where it goes; when the next one comes."""
+    side = record(a.sides, FRONT)
+    while True:
+        when, row, turn, brought = NEVER + NONE, NONE - 1, False, False
+        if SHARED:
+            while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
+                w.next += 1  # it comes after an answer
+        if w.next < w.issued:
+            when, row = record(a.rows, w.next).come, w.next
+        if SHARED:
+            line = record(a.lines, TURNS)
+            if line.size and record(a.turns, line.first).time < when:
+                when, row, turn = record(a.turns, line.first).time, record(a.turns, line.first).row, True
+        if row >= 0:
+            when = higher(when, side.on)
+        if SHARED:
+            line = record(a.lines, FETCHING)
+            if line.size and record(a.fetching, line.first).time < when:
+                when, row, brought = record(a.fetching, line.first).time, record(a.fetching, line.first).row, True
+        if when > w.until or (side.looks and side.due <= when) or (w.together and done <= when):
+            return when
+        if SHARED and brought:
+            dequeue(record(a.lines, FETCHING), a.fetching)
+        else:
+            if SHARED and turn:
+                dequeue(record(a.lines, TURNS), a.turns)
+            else:
+                w.next += 1
+            assign(w, ps, a, row, FRONT, when)
+            if SHARED and w.links and a.prefix[row] >= 0:
+                w.brought = row
+                return when
+        p = record(ps, record(a.progress, row).where)
+        post(w, p, a, row, when)
+        side.due = lower(side.due, p.due)
+
+
+@inner
+def send_moved(w, ps, a, first):
+    """Send on prompts whose caches have moved before the `first` that is not known; a time before which none comes."""
+    line, side = record(a.lines, MOVING), record(a.sides, BACK)
+    while line.size:
+        when, row = higher(record(a.moving, line.first).time, side.on), record(a.moving, line.first).row
+        if when > w.until or when >= first or (side.looks and side.due <= when):
+            return lower(when, first)
+        dequeue(line, a.moving)
+        p = record(ps, assign(w, ps, a, row, BACK, when))
+        post(w, p, a, row, when)
+        side.due = lower(side.due, p.due)
+    return first
+
+
+@inner
+def bring(w, p, a, when):
+    """A request waits for what stores hold of its prefix, or goes into the inbox."""
+    row = w.brought
+    ready = fetch(w, p, a, row, when)
+    if ready >= 0:
+        record(a.rows, row).come = ready
+        enqueue(record(a.lines, FETCHING), a.fetching, ready, row)
+    else:
+        post(w, p, a, row, when)
+    w.brought = -1
+
+
+@inner
+def open_side(w, ps, side):
+    """Find when replicas take requests, and whose turn it is where all of them do."""
+    side.on, side.turn = NEVER, side.first
+    for r in range(side.first, side.last):
+        p = record(ps, r)
+        if p.accepts:
+            side.on = lower(side.on, p.on)
+        if not p.accepts or p.on > w.until:
+            side.turn = -1
+    if side.turn >= 0 and side.last > side.first:
+        count = side.last - side.first
+        side.turn += side.sent - quotient(side.sent, count) * count
 
 
 def pointer(table):
@@ -998,120 +1155,42 @@ SIGNATURE = types.void(pointer(WORLD), pointer(REPLICA), types.NamedTuple(KINDS,
 
 @njit(SIGNATURE, no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
 def drive(world, ps, a, end):
-    """All replicas up to a time."""
-    w = record(world, NONE)
-    front_on, back_on, w.until = NEVER, NEVER, end
-    staged: Any = NONE
-    ended: Any = NONE
-    known: Any = NONE
-    for r in range(w.replicas):
-        p = record(ps, r)
-        if p.accepts and p.role == DECODE:
-            back_on = lower(back_on, p.on)
-        elif p.accepts:
-            front_on = lower(front_on, p.on)
-    while ended < w.replicas:
-        r, reached, brought = w.replicas, end, NONE - 1
-        if ended == 0:
-            if SHARED:
-                while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
-                    w.next += 1  # it comes after an answer
-            front, row, turn = NEVER, NONE - 1, False
-            if w.next < w.issued:
-                front, row = record(a.rows, w.next).come, w.next
-            fetched = NEVER + NONE
-            if SHARED:
-                if record(a.lines, TURNS).size and record(a.turns, record(a.lines, TURNS).first).time < front:
-                    first = record(a.turns, record(a.lines, TURNS).first)
-                    front, row, turn = first.time, first.row, True
-                if record(a.lines, FETCHING).size:
-                    fetched = record(a.fetching, record(a.lines, FETCHING).first).time
-            if row >= 0:
-                front = higher(front, front_on)
-            back: Any = NEVER + NONE
-            if record(a.lines, MOVING).size and (w.loads or staged == w.replicas):
-                back = higher(record(a.moving, record(a.lines, MOVING).first).time, back_on)
-            when = lower(front, back)
-            when = lower(when, fetched)
-            comes, when = when <= end, lower(when, end)
-            if w.loads and w.feedback:  # what leaves may come back: no replica is ahead of what others send it
-                due, second = when + 1, NEVER + NONE
-                for other in range(w.replicas):
-                    p = record(ps, other)
-                    second = lower(second, higher(due, p.due))
-                    if p.due < due:
-                        due, r = p.due, other
-                if r < w.replicas:
-                    gap = w.move_gap if record(ps, r).role == DECODE else w.front_gap
-                    reached = higher(lower(lower(when, due + gap), second - 1), due)
-            elif w.loads:  # nothing comes back: one after the other, those for prompts first
-                while known < w.replicas and record(ps, known).due > when:
-                    known += 1
-                if known < w.replicas:
-                    r, reached, known = known, when, known + 1
-            if r == w.replicas and comes:  # a request goes to a replica
-                known = NONE
-                if SHARED and front > when and fetched <= when:
-                    row = record(a.fetching, record(a.lines, FETCHING).first).row
-                    dequeue(record(a.lines, FETCHING), a.fetching)
-                    post(w, record(ps, record(a.progress, row).where), a, row, fetched)
-                    continue
-                moved = NONE
-                if front > when:
-                    front, moved, row = back, SINGLE, record(a.moving, record(a.lines, MOVING).first).row
-                    dequeue(record(a.lines, MOVING), a.moving)
-                elif SHARED and turn:
-                    dequeue(record(a.lines, TURNS), a.turns)
-                else:
-                    w.next += 1
-                r = chosen(w, ps, a, row, moved, front)
-                p, record(a.progress, row).where = record(ps, r), r
-                add_load(p, record(a.rows, row))
-                if not (SHARED and w.links and p.role != DECODE and a.prefix[row] >= 0):
-                    post(w, p, a, row, front)
-                    continue
-                reached, brought = front, row  # with what stores hold of its prefix at that time
-        if r == w.replicas:  # nothing comes any more: replicas are advanced to the end, those for prompts first
-            if staged < w.replicas:
-                r, staged = staged, staged + 1
-            else:
-                r, ended = ended, ended + 1
-            if (record(ps, r).role == PREFILL) == (ended > 0):
-                continue
-        p = record(ps, r)
-        while True:  # steps that end by the time to be reached, and those that begin before
-            if p.stepping:
-                if p.now > reached:
-                    break
-                end_step(w, p, a)
-            p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
-            if not p.plain:
-                while p.head >= 0 and record(a.rows, p.head).come <= p.seen:
-                    row = p.head
-                    p.head = record(a.rows, row).left
-                    wait(w, p, a.rows, a.ranks, row)
-            if p.running == 0 and p.root < 0:
-                if p.head < 0 or record(a.rows, p.head).come > reached:
-                    break
-                if record(a.rows, p.head).come > p.now:
-                    p.now = record(a.rows, p.head).come
-                    continue
-            if p.now >= reached:
-                break
-            if w.loads and reached < end and p.head < 0 and p.root < 0 and p.part < 0:
-                p.due = next_leave(w, p, a)
-                if p.due > reached:
-                    break
-            begin_step(w, p, a, reached)
-        if w.loads and p.due <= reached:
-            p.due = next_leave(w, p, a)
-        if SHARED and brought >= 0:
-            ready = fetch(w, p, a, brought, reached)
-            if ready >= 0:
-                record(a.rows, brought).come = ready
-                enqueue(record(a.lines, FETCHING), a.fetching, ready, brought)
-            else:
-                post(w, p, a, brought, reached)
+    """All replicas up to a time.
+
+    Time after time those where something may leave are advanced, each as far as it is known what comes to it: nothing
+    that leaves now comes to others before a gap of its side. Where they are ahead of one another, what comes is put in
+    order before it is sent on.
+    """
+    w, front, back = record(world, NONE), record(a.sides, FRONT), record(a.sides, BACK)
+    open_side(w, ps, front)
+    open_side(w, ps, back)
+    w.until = end
+    come, over = NEVER + NONE, False
+    while not over:
+        moved = NEVER + NONE
+        if record(a.lines, MOVING).size:
+            moved = higher(record(a.moving, record(a.lines, MOVING).first).time, back.on)
+        done = lower(back.due, moved + w.least_ps)  # nothing leaves the back before, nor, what has not been sent yet
+        if w.closed:
+            issue_before(w, a, lower(lower(front.due, done), come + w.least_ps))
+        come = send_new(w, ps, a, done)
+        soon = lower(lower(front.due, done), come + w.least_ps)
+        over = lower(lower(come, moved), soon) > end
+        reached = lower(lower(come, soon + front.gap), end)
+        side, due = front, NEVER + NONE
+        for r in range(w.replicas):
+            if r == back.first:
+                front.due, side, due = due, back, NEVER + NONE
+                first = lower(front.due, reached + w.least_ps) + back.gap  # what comes later than known leaves later
+                reached = lower(send_moved(w, ps, a, first), end)
+            p = record(ps, r)
+            brings = SHARED and w.brought >= 0 and record(a.progress, w.brought).where == r
+            if over or brings or p.due <= reached:
+                run(w, p, a, reached)
+            if SHARED and brings:
+                bring(w, p, a, reached)
+            due = lower(due, p.due)
+        side.due = due
 
 
 (compiled,) = drive.overloads.values()
