@@ -1053,13 +1053,14 @@ def issue(w, a, seen):
 
 @inner
 def issue_before(w, a, soon):
-    """What a closed loop sends after answers that end before `soon`: no others end before them."""
+    """What a closed loop sends after answers that end before `soon`, or what they send: no others end before them."""
     line = record(a.lines, LEAVING)
     while line.size and record(a.leaving, line.first).time < soon:
         answered = record(a.leaving, line.first).row & (2**REPLICA_BIT - 1)
         dequeue(line, a.leaving)
         if w.issued < w.requests:
             issue(w, a, record(a.progress, answered).finish)
+            soon = lower(soon, record(a.rows, w.issued - 1).come + w.least_ps)
 
 
 @inner
@@ -1175,6 +1176,8 @@ def drive(world, ps, a, end):
             issue_before(w, a, lower(lower(front.due, done), come + w.least_ps))
         come = send_new(w, ps, a, done)
         soon = lower(lower(front.due, done), come + w.least_ps)
+        if record(a.lines, LEAVING).size:
+            soon = lower(soon, record(a.leaving, record(a.lines, LEAVING).first).time)
         over = lower(lower(come, moved), soon) > end
         reached = lower(lower(come, soon + front.gap), end)
         side, due = front, NEVER + NONE
