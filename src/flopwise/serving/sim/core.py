@@ -40,7 +40,11 @@ REPLICA_BIT = 40
 NEAR = 16
 """Places by which a queue in order lets others move up for one that comes before them."""
 AHEAD = 8
-"""Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
+"""Requests that are brought from memory before they are admitted: that takes as long as a few admissions."""
+AT_ONCE = 2
+"""Of them, those looked for at each admission."""
+FAR_RANKS = 64 * AHEAD
+"""Ranks behind which none are looked for: they will be others when their turn comes."""
 HOW = {"error_model": "numpy", "_nrt": False, "pipeline_class": Compiler}
 """How all is compiled. Nothing is allocated, so no array needs a count of its users: that took half of the time."""
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
@@ -135,7 +139,7 @@ def fetch_early(_typing, table, _place):
 
 
 @inner
-def wait(w, p, rows, ranks, row):
+def wait(w, p, rows, ranks, by_rank, row):
     """A request joins those that wait at a replica.
 
     The first of them is known; the others are a set of ranks: a tree of words whose leaves have a bit for each rank,
@@ -156,6 +160,26 @@ def wait(w, p, rows, ranks, row):
         if before:
             break
         bit = (bit >> 6) - 1
+        fetch_early(by_rank, rank)
+
+
+@inner
+def fetch_next(w, p, a):
+    """Bring those from memory that are to be admitted soon: requests lie in the order of arrival."""
+    p.fetched -= 1
+    if p.early < p.rank or p.early > p.rank + FAR_RANKS or p.fetched < 0:
+        p.early, p.fetched = p.rank, 0
+    for _ in range(AT_ONCE if p.fetched < AHEAD else 0):
+        rank = p.early + 1
+        others = a.ranks[p.ranks + w.leaves + (rank >> 6)] >> (rank & 63) if rank < w.requests else NONE
+        if others:
+            p.early = rank + lowest_bit(others)
+            p.fetched += 1
+            row = a.by_rank[p.early]
+            fetch_early(a.rows, row)
+            fetch_early(a.progress, row)
+        else:
+            p.early = rank | 63
 
 
 @inner
@@ -172,12 +196,7 @@ def take_root(w, p, a):
             bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
         p.rank = bit - 64 * w.leaves
         p.root = a.by_rank[p.rank]
-        far = lower(p.rank + AHEAD * w.replicas, w.requests - 1)  # each replica has one of so many
-        soon = a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63)
-        if soon:
-            later = a.by_rank[far + lowest_bit(soon)]  # requests lie in the order of arrival
-            fetch_early(a.rows, later)
-            fetch_early(a.progress, later)
+        fetch_next(w, p, a)
     while bit >= 0:
         word = p.ranks + (bit >> 6)
         left = a.ranks[word] & ~(1 << (bit & 63))
@@ -725,7 +744,7 @@ def give_way(w, p, a):
     a.preempted[row] += 1
     p.preemptions += 1
     p.queued += 1
-    wait(w, p, a.rows, a.ranks, row)
+    wait(w, p, a.rows, a.ranks, a.by_rank, row)
     return a.owed[row]
 
 
@@ -940,7 +959,7 @@ def run(w, p, a, reached):
                 while p.head >= 0 and record(a.rows, p.head).come <= p.seen:
                     row = p.head
                     p.head = record(a.rows, row).left
-                    wait(w, p, a.rows, a.ranks, row)
+                    wait(w, p, a.rows, a.ranks, a.by_rank, row)
             if p.running == 0 and p.root < 0:
                 rests = p.head < 0 or record(a.rows, p.head).come > reached
                 if not rests and record(a.rows, p.head).come > p.now:
@@ -1039,6 +1058,8 @@ def post(w, p, a, row, when):
         p.head = row
     p.tail = row
     p.queued += 1
+    if not p.plain:
+        fetch_early(a.ranks, p.ranks + w.leaves + (r.rank >> 6))
     p.due = lower(p.due, higher(higher(p.now, when), r.come) + w.least_ps)
 
 

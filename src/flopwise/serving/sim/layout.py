@@ -69,7 +69,8 @@ REPLICA = record(
     "desk", "stream",  # when the front end is free for the next request, and has handed out all tokens so far
     "ended", "busy", "steps", "worked", "made", "reused", "preemptions", "peak",
     "oldest", "newest",  # nodes without a user
-    "spare_a", "spare_b", "spare_c", "spare_d",  # up to a whole line
+    "early", "fetched",  # rank up to which requests are brought from memory early, and how many of them wait
+    "spare_a", "spare_b",  # up to a whole line
 )  # fmt: skip
 SLOT = record(
     "row",
