@@ -786,8 +786,10 @@ def stretch(w, p, a, until, budget, fixed, more):
         until = lower(until, come)
     left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
-        slope = fixed - 0.5 * more
-        steps = lower(higher(int64(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
+        steps = SINGLE
+        if fixed < left:
+            slope = fixed - 0.5 * more
+            steps = lower(higher(int64(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
         while steps > 1 and steps_ps(steps - 1, fixed, more) >= left:
             steps -= 1
         while steps < most and steps_ps(steps, fixed, more) < left:
