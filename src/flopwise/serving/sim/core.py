@@ -949,8 +949,10 @@ def next_leave(w, p, a):
 
 @inner
 def run(w, p, a, reached):
-    """Steps of a replica that end by a time, and those that begin before; none of them before the last while nothing
-    leaves."""
+    """Steps of a replica that end by the time to be reached, and those that begin before.
+
+    Where nothing leaves by then and nobody comes, they are left for later: they may be one stretch with further ones.
+    """
     while True:
         if p.stepping and p.now <= reached:
             end_step(w, p, a)
@@ -1087,57 +1089,64 @@ def issue_before(w, a, soon):
 
 
 @inner
-def send_new(w, ps, a, done):
-    """Send on what comes to the front, as far as it is known what comes and where it goes; when the next one comes."""
-    side = record(a.sides, FRONT)
+def next_new(w, a, on):
+    """When the next request comes to the front, its row, and the heap that it comes from: -1: it follows no answer."""
+    when, row, line = NEVER + NONE, NONE - 1, NONE - 1
+    if SHARED:
+        while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
+            w.next += 1  # it comes after an answer
+    if w.next < w.issued:
+        when, row = record(a.rows, w.next).come, w.next
+    if SHARED and record(a.lines, TURNS).size:
+        first = record(a.turns, record(a.lines, TURNS).first)
+        if first.time < when:
+            when, row, line = first.time, first.row, NONE + TURNS
+    if row >= 0:
+        when = higher(when, on)
+    if SHARED and record(a.lines, FETCHING).size:
+        first = record(a.fetching, record(a.lines, FETCHING).first)
+        if first.time < when:
+            when, row, line = first.time, first.row, NONE + FETCHING
+    return when, row, line
+
+
+@inner
+def next_moved(a, on):
+    """When the next prompt whose cache has moved comes to the back, and its row."""
+    if record(a.lines, MOVING).size == 0:
+        return NEVER + NONE, NONE - 1
+    first = record(a.moving, record(a.lines, MOVING).first)
+    return higher(first.time, on), first.row
+
+
+@inner
+def send(w, ps, a, back, known):
+    """Send on what comes to a side before a time up to which it is `known` what comes; when the next one comes."""
+    side = record(a.sides, back)
     while True:
-        when, row, turn, brought = NEVER + NONE, NONE - 1, False, False
-        if SHARED:
-            while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
-                w.next += 1  # it comes after an answer
-        if w.next < w.issued:
-            when, row = record(a.rows, w.next).come, w.next
-        if SHARED:
-            line = record(a.lines, TURNS)
-            if line.size and record(a.turns, line.first).time < when:
-                when, row, turn = record(a.turns, line.first).time, record(a.turns, line.first).row, True
-        if row >= 0:
-            when = higher(when, side.on)
-        if SHARED:
-            line = record(a.lines, FETCHING)
-            if line.size and record(a.fetching, line.first).time < when:
-                when, row, brought = record(a.fetching, line.first).time, record(a.fetching, line.first).row, True
-        if when > w.until or (side.looks and side.due <= when) or (w.together and done <= when):
+        line: Any = NONE + MOVING
+        if back:
+            when, row = next_moved(a, side.on)
+        else:
+            when, row, line = next_new(w, a, side.on)
+        if when > w.until or when >= known or (side.looks and side.due <= when):
             return when
-        if SHARED and brought:
+        if line == MOVING:
+            dequeue(record(a.lines, MOVING), a.moving)
+        elif SHARED and line == TURNS:
+            dequeue(record(a.lines, TURNS), a.turns)
+        elif SHARED and line == FETCHING:
             dequeue(record(a.lines, FETCHING), a.fetching)
         else:
-            if SHARED and turn:
-                dequeue(record(a.lines, TURNS), a.turns)
-            else:
-                w.next += 1
-            assign(w, ps, a, row, FRONT, when)
-            if SHARED and w.links and a.prefix[row] >= 0:
+            w.next += 1
+        if not (SHARED and line == FETCHING):
+            assign(w, ps, a, row, back, when)
+            if SHARED and w.links and back == FRONT and a.prefix[row] >= 0:
                 w.brought = row
                 return when
         p = record(ps, record(a.progress, row).where)
         post(w, p, a, row, when)
         side.due = lower(side.due, p.due)
-
-
-@inner
-def send_moved(w, ps, a, first):
-    """Send on prompts whose caches have moved before the `first` that is not known; a time before which none comes."""
-    line, side = record(a.lines, MOVING), record(a.sides, BACK)
-    while line.size:
-        when, row = higher(record(a.moving, line.first).time, side.on), record(a.moving, line.first).row
-        if when > w.until or when >= first or (side.looks and side.due <= when):
-            return lower(when, first)
-        dequeue(line, a.moving)
-        p = record(ps, assign(w, ps, a, row, BACK, when))
-        post(w, p, a, row, when)
-        side.due = lower(side.due, p.due)
-    return first
 
 
 @inner
@@ -1181,9 +1190,9 @@ SIGNATURE = types.void(pointer(WORLD), pointer(REPLICA), types.NamedTuple(KINDS,
 def drive(world, ps, a, end):
     """All replicas up to a time.
 
-    Time after time those where something may leave are advanced, each as far as it is known what comes to it: nothing
-    that leaves now comes to others before a gap of its side. Where they are ahead of one another, what comes is put in
-    order before it is sent on.
+    Round by round those where something may leave are advanced as far as it is known what comes to them: what leaves
+    one side comes to the other after the gap of that side, at the earliest. As they are ahead of one another, what
+    leaves is put in order before it is followed by a request.
     """
     w, front, back = record(world, NONE), record(a.sides, FRONT), record(a.sides, BACK)
     open_side(w, ps, front)
@@ -1191,24 +1200,28 @@ def drive(world, ps, a, end):
     w.until = end
     come, over = NEVER + NONE, False
     while not over:
-        moved = NEVER + NONE
-        if record(a.lines, MOVING).size:
-            moved = higher(record(a.moving, record(a.lines, MOVING).first).time, back.on)
-        done = lower(back.due, moved + w.least_ps)  # nothing leaves the back before, nor, what has not been sent yet
+        moved, _ = next_moved(a, back.on)
+        ended = lower(back.due, moved + w.least_ps)  # nothing ends at the back before, nor does what is not there yet
         if w.closed:
-            issue_before(w, a, lower(lower(front.due, done), come + w.least_ps))
-        come = send_new(w, ps, a, done)
-        soon = lower(lower(front.due, done), come + w.least_ps)
-        if record(a.lines, LEAVING).size:
-            soon = lower(soon, record(a.leaving, record(a.lines, LEAVING).first).time)
-        over = lower(lower(come, moved), soon) > end
-        reached = lower(lower(come, soon + front.gap), end)
-        side, due = front, NEVER + NONE
+            issue_before(w, a, lower(lower(front.due, ended), come + w.least_ps))
+        reached: Any = NEVER + NONE
+        due: Any = NEVER + NONE
         for r in range(w.replicas):
-            if r == back.first:
-                front.due, side, due = due, back, NEVER + NONE
-                first = lower(front.due, reached + w.least_ps) + back.gap  # what comes later than known leaves later
-                reached = lower(send_moved(w, ps, a, first), end)
+            if not r or r == back.first:
+                known = NEVER + NONE
+                if r:
+                    front.due, due = due, NEVER + NONE
+                    known = lower(front.due, reached + w.least_ps) + back.gap  # what comes to the front must be done
+                elif w.together:
+                    known = ended
+                when = send(w, ps, a, int64(r > 0), known)
+                if r == 0:
+                    come = when
+                    soon = lower(lower(front.due, ended), come + w.least_ps)
+                    if record(a.lines, LEAVING).size:
+                        soon = lower(soon, record(a.leaving, record(a.lines, LEAVING).first).time)
+                    over, known = lower(lower(come, moved), soon) > end, soon + front.gap
+                reached = lower(lower(when, known), end)
             p = record(ps, r)
             brings = SHARED and w.brought >= 0 and record(a.progress, w.brought).where == r
             if over or brings or p.due <= reached:
@@ -1216,7 +1229,10 @@ def drive(world, ps, a, end):
             if SHARED and brings:
                 bring(w, p, a, reached)
             due = lower(due, p.due)
-        side.due = due
+        if back.first == w.replicas:
+            front.due = due
+        else:
+            back.due = due
 
 
 (compiled,) = drive.overloads.values()

@@ -16,7 +16,7 @@ from flopwise.serving.sim.machine_code import core
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
-from flopwise.serving.sim.trace import PS, Column
+from flopwise.serving.sim.trace import Column
 
 NEVER = 2**62
 FAR = 2**61
