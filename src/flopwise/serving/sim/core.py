@@ -1078,7 +1078,7 @@ def issue(w, a, seen):
 
 @inner
 def issue_before(w, a, soon):
-    """What a closed loop sends after answers that end before `soon`, or what they send: no others end before them."""
+    """Requests that follow the answers of a closed loop before `soon`, and before the first of them may be answered."""
     line = record(a.lines, LEAVING)
     while line.size and record(a.leaving, line.first).time < soon:
         answered = record(a.leaving, line.first).row & (2**REPLICA_BIT - 1)
@@ -1090,7 +1090,7 @@ def issue_before(w, a, soon):
 
 @inner
 def next_new(w, a, on):
-    """When the next request comes to the front, its row, and the heap that it comes from: -1: it follows no answer."""
+    """The time of the next request for the front, its row, and the heap that it comes from, or -1."""
     when, row, line = NEVER + NONE, NONE - 1, NONE - 1
     if SHARED:
         while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
@@ -1112,7 +1112,7 @@ def next_new(w, a, on):
 
 @inner
 def next_moved(a, on):
-    """When the next prompt whose cache has moved comes to the back, and its row."""
+    """The time of the next prompt whose cache has moved to the back, and its row."""
     if record(a.lines, MOVING).size == 0:
         return NEVER + NONE, NONE - 1
     first = record(a.moving, record(a.lines, MOVING).first)
