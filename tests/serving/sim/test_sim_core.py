@@ -135,6 +135,31 @@ def some_setup(rng: Generator, unit: int, *, spare: bool = True) -> Setup:
     )
 
 
+def some_loop(rng: Generator, unit: int, *, spare: bool) -> Setup:
+    """Several replicas for prompts and several that decode, mostly in a closed loop, and no prefixes."""
+    requests = some_trace(rng)
+    return setup(
+        replace(requests, prefix=np.full_like(requests.prefix, -1)),
+        some_cost(rng, unit),
+        ReplicaLimits(
+            max_batch=int(rng.choice([1, 2, 5, MOST_BATCH])),
+            step_tokens=int(rng.choice([1, 4, 32, 300])),
+            block_tokens=int(rng.choice([1, 3, 16])),
+            num_blocks=int(rng.choice([20, 60, 10**6])),
+            mix=bool(rng.integers(2)),
+            ahead=bool(rng.integers(2)),
+        ),
+        replicas=int(rng.integers(1, 6)),
+        balancer=str(rng.choice(["round-robin", "least-loaded", "least-tokens"])),
+        policy=str(rng.choice(list(POLICIES))),
+        users=None if rng.random() < 0.2 else int(rng.integers(1, 25)),
+        think_s=float(rng.choice([0, 1e-11, 1e-5])),
+        prefill_replicas=int(rng.integers(0, 4)),
+        transfer=Transfer(latency_s=float(rng.choice([0, 1e-11, 1e-4])), s_per_token=float(rng.choice([0, 1e-12]))),
+        spare=int(spare),
+    )
+
+
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), unit=st.sampled_from([1, 10**6]), steered=st.booleans())
 @example(seed=6722, unit=10**6, steered=False)  # a store brings a prefix for the first of two that came at one time
@@ -146,7 +171,19 @@ def some_setup(rng: Generator, unit: int, *, spare: bool = True) -> Setup:
 def test_it_equals_the_reference_at_every_look(seed: int, unit: int, steered: bool) -> None:
     """Advanced to times at random; with `steered`, replicas are started and drained on the way."""
     rng = np.random.default_rng(seed)
-    plan = some_setup(rng, unit, spare=steered)
+    check_every_look(rng, some_setup(rng, unit, spare=steered), unit, steered=steered)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), unit=st.sampled_from([1, 10**6]), steered=st.booleans())
+@example(seed=6, unit=10**6, steered=False)  # an answer is followed by one that ends before those of others
+def test_pools_in_a_closed_loop_equal_the_reference_at_every_look(seed: int, unit: int, steered: bool) -> None:
+    """Replicas that are ahead of one another: what leaves one may bring a request before another one leaves."""
+    rng = np.random.default_rng(seed)
+    check_every_look(rng, some_loop(rng, unit, spare=steered), unit, steered=steered)
+
+
+def check_every_look(rng: Generator, plan: Setup, unit: int, *, steered: bool) -> None:
     slow, fast = ReferenceFleet(plan), FastFleet(plan)
     spare, time_ps = len(plan.roles) - 1, 0
     for look in range(10_000):

@@ -21,6 +21,9 @@ from numba.core.typed_passes import (
 )
 from numba.core.untyped_passes import DeadBranchPrune, FixupArgs, IRProcessing, TranslateByteCode
 
+OUTERMOST = "drive"
+"""The function of `core` that all others are compiled into."""
+
 
 class ObjectLibrary(AOTCodeLibrary):  # type: ignore[misc]  # numba has no types
     """An object file in the making, which nothing is loaded from."""
@@ -28,6 +31,12 @@ class ObjectLibrary(AOTCodeLibrary):  # type: ignore[misc]  # numba has no types
     def _optimize_functions(self, ll_module: Any) -> None:
         """Functions are optimized in their callers, not once more by themselves."""
         ll_module.data_layout = self._codegen._data_layout  # noqa: SLF001 - as numba's own does
+
+    def _optimize_final_module(self) -> None:
+        """The outermost is optimized with all others in it, once: nothing in it counts references."""
+        if self.name == OUTERMOST:
+            passes, builder = self._codegen._module_pass_manager()  # noqa: SLF001 - as above
+            passes.run(self._final_module, builder)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)

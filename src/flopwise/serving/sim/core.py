@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from flopwise.serving.sim import cost, layout
 from flopwise.serving.sim.compiler import Compiler
-from flopwise.serving.sim.layout import FETCHING, MOVING, REPLICA, TURNS, WORLD
+from flopwise.serving.sim.layout import BACK, FETCHING, FRONT, LEAVING, MOVING, REPLICA, TURNS, WORLD
 from flopwise.serving.sim.policies import BEHIND_REQUESTS, LEAST_TOKENS, ROUND_ROBIN
 from flopwise.serving.sim.result import PARTS
 from flopwise.serving.sim.setup import DECODE, PREFILL, WHOLE
@@ -35,10 +35,16 @@ BITS = 20
 LOW = 2**BITS - 1
 SOON = 10**5
 """Steps that are looked ahead."""
+REPLICA_BIT = 40
+"""Of those who leave at one time, those of the first replica leave first: its number stands above the request's."""
 NEAR = 16
 """Places by which a queue in order lets others move up for one that comes before them."""
 AHEAD = 8
-"""Ranks by which requests are brought from memory before they are admitted: that takes as long as a few admissions."""
+"""Requests that are brought from memory before they are admitted: that takes as long as a few admissions."""
+AT_ONCE = 2
+"""Of them, those looked for at each admission."""
+FAR_RANKS = 64 * AHEAD
+"""Ranks behind which none are looked for: they will be others when their turn comes."""
 HOW = {"error_model": "numpy", "_nrt": False, "pipeline_class": Compiler}
 """How all is compiled. Nothing is allocated, so no array needs a count of its users: that took half of the time."""
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **HOW)
@@ -133,7 +139,7 @@ def fetch_early(_typing, table, _place):
 
 
 @inner
-def wait(w, p, rows, ranks, row):
+def wait(w, p, rows, ranks, by_rank, row):
     """A request joins those that wait at a replica.
 
     The first of them is known; the others are a set of ranks: a tree of words whose leaves have a bit for each rank,
@@ -154,6 +160,26 @@ def wait(w, p, rows, ranks, row):
         if before:
             break
         bit = (bit >> 6) - 1
+        fetch_early(by_rank, rank)
+
+
+@inner
+def fetch_next(w, p, a):
+    """Bring those from memory that are to be admitted soon: requests lie in the order of arrival."""
+    p.fetched -= 1
+    if p.early < p.rank or p.early > p.rank + FAR_RANKS or p.fetched < 0:
+        p.early, p.fetched = p.rank, 0
+    for _ in range(AT_ONCE if p.fetched < AHEAD else 0):
+        rank = p.early + 1
+        others = a.ranks[p.ranks + w.leaves + (rank >> 6)] >> (rank & 63) if rank < w.requests else NONE
+        if others:
+            p.early = rank + lowest_bit(others)
+            p.fetched += 1
+            row = a.by_rank[p.early]
+            fetch_early(a.rows, row)
+            fetch_early(a.progress, row)
+        else:
+            p.early = rank | 63
 
 
 @inner
@@ -170,12 +196,7 @@ def take_root(w, p, a):
             bit = 64 * word + lowest_bit(a.ranks[p.ranks + word])
         p.rank = bit - 64 * w.leaves
         p.root = a.by_rank[p.rank]
-        far = lower(p.rank + AHEAD * w.replicas, w.requests - 1)  # each replica has one of so many
-        soon = a.ranks[p.ranks + w.leaves + (far >> 6)] >> (far & 63)
-        if soon:
-            later = a.by_rank[far + lowest_bit(soon)]  # requests lie in the order of arrival
-            fetch_early(a.rows, later)
-            fetch_early(a.progress, later)
+        fetch_next(w, p, a)
     while bit >= 0:
         word = p.ranks + (bit >> 6)
         left = a.ranks[word] & ~(1 << (bit & 63))
@@ -617,11 +638,12 @@ def finish(w, p, a, place, own):
         record(a.rows, turn).come = a.came[turn] + w.request_ps
         enqueue(record(a.lines, TURNS), a.turns, record(a.rows, turn).come, turn)
     if w.closed and w.issued < w.requests:
-        row = w.issued
-        came, r = higher(p.stream - w.stream_ps + w.think, a.came[row - 1]), record(a.rows, row)
-        a.came[row], r.come = came, came + w.request_ps
-        w.issued += 1
-        if w.direct and p.accepts and w.next == row and r.come <= w.until:
+        if not w.direct:
+            enqueue(record(a.lines, LEAVING), a.leaving, p.now, (record(a.progress, row).where << REPLICA_BIT) | row)
+            return
+        row, r = w.issued, record(a.rows, w.issued)
+        issue(w, a, p.stream - w.stream_ps)
+        if p.accepts and w.next == row and r.come <= w.until:
             w.next += 1
             record(a.progress, row).where = 0
             add_load(p, r)
@@ -722,7 +744,7 @@ def give_way(w, p, a):
     a.preempted[row] += 1
     p.preemptions += 1
     p.queued += 1
-    wait(w, p, a.rows, a.ranks, row)
+    wait(w, p, a.rows, a.ranks, a.by_rank, row)
     return a.owed[row]
 
 
@@ -764,8 +786,10 @@ def stretch(w, p, a, until, budget, fixed, more):
         until = lower(until, come)
     left, most = until - p.now, steps
     if steps > 1 and (steps - 1.0) * (fixed + 0.5 * more * (steps - 2.0)) >= 0.999 * left:
-        slope = fixed - 0.5 * more
-        steps = lower(higher(int64(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
+        steps = SINGLE
+        if fixed < left:
+            slope = fixed - 0.5 * more
+            steps = lower(higher(int64(2.0 * left / (slope + sqrt(slope * slope + 2.0 * more * left))), 1), most)
         while steps > 1 and steps_ps(steps - 1, fixed, more) >= left:
             steps -= 1
         while steps < most and steps_ps(steps, fixed, more) < left:
@@ -881,7 +905,7 @@ def begin_step(w, p, a, until):
 
 @inner
 def waiting_until(w, p, a, bound):
-    """A time up to which nobody who waits is admitted, `bound` at most, while nobody leaves.
+    """A time before which nobody leaves on account of those who wait, `bound` at most, while nobody else leaves.
 
     Who does not fit now never does before others leave; only who waits behind others by arrival stays behind them.
     """
@@ -891,7 +915,7 @@ def waiting_until(w, p, a, bound):
     if row >= 0 and ((SHARED and p.joins > 0) or own_blocks(w, p, a, row) >= 0):
         return p.now
     if p.head >= 0 and not (p.plain and row >= 0):
-        return lower(bound, record(a.rows, p.head).come)
+        return lower(bound, record(a.rows, p.head).come + w.least_ps)
     return bound
 
 
@@ -900,7 +924,7 @@ def next_leave(w, p, a):
     """A time before which nothing leaves the replica: that of the next leave, if no request comes before."""
     batch, cached, windowed, growing = p.batch, p.cached, p.windowed, p.growing
     if p.stepping == 0 and p.running == 0 and p.root < 0:
-        return higher(p.now, record(a.rows, p.head).come) + 1 if p.head >= 0 else NEVER
+        return higher(p.now, record(a.rows, p.head).come) + w.least_ps if p.head >= 0 else NEVER
     steps = (a.lists[p.heap] >> BITS) - p.step if batch > 0 else int64(SOON)
     for place in range(p.joins):
         s = record(a.slots, p.first + a.lists[p.joining + place])
@@ -911,7 +935,7 @@ def next_leave(w, p, a):
             steps, growing = lower(steps, w.window - s.base), growing + 1
     if steps <= 0:
         return p.now
-    soon = p.now + 1
+    soon = p.now + w.least_ps
     if p.part >= 0 or batch == 0:
         return soon
     steps = lower(steps, SOON)
@@ -924,46 +948,101 @@ def next_leave(w, p, a):
 
 
 @inner
-def chosen(w, ps, a, row, back, when):
-    """The balancer's choice among replicas that take requests at `when`."""
-    takers, least, best, top = 0, 0, -1, NEVER
-    for r in range(w.replicas):
-        p = record(ps, r)
-        if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
-            load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
-            takers += 1
-            if load < top:
-                best, top = r, load
-    least = best
-    if w.balancer == ROUND_ROBIN:
-        turn = w.back_turn if back else w.turn
-        turn -= turn if takers == 1 else quotient(turn, takers) * takers
-        for r in range(w.replicas if takers > 1 else 0):
-            p = record(ps, r)
-            if p.accepts and (p.role == DECODE) == (back > 0) and p.on <= when:
-                if turn == 0:
-                    least = r
-                turn -= 1
-        if back:
-            w.back_turn += 1
-        else:
-            w.turn += 1
-    elif SHARED and w.balancer > LEAST_TOKENS and a.prefix[row] >= 0:
-        node = a.prefix[row]
-        while node >= 0 and a.sent[2 * node + back] < 0:
-            node = a.parent[node]
-        last = int64(-1)
-        if node >= 0 and 2 * a.node_end[node] >= a.node_end[a.prefix[row]]:
-            last = a.sent[2 * node + back]
-        if last >= 0 and record(ps, last).accepts and record(ps, last).on <= when:
-            behind = record(ps, last).requests
-            if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
-                least = last
-        node = a.prefix[row]
-        while node >= 0:
-            a.sent[2 * node + back] = least
-            node = a.parent[node]
+def run(w, p, a, reached):
+    """Steps of a replica that end by the time to be reached, and those that begin before.
+
+    Where nothing leaves by then and nobody comes, they are left for later: they may be one stretch with further ones.
+    """
+    while True:
+        if p.stepping and p.now <= reached:
+            end_step(w, p, a)
+        rests = p.stepping > 0
+        if not rests:
+            p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
+            if not p.plain:
+                while p.head >= 0 and record(a.rows, p.head).come <= p.seen:
+                    row = p.head
+                    p.head = record(a.rows, row).left
+                    wait(w, p, a.rows, a.ranks, a.by_rank, row)
+            if p.running == 0 and p.root < 0:
+                rests = p.head < 0 or record(a.rows, p.head).come > reached
+                if not rests and record(a.rows, p.head).come > p.now:
+                    p.now = record(a.rows, p.head).come
+                    continue
+            rests |= p.now >= reached
+        if rests or (reached < w.until and p.head < 0 and p.root < 0 and p.part < 0):
+            if p.due <= reached:
+                p.due = next_leave(w, p, a)
+            if rests or p.due > reached:
+                break
+        begin_step(w, p, a, reached)
+
+
+@inner
+def in_turn(ps, side, when):
+    """Of the replicas that take requests at `when`, the one whose turn it is."""
+    takers, least = 0, side.first
+    for r in range(side.first, side.last):
+        takers += record(ps, r).accepts and record(ps, r).on <= when
+    turn = side.sent - quotient(side.sent, takers) * takers
+    for r in range(side.first, side.last):
+        if record(ps, r).accepts and record(ps, r).on <= when:
+            if turn == 0:
+                least = r
+            turn -= 1
     return least
+
+
+@inner
+def least_loaded(w, ps, side, when):
+    """The least loaded of the replicas that take requests at `when`."""
+    least, top = side.first, NEVER + NONE
+    for r in range(side.first, side.last):
+        p = record(ps, r)
+        load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
+        if p.accepts and p.on <= when and load < top:
+            least, top = r, load
+    return least
+
+
+@inner
+def near_prefix(ps, a, row, back, when, least):
+    """The replica that last had the prefix of a request, unless it has far more load than the least loaded."""
+    node = a.prefix[row]
+    while node >= 0 and a.sent[2 * node + back] < 0:
+        node = a.parent[node]
+    last = int64(-1)
+    if node >= 0 and 2 * a.node_end[node] >= a.node_end[a.prefix[row]]:
+        last = a.sent[2 * node + back]
+    if last >= 0 and record(ps, last).accepts and record(ps, last).on <= when:
+        behind, top = record(ps, last).requests, record(ps, least).requests
+        if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
+            least = last
+    node = a.prefix[row]
+    while node >= 0:
+        a.sent[2 * node + back] = least
+        node = a.parent[node]
+    return least
+
+
+@inner
+def assign(w, ps, a, row, back, when):
+    """Have the balancer choose a replica, whose load has the request from then on."""
+    side = record(a.sides, back)
+    if w.balancer == ROUND_ROBIN:
+        r = side.turn
+        if r >= 0:
+            side.turn = r + 1 if r + 1 < side.last else side.first
+        else:
+            r = in_turn(ps, side, when)
+        side.sent += 1
+    else:
+        r = least_loaded(w, ps, side, when)
+        if SHARED and w.balancer > LEAST_TOKENS and a.prefix[row] >= 0:
+            r = near_prefix(ps, a, row, back, when, r)
+    record(a.progress, row).where = r
+    add_load(record(ps, r), record(a.rows, row))
+    return r
 
 
 @inner
@@ -983,8 +1062,119 @@ def post(w, p, a, row, when):
         p.head = row
     p.tail = row
     p.queued += 1
-    when = higher(when, r.come)
-    p.due = lower(p.due, higher(p.now, when))
+    if not p.plain:
+        fetch_early(a.ranks, p.ranks + w.leaves + (r.rank >> 6))
+    p.due = lower(p.due, higher(higher(p.now, when), r.come) + w.least_ps)
+
+
+@inner
+def issue(w, a, seen):
+    """The next request of a closed loop, sent by who has `seen` the answer before."""
+    row = w.issued
+    came = higher(seen + w.think, a.came[row - 1])
+    a.came[row], record(a.rows, row).come = came, came + w.request_ps
+    w.issued += 1
+
+
+@inner
+def issue_before(w, a, soon):
+    """Requests that follow the answers of a closed loop before `soon`, and before the first of them may be answered."""
+    line = record(a.lines, LEAVING)
+    while line.size and record(a.leaving, line.first).time < soon:
+        answered = record(a.leaving, line.first).row & (2**REPLICA_BIT - 1)
+        dequeue(line, a.leaving)
+        if w.issued < w.requests:
+            issue(w, a, record(a.progress, answered).finish)
+            soon = lower(soon, record(a.rows, w.issued - 1).come + w.least_ps)
+
+
+@inner
+def next_new(w, a, on):
+    """The time of the next request for the front, its row, and the heap that it comes from, or -1."""
+    when, row, line = NEVER + NONE, NONE - 1, NONE - 1
+    if SHARED:
+        while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
+            w.next += 1  # it comes after an answer
+    if w.next < w.issued:
+        when, row = record(a.rows, w.next).come, w.next
+    if SHARED and record(a.lines, TURNS).size:
+        first = record(a.turns, record(a.lines, TURNS).first)
+        if first.time < when:
+            when, row, line = first.time, first.row, NONE + TURNS
+    if row >= 0:
+        when = higher(when, on)
+    if SHARED and record(a.lines, FETCHING).size:
+        first = record(a.fetching, record(a.lines, FETCHING).first)
+        if first.time < when:
+            when, row, line = first.time, first.row, NONE + FETCHING
+    return when, row, line
+
+
+@inner
+def next_moved(a, on):
+    """The time of the next prompt whose cache has moved to the back, and its row."""
+    if record(a.lines, MOVING).size == 0:
+        return NEVER + NONE, NONE - 1
+    first = record(a.moving, record(a.lines, MOVING).first)
+    return higher(first.time, on), first.row
+
+
+@inner
+def send(w, ps, a, back, known):
+    """Send on what comes to a side before a time up to which it is `known` what comes; when the next one comes."""
+    side = record(a.sides, back)
+    while True:
+        line: Any = NONE + MOVING
+        if back:
+            when, row = next_moved(a, side.on)
+        else:
+            when, row, line = next_new(w, a, side.on)
+        if when > w.until or when >= known or (side.looks and side.due <= when):
+            return when
+        if line == MOVING:
+            dequeue(record(a.lines, MOVING), a.moving)
+        elif SHARED and line == TURNS:
+            dequeue(record(a.lines, TURNS), a.turns)
+        elif SHARED and line == FETCHING:
+            dequeue(record(a.lines, FETCHING), a.fetching)
+        else:
+            w.next += 1
+        if not (SHARED and line == FETCHING):
+            assign(w, ps, a, row, back, when)
+            if SHARED and w.links and back == FRONT and a.prefix[row] >= 0:
+                w.brought = row
+                return when
+        p = record(ps, record(a.progress, row).where)
+        post(w, p, a, row, when)
+        side.due = lower(side.due, p.due)
+
+
+@inner
+def bring(w, p, a, when):
+    """A request waits for what stores hold of its prefix, or goes into the inbox."""
+    row = w.brought
+    ready = fetch(w, p, a, row, when)
+    if ready >= 0:
+        record(a.rows, row).come = ready
+        enqueue(record(a.lines, FETCHING), a.fetching, ready, row)
+    else:
+        post(w, p, a, row, when)
+    w.brought = -1
+
+
+@inner
+def open_side(w, ps, side):
+    """Find when replicas take requests, and whose turn it is where all of them do."""
+    side.on, side.turn = NEVER, side.first
+    for r in range(side.first, side.last):
+        p = record(ps, r)
+        if p.accepts:
+            side.on = lower(side.on, p.on)
+        if not p.accepts or p.on > w.until:
+            side.turn = -1
+    if side.turn >= 0 and side.last > side.first:
+        count = side.last - side.first
+        side.turn += side.sent - quotient(side.sent, count) * count
 
 
 def pointer(table):
@@ -998,120 +1188,51 @@ SIGNATURE = types.void(pointer(WORLD), pointer(REPLICA), types.NamedTuple(KINDS,
 
 @njit(SIGNATURE, no_cpython_wrapper=True, no_cfunc_wrapper=True, **HOW)
 def drive(world, ps, a, end):
-    """All replicas up to a time."""
-    w = record(world, NONE)
-    front_on, back_on, w.until = NEVER, NEVER, end
-    staged: Any = NONE
-    ended: Any = NONE
-    known: Any = NONE
-    for r in range(w.replicas):
-        p = record(ps, r)
-        if p.accepts and p.role == DECODE:
-            back_on = lower(back_on, p.on)
-        elif p.accepts:
-            front_on = lower(front_on, p.on)
-    while ended < w.replicas:
-        r, reached, brought = w.replicas, end, NONE - 1
-        if ended == 0:
-            if SHARED:
-                while w.sessions and w.next < w.issued and a.pause[w.next] > 0:
-                    w.next += 1  # it comes after an answer
-            front, row, turn = NEVER, NONE - 1, False
-            if w.next < w.issued:
-                front, row = record(a.rows, w.next).come, w.next
-            fetched = NEVER + NONE
-            if SHARED:
-                if record(a.lines, TURNS).size and record(a.turns, record(a.lines, TURNS).first).time < front:
-                    first = record(a.turns, record(a.lines, TURNS).first)
-                    front, row, turn = first.time, first.row, True
-                if record(a.lines, FETCHING).size:
-                    fetched = record(a.fetching, record(a.lines, FETCHING).first).time
-            if row >= 0:
-                front = higher(front, front_on)
-            back: Any = NEVER + NONE
-            if record(a.lines, MOVING).size and (w.loads or staged == w.replicas):
-                back = higher(record(a.moving, record(a.lines, MOVING).first).time, back_on)
-            when = lower(front, back)
-            when = lower(when, fetched)
-            comes, when = when <= end, lower(when, end)
-            if w.loads and w.feedback:  # what leaves may come back: no replica is ahead of what others send it
-                due, second = when + 1, NEVER + NONE
-                for other in range(w.replicas):
-                    p = record(ps, other)
-                    second = lower(second, higher(due, p.due))
-                    if p.due < due:
-                        due, r = p.due, other
-                if r < w.replicas:
-                    gap = w.move_gap if record(ps, r).role == DECODE else w.front_gap
-                    reached = higher(lower(lower(when, due + gap), second - 1), due)
-            elif w.loads:  # nothing comes back: one after the other, those for prompts first
-                while known < w.replicas and record(ps, known).due > when:
-                    known += 1
-                if known < w.replicas:
-                    r, reached, known = known, when, known + 1
-            if r == w.replicas and comes:  # a request goes to a replica
-                known = NONE
-                if SHARED and front > when and fetched <= when:
-                    row = record(a.fetching, record(a.lines, FETCHING).first).row
-                    dequeue(record(a.lines, FETCHING), a.fetching)
-                    post(w, record(ps, record(a.progress, row).where), a, row, fetched)
-                    continue
-                moved = NONE
-                if front > when:
-                    front, moved, row = back, SINGLE, record(a.moving, record(a.lines, MOVING).first).row
-                    dequeue(record(a.lines, MOVING), a.moving)
-                elif SHARED and turn:
-                    dequeue(record(a.lines, TURNS), a.turns)
-                else:
-                    w.next += 1
-                r = chosen(w, ps, a, row, moved, front)
-                p, record(a.progress, row).where = record(ps, r), r
-                add_load(p, record(a.rows, row))
-                if not (SHARED and w.links and p.role != DECODE and a.prefix[row] >= 0):
-                    post(w, p, a, row, front)
-                    continue
-                reached, brought = front, row  # with what stores hold of its prefix at that time
-        if r == w.replicas:  # nothing comes any more: replicas are advanced to the end, those for prompts first
-            if staged < w.replicas:
-                r, staged = staged, staged + 1
-            else:
-                r, ended = ended, ended + 1
-            if (record(ps, r).role == PREFILL) == (ended > 0):
-                continue
-        p = record(ps, r)
-        while True:  # steps that end by the time to be reached, and those that begin before
-            if p.stepping:
-                if p.now > reached:
-                    break
-                end_step(w, p, a)
-            p.seen = p.began if w.ahead and p.ended == p.now and p.running > 0 else p.now
-            if not p.plain:
-                while p.head >= 0 and record(a.rows, p.head).come <= p.seen:
-                    row = p.head
-                    p.head = record(a.rows, row).left
-                    wait(w, p, a.rows, a.ranks, row)
-            if p.running == 0 and p.root < 0:
-                if p.head < 0 or record(a.rows, p.head).come > reached:
-                    break
-                if record(a.rows, p.head).come > p.now:
-                    p.now = record(a.rows, p.head).come
-                    continue
-            if p.now >= reached:
-                break
-            if w.loads and reached < end and p.head < 0 and p.root < 0 and p.part < 0:
-                p.due = next_leave(w, p, a)
-                if p.due > reached:
-                    break
-            begin_step(w, p, a, reached)
-        if w.loads and p.due <= reached:
-            p.due = next_leave(w, p, a)
-        if SHARED and brought >= 0:
-            ready = fetch(w, p, a, brought, reached)
-            if ready >= 0:
-                record(a.rows, brought).come = ready
-                enqueue(record(a.lines, FETCHING), a.fetching, ready, brought)
-            else:
-                post(w, p, a, brought, reached)
+    """All replicas up to a time.
+
+    Round by round those where something may leave are advanced as far as it is known what comes to them: what leaves
+    one side comes to the other after the gap of that side, at the earliest. As they are ahead of one another, what
+    leaves is put in order before it is followed by a request.
+    """
+    w, front, back = record(world, NONE), record(a.sides, FRONT), record(a.sides, BACK)
+    open_side(w, ps, front)
+    open_side(w, ps, back)
+    w.until = end
+    come, over = NEVER + NONE, False
+    while not over:
+        moved, _ = next_moved(a, back.on)
+        ended = lower(back.due, moved + w.least_ps)  # nothing ends at the back before, nor does what is not there yet
+        if w.closed:
+            issue_before(w, a, lower(lower(front.due, ended), come + w.least_ps))
+        reached: Any = NEVER + NONE
+        due: Any = NEVER + NONE
+        for r in range(w.replicas):
+            if not r or r == back.first:
+                known = NEVER + NONE
+                if r:
+                    front.due, due = due, NEVER + NONE
+                    known = lower(front.due, reached + w.least_ps) + back.gap  # what comes to the front must be done
+                elif w.together:
+                    known = ended
+                when = send(w, ps, a, int64(r > 0), known)
+                if r == 0:
+                    come = when
+                    soon = lower(lower(front.due, ended), come + w.least_ps)
+                    if record(a.lines, LEAVING).size:
+                        soon = lower(soon, record(a.leaving, record(a.lines, LEAVING).first).time)
+                    over, known = lower(lower(come, moved), soon) > end, soon + front.gap
+                reached = lower(lower(when, known), end)
+            p = record(ps, r)
+            brings = SHARED and w.brought >= 0 and record(a.progress, w.brought).where == r
+            if over or brings or p.due <= reached:
+                run(w, p, a, reached)
+            if SHARED and brings:
+                bring(w, p, a, reached)
+            due = lower(due, p.due)
+        if back.first == w.replicas:
+            front.due = due
+        else:
+            back.due = due
 
 
 (compiled,) = drive.overloads.values()

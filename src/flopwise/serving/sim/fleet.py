@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.serving.sim import layout
-from flopwise.serving.sim.layout import CAME, FETCHING, MOVING, PAUSE, PREEMPTED, TURNS, Tables
+from flopwise.serving.sim.layout import CAME, FETCHING, LEAVING, LINES, MOVING, PAUSE, PREEMPTED, TURNS, Tables
 from flopwise.serving.sim.machine_code import core
 from flopwise.serving.sim.policies import PREFIX_AWARE, ROUND_ROBIN
 from flopwise.serving.sim.result import BINS, Outcome, ReplicaTotals, Standing, Switches
 from flopwise.serving.sim.setup import DECODE, PREFILL, Setup
-from flopwise.serving.sim.trace import PS, Column
+from flopwise.serving.sim.trace import Column
 
 NEVER = 2**62
+FAR = 2**61
+"""Longer than any run, and short enough to be added to the time of what never comes."""
 PART = 2**13
 """Requests that are laid out at a time."""
 CACHE_LINE_BYTES = 64
@@ -49,8 +51,8 @@ class FastFleet:
         self.replicas = _at_cache_lines(count, layout.REPLICA)
         self.slots = np.zeros(count * limits.max_batch, dtype=layout.SLOT)
         self.lists = np.zeros(layout.LISTS * len(self.slots), dtype=np.int64)
-        self.lines = np.zeros(3, dtype=layout.LINE)
-        self.queues = np.zeros((3, rows), dtype=layout.QUEUED)
+        self.lines = np.zeros(LINES, dtype=layout.LINE)
+        self.queues = np.zeros((LINES, rows), dtype=layout.QUEUED)
         kept = nodes if limits.prefix_cache else 0
         self.prefixes = np.zeros(max(count * kept, 1), dtype=layout.CACHED)
         self.stored = np.zeros(max(count * kept * len(stores), 1), dtype=layout.CACHED)
@@ -67,20 +69,16 @@ class FastFleet:
             row[: len(column)] = column
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
         self.sent = np.full(2 * max(nodes, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
-        feedback = bool(setup.users) or sessions or (PREFILL in setup.roles and bool(stores))
         direct = bool(setup.users) and count == 1 and not stores
-        gaps = _gaps_ps(setup, stores=bool(stores))
-        crowd = max(sum((role == DECODE) == back for role in setup.roles) for back in (False, True))
+        self.sides = _sides(setup, stores=bool(stores), direct=direct)
         for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
             "links": len(stores) if kept else 0, "sessions": sessions,
-            "leaves": leaves, "window": setup.cost.window, "balancer": setup.balancer, "feedback": feedback,
-            "loads": (feedback and not direct) or (crowd > 1 and setup.balancer != ROUND_ROBIN),
-            "closed": bool(setup.users), "direct": direct,
-            "think": setup.think_ps,
-            "front_gap": gaps[0], "move_gap": gaps[1],
+            "leaves": leaves, "window": setup.cost.window, "balancer": setup.balancer,
+            "together": sessions or bool(stores), "closed": bool(setup.users), "direct": direct, "brought": -1,
+            "think": setup.think_ps, "least_ps": setup.cost.tokens_ps[1:].min(initial=FAR),
             "issued": min(setup.users, rows) if setup.users else rows, "replicas": count, "requests": rows,
         }  # fmt: skip
         for name, value in values.items():
@@ -106,11 +104,12 @@ class FastFleet:
         """The places of all tables, which stay where they are."""
         parent, node_end = self.tree
         tables = {
-            "slots": self.slots, "lists": self.lists, "lines": self.lines, "rows": self.requests,
+            "slots": self.slots, "lists": self.lists, "lines": self.lines, "sides": self.sides, "rows": self.requests,
             "progress": self.progress, "ranks": self.ranks,
             "pre": self.prefixes, "parent": parent, "node_end": node_end, "low": self.stored, "links": self.links,
             "k": self.counts, "sent": self.sent,
             "moving": self.queues[MOVING], "turns": self.queues[TURNS], "fetching": self.queues[FETCHING],
+            "leaving": self.queues[LEAVING],
             **{name: self.columns[row] for name, row in layout.ROWS.items()},
             **dict(zip(("tokens_ps", "decode_ps", "cached_ps", "window_ps", "numbers"), self.tables, strict=True)),
         }  # fmt: skip
@@ -221,21 +220,23 @@ def _rank_words(count: int) -> tuple[int, int]:
     return leaves, leaves + -(-count // 64)
 
 
-def _gaps_ps(setup: Setup, *, stores: bool) -> tuple[int, int]:
-    """Times for which replicas may be ahead of the first leave: those with prompts, and those that only decode.
+def _sides(setup: Setup, *, stores: bool, direct: bool) -> NDArray[np.void]:
+    """The two sides of the fleet; `direct`: the only replica sends what follows its answers to itself.
 
-    Nothing that comes for what leaves reaches any replica before that, nor leaves another one: those who leave a closed
-    loop are followed in their order. With stores, what a replica holds is looked at from outside; turns of sessions
-    take their ranks as they come.
+    The gap of the front is what a closed loop takes from an answer to the next request, that of the back is the
+    shortest transfer. With stores and turns of sessions all are kept at one time: what a replica holds is looked at
+    from outside, and turns take their ranks as they come.
     """
+    sides, looks = np.zeros(2, dtype=layout.SIDE), setup.balancer != ROUND_ROBIN
+    fronts = sum(role != DECODE for role in setup.roles)
+    for side, first, last in zip(sides, (0, fronts), (fronts, len(setup.roles)), strict=True):
+        side["first"], side["last"], side["due"] = first, last, NEVER
+        side["looks"] = stores or setup.trace.follows or (looks and last - first > 1)
+    closed_ps = setup.cost.request_ps + setup.think_ps
     if stores or setup.trace.follows:
-        return 0, 0
-    front_ps = setup.cost.request_ps + setup.think_ps
-    if PREFILL not in setup.roles:
-        return front_ps, 0
-    move_ps = int(setup.transfer_ps.min(initial=PS))
-    least_ps = int(setup.cost.tokens_ps[1:].min())  # what has moved needs a step
-    return min(front_ps, move_ps + least_ps - 1), min(front_ps, move_ps)
+        return sides
+    sides["gap"] = closed_ps if setup.users and not direct else FAR, setup.transfer_ps.min(initial=FAR)
+    return sides
 
 
 def _at_cache_lines(count: int, record: np.dtype[np.void]) -> NDArray[np.void]:

@@ -69,7 +69,8 @@ REPLICA = record(
     "desk", "stream",  # when the front end is free for the next request, and has handed out all tokens so far
     "ended", "busy", "steps", "worked", "made", "reused", "preemptions", "peak",
     "oldest", "newest",  # nodes without a user
-    "spare_a", "spare_b", "spare_c", "spare_d",  # up to a whole line
+    "early", "fetched",  # rank up to which requests are brought from memory early, and how many of them wait
+    "spare_a", "spare_b",  # up to a whole line
 )  # fmt: skip
 SLOT = record(
     "row",
@@ -87,8 +88,20 @@ QUEUED = record("time", "row")
 """A request in a heap of those that come somewhere later."""
 LINE = record("first", "size", "ordered")
 """Such a heap: where its root is, how many are in it, and whether they lie in order."""
-MOVING, TURNS, FETCHING = range(3)
-"""Heaps: between pools, in a pause after the answer before, waiting for what stores bring."""
+LINES = 4
+MOVING, TURNS, FETCHING, LEAVING = range(LINES)
+"""Heaps: between pools, in a pause after the answer before, waiting for what stores bring, followed by a request of a
+closed loop."""
+FRONT, BACK = range(2)
+"""Replicas that requests are sent to, and those that decode what others have worked through."""
+SIDE = record(
+    "first", "last",  # its replicas, up to before the last
+    "looks",  # the choice among them goes by their loads
+    "gap",  # between what leaves, at the back the front, and what comes for it
+    "sent",  # requests in turn
+    "on", "turn",  # when the first of them takes requests; whose turn it is, -1: not all of them do
+    "due",  # nothing leaves before that
+)  # fmt: skip
 CACHED = record("there", "users", "released", "before", "after", "down")
 """A node of the tree of prefixes, on one device or in one store."""
 LINK = record("blocks", "used", "oldest", "newest", "block_ps", "latency_ps", "free", "fetched")
@@ -100,11 +113,12 @@ PARENT, END = range(2)
 WORLD = record(
     "max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead", "swap", "swap_ps", "nodes", "links",
     "window", "balancer",
-    "feedback", "loads",  # what leaves comes back to the front; replicas are kept at one time, as choices go by loads
+    "together",  # requests are sent where no replica is ahead of them
     "closed", "direct",  # an answer is followed by a request; which the only replica puts into its own inbox
     "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
-    "front_gap", "move_gap",  # between what leaves and what comes for it: at replicas for prompts, at those that decode
-    "next", "issued", "done", "turn", "back_turn",
+    "least_ps",  # no step with tokens is shorter
+    "next", "issued", "done",
+    "brought",  # the request that comes to a replica now, which looks for its prefix in stores; or -1
     "until",  # the time to which all are advanced
     "leaves",  # words before the leaves of a set of ranks
     "sessions", "sent",
@@ -118,9 +132,11 @@ class Tables(NamedTuple):
     slots: Any
     lists: Any
     lines: Any
+    sides: Any
     moving: Any
     turns: Any
     fetching: Any
+    leaving: Any
     rows: Any
     progress: Any
     by_rank: Any
@@ -149,8 +165,8 @@ class Tables(NamedTuple):
 
 
 RECORDS = {
-    "slots": SLOT, "lines": LINE, "moving": QUEUED, "turns": QUEUED, "fetching": QUEUED, "rows": REQUEST,
-    "progress": PROGRESS, "pre": CACHED, "low": CACHED, "links": LINK,
+    "slots": SLOT, "lines": LINE, "sides": SIDE, "moving": QUEUED, "turns": QUEUED, "fetching": QUEUED,
+    "leaving": QUEUED, "rows": REQUEST, "progress": PROGRESS, "pre": CACHED, "low": CACHED, "links": LINK,
 }  # fmt: skip
 """What is in the tables that hold records; in all others numbers of 64 bits."""
 PHASES = BINS
