@@ -372,7 +372,7 @@ def layout_search(
             raise InfeasibleError(f"expert tp {recipe.ranks_per_expert} divides none of the tp tried: {degrees}")
     space = layouts(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes,
-        pipelines=Pipelines.of(recipe.stack, schedule), shard=shard,
+        pipelines=Pipelines.of(recipe, schedule), shard=shard,
         expert_ranks=recipe.expert_ranks(inner.tp, inner.ep),
     )  # fmt: skip
     table = MemoryTable(model, recipe)
