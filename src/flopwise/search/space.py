@@ -317,8 +317,8 @@ def layouts(
     Rules: the global batch divides into dp x micro-batch; the `expert_ranks` that hold all experts once (None: tp x ep)
     divide tp x dp x cp; ZeRO only where there are replicas, and in pipelines only the stages that `pipelines` names;
     interleaving only where chunks come out alike (`cuts_alike`) and micro-batches fill the pipeline. Numbers of GPUs
-    are what comes of it. `pipelines`: the schedules and ZeRO stages that are tried; `shard`: only ZeRO 3 over groups of exactly so many
-    ranks, whatever the stack has.
+    are what comes of it. `pipelines`: the schedules and ZeRO stages that are tried; `shard`: only ZeRO 3 over groups of
+    exactly so many ranks, whatever the stack has.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
     degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
