@@ -281,7 +281,7 @@ NAMES = [
     ("whisper-large-v2", "Whisper large-v2"),
 ]
 """A name, and the model of the catalog whose architecture it has."""
-UNKNOWN = ("Gemma-4-E2B", "Qwen9-7B", "Nobody-13B", "Mistral-Medium-9", "T0_9B", "Grok-11", "Tulu-2-71B", "bloomz-8b")
+UNKNOWN = ("Gemma-4-E3B", "Qwen9-7B", "Nobody-13B", "Mistral-Medium-9", "T0_9B", "Grok-11", "Tulu-2-71B", "bloomz-8b")
 """Names that nobody knows; some end in a size or belong to a series that has none of that size."""
 
 
