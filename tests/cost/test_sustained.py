@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from each import each
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s
-from flopwise.cost.kernels import BACKWARD_SOFTMAX, score_dims, work_s
+from flopwise.cost.kernels import BACKWARD_SOFTMAX, Elements, matmul_s, score_dims, work_s
 from flopwise.cost.rates import rates
 from flopwise.cost.spec import with_power_limit
 from flopwise.cost.sustained import (
@@ -267,3 +267,26 @@ def test_products_in_few_bits_are_faster_where_each_operation_has_more_power() -
     scaled = table.value["train_scaled_frac"] * (280 / 235) ** exponent
     assert trained["matmul_frac.fp8"] == pytest.approx(table.value["matmul_frac.fp8"] * scaled)
     assert trained["matmul_frac.bf16"] == table.value["matmul_frac.bf16"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "measured", "within"),
+    [("V100-SXM2-16", 14.0, 0.08), ("P100-PCIe-16", 8.21, 0.08), ("RTX 2080 Ti", 11.4, 0.15)],
+)
+def test_products_in_fp32_reach_what_their_own_units_do(gpu: str, measured: float, within: float) -> None:
+    """Large products in TFLOP/s as others than the constants' source measured them; V100's tensor units reach 0.75.
+
+    Source: lablup/mlxcel, issue 1654 (V100); DeepBench, README (P100); bewantbe/busy-gemm-benchmark (2080 Ti).
+    """
+    found = rates(FACTS.accelerator(gpu))
+    reached = 2 * 8192**3 / matmul_s(found, 8192, 8192, 8192, Elements("fp32", act_bytes=4)).seconds
+    assert float(reached) / 1e12 == pytest.approx(measured, rel=within)
+
+
+def test_products_in_fp32_are_none_in_few_bits() -> None:
+    """In training they keep their share: what scaling operands costs is that of 8- and 4-bit products."""
+    found = rates(FACTS.accelerator("B200"))
+    trained = training_rates(found, FACTS.stack("megatron-te"), "fp32").value
+    assert trained["matmul_frac.fp32"] == found.value["matmul_frac.fp32"] == 0.883
+    assert found.matmul_flops_per_s("fp32") == pytest.approx(0.883 * 75e12)
+    assert found.matmul_flops_per_s("tf32") == pytest.approx(found.value["matmul_frac.bf16"] * 1.125e15)

@@ -100,3 +100,12 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert read_parameters(tmp_path)[0].value == 0.9
     with pytest.raises(SpecError, match="twice"):
         Calibration((*read_parameters(tmp_path),) * 2)
+
+
+def test_a_nearer_share_of_16_bits_stands_in_for_that_of_fp32() -> None:
+    """A probed machine has one share of its own, 1; families whose products in fp32 others measured have two."""
+    shipped = FACTS.calibration
+    assert shipped.find("matmul_frac.fp32", ("volta", "any")).value == 0.874
+    assert shipped.find("matmul_frac.fp32", ("cdna3", "amd", "gpu", "any")).name == "matmul_frac.bf16"
+    assert shipped.find("matmul_frac.fp32", ("unheard-of", "any")).name == "matmul_frac.fp32"
+    assert shipped.find("matmul_frac.bf16", ("gp100", "any")).scope == "any"

@@ -281,7 +281,7 @@ NAMES = [
     ("whisper-large-v2", "Whisper large-v2"),
 ]
 """A name, and the model of the catalog whose architecture it has."""
-UNKNOWN = ("Gemma-4-E2B", "Qwen9-7B", "Nobody-13B", "Mistral-Medium-9", "T0_9B", "Grok-11", "Tulu-2-71B", "bloomz-8b")
+UNKNOWN = ("Gemma-4-E3B", "Qwen9-7B", "Nobody-13B", "Mistral-Medium-9", "T0_9B", "Grok-11", "Tulu-2-71B", "bloomz-8b")
 """Names that nobody knows; some end in a size or belong to a series that has none of that size."""
 
 
@@ -329,6 +329,12 @@ def test_a_name_that_leaves_the_version_open_says_what_was_taken(given: str, not
 
 
 HUB_IDS = [
+    ("sentence-transformers/sentence-t5-xxl", "GTR-T5-XXL"),
+    ("hkunlp/instructor-xl", "GTR-T5-XL"),
+    ("LLM360/K2-Chat", "K2-65B"),
+    ("HuggingFaceH4/starchat2-15b-v0.1", "StarCoder2-15b"),
+    ("mistralai/Pixtral-Large-Instruct-2411", "Pixtral-Large-124B"),
+    ("google/gemma-4-E2B-it", "Gemma-4-E2B"),
     ("HuggingFaceH4/zephyr-7b-beta", "Mistral-7B-v0.1"),
     ("NousResearch/Hermes-4-70B", "Llama-3.1-70B"),
     ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "Qwen2.5-32B"),

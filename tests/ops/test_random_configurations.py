@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flopwise.errors import SpecError
 from flopwise.facts.architecture import Convolution, Model
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.flops import forward_flops
@@ -141,3 +142,53 @@ def test_encoders_of_sound_have_their_published_size_and_operations(kind: str, s
     each = 4 * width * width + 2 * width * hidden + 2 * frames * width
     matrices = stem + 512 * width + width * width // 16 * 128 + layers * each
     assert forward_flops(described, 1, frames) == 2 * frames * matrices
+
+
+T5_SIZES = {
+    "vocab_size": 97, "d_model": 48, "d_kv": 8, "d_ff": 80, "num_heads": 5, "num_layers": 3, "num_decoder_layers": 2,
+    "feed_forward_proj": "gated-gelu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "prefix"), [("t5", "T5"), ("mt5", "MT5")])
+def test_an_encoder_alone_is_half_of_t5(kind: str, prefix: str) -> None:
+    """By hand: a table of 97 x 48, three layers, one table of 32 x 5 for positions and a norm; as transformers 5."""
+    layer = 4 * 48 * 40 + 3 * 48 * 80 + 2 * 48
+    alone = 97 * 48 + 3 * layer + 32 * 5 + 48
+    assert alone == 62_752
+
+    def of(architecture: str) -> Model:
+        return model_from_config({"model_type": kind, **T5_SIZES, "architectures": [architecture]}, name="x")
+
+    assert parameters(of(f"{prefix}EncoderModel")) == alone
+    assert of(f"{prefix}EncoderModel").kind == "encoder"
+    assert parameters(of(f"{prefix}ForTokenClassification")) == alone + 48 * 2 + 2
+    assert parameters(of(f"{prefix}Model")) == 117_008
+    assert parameters(of(f"{prefix}ForQuestionAnswering")) == 117_008 + 48 * 2 + 2
+    both = forward_flops(of(f"{prefix}Model"), 1, 16, encoder=16)
+    assert 0.3 < forward_flops(of(f"{prefix}EncoderModel"), 1, 16) / both < 0.6
+
+
+def test_encoders_that_generate_have_the_head_of_masked_language_models() -> None:
+    """RobertaForCausalLM: lm_head.dense 32 x 32 + 32, layer_norm 2 x 32, a bias of 100; its decoder is tied."""
+    sizes = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 16}
+
+    def of(kind: str, architecture: str) -> int:
+        return parameters(model_from_config({"model_type": kind, **sizes, "architectures": [architecture]}, name="x"))
+
+    for kind, prefix in (("roberta", "Roberta"), ("electra", "Electra"), ("camembert", "Camembert")):
+        assert of(kind, f"{prefix}ForCausalLM") == of(kind, f"{prefix}ForMaskedLM")
+    assert of("bert", "BertLMHeadModel") == of("bert", "BertForMaskedLM")
+    pooler = 32 * 32 + 32
+    head = 32 * 32 + 32 + 2 * 32 + 100
+    assert of("roberta", "RobertaForCausalLM") == of("roberta", "RobertaModel") - pooler + head
+    assert of("bert", "BertForPreTraining") - of("bert", "BertForMaskedLM") == pooler + 2 * 32 + 2
+
+
+def test_half_of_bart_is_refused() -> None:
+    sizes = {"vocab_size": 100, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64}
+    sizes |= {"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = {"model_type": "bart", **sizes, "architectures": ["BartForCausalLM"]}
+    with pytest.raises(SpecError, match="decoder without its encoder is not described"):
+        model_from_config(config, name="x")

@@ -310,7 +310,8 @@ def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
     dp, pp = int(layout.dp), int(layout.pp)
     if int(recipe.global_batch) % (dp * int(layout.micro_batch)):
         return False
-    if int(layout.zero) and (dp == 1 or (int(layout.zero) > 1 and pp > 1)):
+    most = {"fsdp-compile": (0, 2), "in-house": (0, 1, 2)}.get(recipe.stack.name, (0, 1))  # in pipelines
+    if int(layout.zero) and (dp == 1 or (pp > 1 and int(layout.zero) not in most)):
         return False
     group = int(layout.shard)
     nodes = {4, 8, 16, 32, 64, 6, 12, 36, 72}
@@ -378,6 +379,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         ("gpt2", 8, 8, "hai-llm", None),
         ("gpt2-medium", 16, 8, "in-house", 5_200_000_000),
         ("gpt2-medium", 8, 8, "fsdp-te", None),
+        ("gpt2-medium", 16, 8, "fsdp-compile", None),
     ],
 )
 def test_the_best_row_is_the_best_of_all_layouts(
@@ -664,14 +666,14 @@ def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:
 
 @pytest.mark.parametrize(("name", "batch"), [("Llama-3.1-8B", 512), ("Llama-3.1-70B", 256), ("Qwen3-30B-A3B", 512)])
 def test_the_simplest_of_layouts_that_are_as_fast_is_chosen(node: NodeKind, name: str, batch: int) -> None:
-    """Of all that fit and are within 3 % of the fastest, none has fewer kinds of parallelism."""
+    """Of all that fit and are within 8 % of the fastest, none has fewer kinds of parallelism."""
     job = layout_search(load_model(name), recipe_with(seq_len=8192, global_batch=batch), most=128, least=8)
     every = timed_layouts(job, node, 1e9, StepTables(), every=True)
     found = timed_layouts(job, node, 1e9, StepTables())
     for gpus in np.unique(every.num_gpus):
         own, chosen = np.flatnonzero(every.num_gpus == gpus), np.flatnonzero(found.num_gpus == gpus)
         fastest = float(every.step_s[own].min())
-        as_fast = own[every.step_s[own] <= 1.03 * fastest]
+        as_fast = own[every.step_s[own] <= 1.08 * fastest]
         fewest = int(every.kinds[as_fast].min())
         one = found.simplest(chosen)
         assert found.step_s[chosen].min() == pytest.approx(fastest)
@@ -680,8 +682,8 @@ def test_the_simplest_of_layouts_that_are_as_fast_is_chosen(node: NodeKind, name
 
 
 def test_no_exotic_layout_for_a_hundredth() -> None:
-    """Tensor and pipeline parallelism are not worth 1 % of a step; 5 % they are."""
-    step_s, kinds = np.array([1.0, 1.01, 1.02, 1.05]), np.array([2, 1, 1, 0])
+    """Tensor and pipeline parallelism are not worth 1 % of a step; 10 % they are."""
+    step_s, kinds = np.array([1.0, 1.01, 1.02, 1.1]), np.array([2, 1, 1, 0])
     none = np.zeros(4)
     few = TimedLayouts(
         rows=np.arange(4), step_s=step_s, run_s=step_s, num_gpus=np.full(4, 64), kinds=kinds, memory_bytes=none,

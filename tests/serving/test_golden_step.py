@@ -561,6 +561,11 @@ def test_engines_kernels_draw_what_a_core_can() -> None:
     assert machine.own_rates.value["dram_frac"] * BYTES_PER_S == pytest.approx(6.0 * 100 * 1e9)
     assert machine.own_rates.value["matmul_frac.bf16"] * FLOPS_PER_S == pytest.approx(100e12)
     assert math.isclose(machine.own_rates.value["matmul_frac.fp8"] * FP8_PER_S, 100e12)
+    wide = {"fp32": 400e12}  # without units for 16 bits, whose products run in fp32
+    placed = replace(placed, rates=replace(placed.rates, peak=wide))
+    machine = plain_runner(plain_job(cluster=placed), core_bytes_per_cycle=6.0, core_flops_per_s=1e12)
+    for name in ("matmul_frac.bf16", "matmul_frac.fp32"):
+        assert machine.own_rates.value[name] * 400e12 == pytest.approx(100e12)
 
 
 # ---- the simulator's tables

@@ -17,7 +17,7 @@ from flopwise.backtests.training import RUNS_WITH, absent_inputs, row_job
 from flopwise.cost.cluster import cluster
 from flopwise.errors import FlopwiseError
 from flopwise.facts.models.catalog import load_model
-from flopwise.training.alternatives import UnstatedInput
+from flopwise.training.alternatives import UnstatedInput, other_settings
 from flopwise.training.estimate import estimate, job_memory
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import TARGET_SETS, Layout
@@ -232,3 +232,42 @@ def test_json_names_each_assumed_input(capsys: pytest.CaptureFixture[str]) -> No
     told = ["--stack", "fsdp-compile", "--instance", "p5.48xlarge", "--micro-batch", "1", "--recompute", "none"]
     assert cli.main(["train", "Llama-3.1-8B", "--gpus", "64", *told, "--json"]) == 0
     assert not {"stack", "network"} & {one["name"] for one in json.loads(capsys.readouterr().out)["unstated"]}
+
+
+@pytest.mark.parametrize(
+    ("own", "zero", "expected"),
+    [
+        ("fsdp-compile", 2, {"fsdp-eager": 2, "megatron-te": 1}),
+        ("megatron-te", 1, {"fsdp-eager": 2, "megatron-te": 1}),
+        ("fsdp-compile", 3, {"fsdp-eager": 2, "megatron-te": 1}),
+        ("fsdp-compile", 0, {"fsdp-eager": 0, "megatron-te": 0}),
+    ],
+)
+def test_on_another_stack_a_pipeline_shards_what_it_may(own: str, zero: int, expected: dict[str, int]) -> None:
+    """Megatron Core has ZeRO 1 alone; torchtitan shards weights in a pipeline, too, and gathers them once a step."""
+    given = job(dp=4, pp=2, zero=zero)
+    recipe = replace(given.recipe, stack=FACTS.stack(own))
+    stacks = [FACTS.stack(name) for name in ("fsdp-eager", "megatron-te")]
+    found = other_settings(given.layout, recipe, given.model, ["stack"], stacks)["stack"]
+    assert {other.stack.name: int(layout.zero) for layout, other in found} == expected
+    alone = other_settings(replace(given.layout, pp=1), recipe, given.model, ["stack"], stacks)["stack"]
+    assert {int(layout.zero) for layout, _ in alone} == {zero}
+
+
+def test_sharding_that_nobody_stated_is_what_a_pipeline_of_the_stack_may_have() -> None:
+    given = job(dp=4, pp=2)
+    for name, stages in (("fsdp-eager", [0, 2]), ("megatron-te", [0, 1])):
+        recipe = replace(given.recipe, stack=FACTS.stack(name))
+        others = other_settings(given.layout, recipe, given.model, ["sharding"])["sharding"]
+        assert [int(layout.zero) for layout, _ in others] == stages
+
+
+@pytest.mark.parametrize(
+    ("pp", "batch", "sizes"), [(4, 64, [1, 2, 4]), (4, 32, [1, 2]), (8, 32, [1]), (1, 4, [1, 2, 4])]
+)
+def test_no_micro_batch_leaves_a_pipeline_fewer_than_stages(pp: int, batch: int, sizes: list[int]) -> None:
+    """Four replicas: 64 sequences are 16 of 1 or 4 of 4; 32 are 8 of 1, 4 of 2 and 2 of 4, too few for four stages."""
+    given = job(dp=4, pp=pp)
+    recipe = replace(given.recipe, global_batch=batch)
+    others = other_settings(given.layout, recipe, given.model, ["micro-batch"])["micro-batch"]
+    assert [int(layout.micro_batch) for layout, _ in others] == sizes

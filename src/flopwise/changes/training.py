@@ -147,8 +147,7 @@ def _sharding(setup: TrainingSetup) -> Iterator[Change]:
         return
     if int(layout.shard):
         yield "shards over all ranks, not over groups of them", recipe, replace(layout, shard=0)
-    most = recipe.stack.zero if int(layout.pp) == 1 else min(recipe.stack.zero, 1)
-    for stage in range(most + 1):
+    for stage in recipe.zero_stages(piped=int(layout.pp) > 1):
         if stage != int(layout.zero):
             shard = layout.shard if stage else 0
             yield f"ZeRO stage {stage}{STAGES[stage]}", recipe, replace(layout, zero=stage, shard=shard)

@@ -20,7 +20,7 @@ class Precision(NamedTuple):
 
 
 PRECISIONS: dict[str, Precision] = {
-    "fp32": Precision("fp32", "bf16", 32, 32, quantised=False, unpacked=False, trains=True),
+    "fp32": Precision("fp32", "fp32", 32, 32, quantised=False, unpacked=False, trains=True),
     "tf32": Precision("tf32", "bf16", 32, 32, quantised=False, unpacked=False, trains=True),
     "fp16": Precision("fp16", "bf16", 16, 16, quantised=False, unpacked=False, trains=True),
     "bf16": Precision("bf16", "bf16", 16, 16, quantised=False, unpacked=False, trains=True),

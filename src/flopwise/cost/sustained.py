@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 RATES_OF_PRODUCTS = "matmul_frac."
 FULL_RATE = "matmul_frac.bf16"
+PLAIN_RATES = (FULL_RATE, "matmul_frac.fp32")
+"""Rates of products whose operands nothing scales."""
 BANDWIDTH = "dram_frac"
 POWER = "full_rate_power"
 """What `training_rates` adds to a device's figures: `full_rate_power`."""
@@ -207,7 +209,7 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
     library = value["train_library_frac"] if software.library_products else 1.0
     scaled = value["train_scaled_frac"] * library * scaled_headroom(rates)
     changed = {n: frac * scaled for n, frac in value.items() if n.startswith(RATES_OF_PRODUCTS)}
-    changed[FULL_RATE] = value[FULL_RATE] * library
+    changed |= {name: value[name] * library for name in PLAIN_RATES}
     flash = prod(value[name] for name in ATTENTION[software.attention_kernel])
     grouped = grouped_kernel(software, dtype)
     latent = value["latent_prefill_frac"] / value["attention_frac"]

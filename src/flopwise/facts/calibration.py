@@ -15,6 +15,8 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import tables
 from flopwise.values import dataclass, replace
 
+STAND_INS = {"matmul_frac.fp32": ("matmul_frac.bf16",)}
+"""Parameters that others of a nearer scope stand in for: of a machine that was measured, or of a family."""
 FIELDS = ("name", "scope", "value", "unit", "meaning", "fitted_on", "source", "date")
 
 
@@ -145,9 +147,10 @@ class Calibration:
         object.__setattr__(self, "scopes", scopes)
 
     def find(self, name: str, scopes: Sequence[str]) -> Parameter:
-        """The parameter of the first scope that has it. Raises MissingFactError: none has it."""
-        for scope in scopes:
-            if (fraction := self._index.get((name, scope))) is not None:
+        """The parameter of the first scope that has it or its stand-in. Raises MissingFactError: none has it."""
+        names = (name, *STAND_INS.get(name, ()))
+        for each, scope in ((each, scope) for scope in scopes for each in names):
+            if (fraction := self._index.get((each, scope))) is not None:
                 return fraction
         raise MissingFactError(
             f"no calibration of {name!r} for any of: {', '.join(scopes)}; add one to data/calibration"

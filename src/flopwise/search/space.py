@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.facts.architecture import Model
-from flopwise.facts.software import TrainingStack
 from flopwise.ops.columns import ascending
 from flopwise.ops.types import Ints
-from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout
+from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout, Recipe
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
 from flopwise.training.stages import FULL, cuts_alike
 from flopwise.values import dataclass, replace
@@ -45,8 +44,11 @@ MAX_PP = 64
 MAX_TP = 16
 MAX_EP = 256
 MAX_MICRO_BATCH = 32
-MAX_CONTEXT_TOKENS = 8192
-"""Sequences shorter than this per rank gain nothing from context parallelism."""
+MAX_CONTEXT_TOKENS = 4096
+"""Sequences are cut over context ranks while each keeps at least so many tokens.
+
+Source: Megatron-Bridge, docs/performance-summary.md: its recipe of Llama 3.1 405B on H100 cuts 8,192 tokens in two.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,28 +84,30 @@ class Turns(NamedTuple):
 class Pipelines(NamedTuple):
     """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone.
 
-    `zero`: the highest ZeRO stage that is tried.
+    `zero`: the highest ZeRO stage that is tried without one; `zeros`: the stages that are tried in one.
     """
 
     codes: tuple[int, ...] = ()
     interleaved: bool = True
     alone: bool = False
     zero: int = 3
+    zeros: tuple[int, ...] = (0, 1)
 
     @staticmethod
-    def of(software: TrainingStack, schedule: str | None) -> Pipelines:
-        """The schedules that a training stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
+    def of(recipe: Recipe, schedule: str | None) -> Pipelines:
+        """The schedules that a recipe's stack runs and that may be quicker, or the one asked for; and its ZeRO stages.
 
         Raises: SpecError: there is no such schedule.
         """
+        software, zeros = recipe.stack, recipe.zero_stages(piped=True)
         if schedule is None:
             codes = sorted({schedule_code(name) for name in software.schedules})
             quicker = (code for code in codes if SCHEDULES[NAMES[code]].splits_backward)  # GPipe never is
-            return Pipelines(tuple(quicker), zero=software.zero)
+            return Pipelines(tuple(quicker), zero=software.zero, zeros=zeros)
         code = schedule_code(schedule)
         if code:
-            return Pipelines((code,), interleaved=False, alone=True, zero=software.zero)
-        return Pipelines(interleaved=schedule.strip().lower() != NAMES[0], zero=software.zero)
+            return Pipelines((code,), interleaved=False, alone=True, zero=software.zero, zeros=zeros)
+        return Pipelines(interleaved=schedule.strip().lower() != NAMES[0], zero=software.zero, zeros=zeros)
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """The turns that are tried on meshes where `chosen` are possible."""
@@ -311,10 +315,10 @@ def layouts(
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
     Rules: the global batch divides into dp x micro-batch; the `expert_ranks` that hold all experts once (None: tp x ep)
-    divide tp x dp x cp; ZeRO only where there are replicas, and only its first stage in pipelines; interleaving only
-    where chunks come out alike (`cuts_alike`) and micro-batches fill the pipeline. Numbers of GPUs are what comes of
-    it. `pipelines`: the schedules and ZeRO stages that are tried; `shard`: only ZeRO 3 over groups of exactly so many
-    ranks, whatever the stack has.
+    divide tp x dp x cp; ZeRO only where there are replicas, and in pipelines only the stages that `pipelines` names;
+    interleaving only where chunks come out alike (`cuts_alike`) and micro-batches fill the pipeline. Numbers of GPUs
+    are what comes of it. `pipelines`: the schedules and ZeRO stages that are tried; `shard`: only ZeRO 3 over groups of
+    exactly so many ranks, whatever the stack has.
     """
     degrees = powers_of_two(min(max_pp, limits.layers, most))
     degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
@@ -369,7 +373,7 @@ def _families(
     ranks = dp * inner.cp[meshes.inner_index]
     batches = limits.global_batch // (dp * micro)
     fills = (pp > 1) & (batches % pp == 0)
-    open_ = [ranks > 1, (ranks > 1) & (pp == 1)]  # sharded gradients are reduced every micro-batch: not in pipelines
+    open_ = [ranks > 1, (ranks > 1) & (pp == 1)]
     turns = [
         Turns(v)
         for v in range(2, MAX_INTERLEAVE + 1 if pipelines.interleaved else 2)
@@ -382,7 +386,7 @@ def _families(
     for bit, mask in enumerate(open_):
         key |= mask.astype(np.int64) << bit
     for value in ascending(key).tolist() if only is None else ():
-        zeros = (0, *((1,) if value & 1 else ()), *((2, 3) if value & 2 else ()))[: pipelines.zero + 1]
+        zeros = tuple(range(pipelines.zero + 1)) if value & 2 else pipelines.zeros if value & 1 else (0,)
         chosen = pipelines.turns(one for bit, one in enumerate(turns, start=2) if value >> bit & 1)
         yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
     if only is None and pipelines.zero < 3:

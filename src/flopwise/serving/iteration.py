@@ -755,10 +755,10 @@ def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)
     if engine.core_flops_per_s and rates.num_sms > 1:
         most = engine.core_flops_per_s * rates.num_sms
-        for p in PRECISIONS.values():
-            name = f"matmul_frac.{p.rate}"
-            if p.peak in rates.peak and name in value:
-                value[name] = min(value[name], most / rates.peak[p.peak])
+        for dtype, p in PRECISIONS.items():
+            name, kind = f"matmul_frac.{p.rate}", rates.peak_dtype(dtype)
+            if kind in rates.peak and name in value:
+                value[name] = min(value[name], most / rates.peak[kind])
     return value
 
 

@@ -84,20 +84,41 @@ def other_settings(
         lengths = _lengths(recipe, model)
         others["sequence length"] = [_of_length(length, layout, recipe, follows=follows) for length in lengths]
     if "micro-batch" in open_settings:
-        own = int(layout.micro_batch)
-        others["micro-batch"] = [laid_out(micro_batch=size) for size in sorted({*MICRO_BATCHES, own, 2 * own})]
+        others["micro-batch"] = [laid_out(micro_batch=size) for size in _micro_batches(layout, recipe)]
     if "recompute" in open_settings:
         others["recompute"] = [laid_out(recompute=mode) for mode in recomputes]
     if "interleave" in open_settings and stages > 1:
         deepest = max((v for v in range(2, layers // stages + 2) if cuts_alike(layers, stages, v)), default=1)
         others["interleave"] = [laid_out(interleave=chunks) for chunks in (1, deepest)]
     if "sharding" in open_settings and int(layout.dp) > 1:
-        others["sharding"] = [laid_out(zero=stage) for stage in (0, 1, 3) if stage <= recipe.stack.zero]
+        usual = recipe.zero_stages(piped=True) if stages > 1 else (0, 1, 3)
+        others["sharding"] = [laid_out(zero=stage) for stage in usual if stage <= recipe.stack.zero]
     for name, adapters in _adapters(recipe, open_settings).items():
         others[name] = [(layout, replace(recipe, lora=other)) for other in adapters]
     if "stack" in open_settings:
-        others["stack"] = [(layout, replace(recipe, stack=stack)) for stack in stacks]
+        others["stack"] = [_on_stack(stack, layout, recipe) for stack in stacks]
     return others
+
+
+def _on_stack(stack: TrainingStack, layout: Layout, recipe: Recipe) -> Setting:
+    """The layout as people have it on another stack: in a pipeline with the nearest ZeRO stage that is of use there."""
+    there, own = replace(recipe, stack=stack), int(layout.zero)
+    if int(layout.pp) == 1 or not own:
+        return layout, there
+    nearest = min(there.zero_stages(piped=True), key=lambda stage: (abs(stage - own), -stage))
+    return replace(layout, zero=nearest), there
+
+
+def _micro_batches(layout: Layout, recipe: Recipe) -> list[int]:
+    """Micro-batches that people have: in a pipeline none larger than its own that leaves fewer of them than stages.
+
+    Source: Narayanan et al. 2021 (arXiv:2104.04473) section 3.1: the bubble is (p - 1) / m of the work, so that m is
+    many times the p stages. Assumes: nothing further.
+    """
+    own, stages = int(layout.micro_batch), int(layout.pp)
+    each = int(recipe.global_batch) // int(layout.dp)
+    sizes = sorted({*MICRO_BATCHES, own, 2 * own})
+    return [size for size in sizes if size <= own or stages == 1 or each // size >= stages]
 
 
 def _adapters(recipe: Recipe, open_settings: Collection[str]) -> dict[str, list[Lora]]:

@@ -253,6 +253,22 @@ class Recipe:
         """The least ZeRO stage that shards weights between steps."""
         return 2 if self.stack.sharded_at_rest else 3
 
+    def zero_stages(self, *, piped: bool) -> tuple[int, ...]:
+        """ZeRO stages that a layout with replicas may gain from: all that the stack has, or fewer in a pipeline.
+
+        Gradients that are sharded there and reduced at each micro-batch take more time than they save memory for. FSDP
+        that gathers trained weights once and reduces once sends what ZeRO 1 sends, and keeps less: it stands for that.
+
+        Source: Narayanan et al. 2021 (arXiv:2104.04473) section 3.3; `sync` of data/stacks.json. Assumes: no stage
+        beyond the second is quicker in a pipeline.
+        """
+        highest, sync = self.stack.zero, self.grad_syncs[1]
+        if not piped:
+            return tuple(range(highest + 1))
+        if highest < 2 or sync == "each" or self.lora is not None or self.frozen is not None:
+            return tuple(range(min(highest, 1) + 1))
+        return (0, 2) if sync == "last" and self.stack.sharded_at_rest else (0, 1, 2)
+
     @property
     def uneven(self) -> bool:
         """True if experts compute anything but their even share."""

@@ -10,7 +10,7 @@ from flopwise.cost.fabric import host_link_bytes_per_s
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.precisions import FULL_WIDTH
 from flopwise.cost.rates import precision
-from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, FULL_RATE, MEMORY_POWER
+from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, MEMORY_POWER, PLAIN_RATES
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
 from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
@@ -90,7 +90,7 @@ class TrainingDevice(Device):
         if key not in self._known:
             name = f"matmul_frac.{precision(dtype).rate}"
             factors = [self.datasheet(f"peak {dtype}", "FLOP/s"), self.parameter(name), self.clock()]
-            if name != FULL_RATE:
+            if name not in PLAIN_RATES:
                 factors.append(self.parameter("train_scaled_frac"))
                 if self.rates.value["train_scaled_power"] and self.chip.tdp_w is not None:
                     factors += [self.parameter("train_scaled_power"), self.datasheet("tdp_w", "W")]

@@ -11,7 +11,7 @@ from flopwise.facts.architecture import Linear, Model, Pointwise
 from flopwise.facts.models.blocks import Items
 from flopwise.facts.models.families import FAMILIES, family
 from flopwise.facts.models.fields import SHIPPED_DEFAULTS, ClassDefaults, Fields
-from flopwise.facts.models.heads import labels, sequence_classifier, task
+from flopwise.facts.models.heads import architecture, labels, sequence_classifier, task
 from flopwise.values import replace
 
 _MODIFIERS = r"\d+(?:\.\d+)?bit|g?\d+g?|int[48]|w4bit|dynamic|static|block|kv|preview|autoround|unsloth|marlin|gemm|hf"
@@ -130,8 +130,7 @@ _WITH_HEADS = ("LMHead", "DoubleHeads", "MTModel")
 
 def _decoder_head(c: Fields, model: Model) -> Model:
     """A text decoder with what `architectures` puts in place of its vocabulary-sized head, or nothing (base models)."""
-    named = c.sequence("architectures")
-    first = named[0] if named and isinstance(named[0], str) else ""
+    first = architecture(c)
     kind, base = task(c), first.endswith("Model") and not any(w in first for w in _WITH_HEADS)
     stack = model.stacks[0]
     at = next((i for i, item in enumerate(stack.after) if item.name == "lm_head"), None)

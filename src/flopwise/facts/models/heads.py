@@ -21,12 +21,19 @@ _TASKS = (
     "MaskedLM", "PreTraining", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice",
     "NextSentencePrediction",
 )  # fmt: skip
+_GENERATING = ("ForCausalLM", "LMHeadModel")
+"""Ends of the names of encoders' classes that generate: the head is that of masked language models."""
+
+
+def architecture(c: Fields) -> str:
+    """The first of `architectures`, the class that a checkpoint is of; "" where none stands."""
+    named = c.sequence("architectures")
+    return named[0] if named and isinstance(named[0], str) else ""
 
 
 def task(c: Fields) -> str:
     """The task that the first of `architectures` is for (`MaskedLM` ...); "" for a base model, or where none stands."""
-    named = c.sequence("architectures")
-    first = named[0] if named and isinstance(named[0], str) else ""
+    first = architecture(c)
     return next((name for name in _TASKS if first.endswith(f"For{name}")), "")
 
 
@@ -41,7 +48,7 @@ def head(c: Fields, width: int, pooler: Items, embed: int) -> Items:
 
     `embed`: width of the embeddings, which the head of masked language models returns to.
     """
-    kind = task(c)
+    kind = "MaskedLM" if architecture(c).endswith(_GENERATING) else task(c)
     if kind in ("", "NextSentencePrediction"):
         return pooler if not kind else (*pooler, sequence_classifier(width, 2))
     if kind == "PreTraining":
@@ -60,10 +67,11 @@ def head(c: Fields, width: int, pooler: Items, embed: int) -> Items:
 
 
 def _pre_training(c: Fields, width: int, pooler: Items, embed: int) -> Items:
-    """BERT's two heads of pre-training; ELECTRA's, which tells replaced tokens from given ones."""
+    """BERT's two heads of pre-training, of which RoCBert has one; ELECTRA's, which tells replaced tokens from given."""
     if c.model_type == "electra":
         return Linear("head/dense", width, width, bias=True), Linear("head/score", width, 1, bias=True)
-    return *_masked_tokens(c, width, embed), *pooler, sequence_classifier(width, 2)
+    pairs = () if c.model_type == "roc_bert" else (sequence_classifier(width, 2),)
+    return *_masked_tokens(c, width, embed), *pooler, *pairs
 
 
 def _sequence_head(c: Fields, width: int, pooler: Items, before: Items, *, choice: bool) -> Items:

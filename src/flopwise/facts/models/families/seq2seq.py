@@ -21,6 +21,7 @@ from flopwise.facts.models.blocks import (
     stack_of,
 )
 from flopwise.facts.models.fields import Fields
+from flopwise.facts.models.heads import architecture, labels, task
 from flopwise.values import dataclass, replace
 
 _model = partial(Model, kind="encoder-decoder")
@@ -73,12 +74,25 @@ def t5(c: Fields) -> Model:
         _t5_layers(c, "decoder", below), lambda key: layer(decoder=True, first=key[0], sparse=key[1])
     )
     norm = RMS("norm", width)
+    if alone := _encoder_end(c, width):
+        encoder = stack_of("encoder", width, (shared,), encoder_rows, (norm, *alone[0]))
+        return Model(kind="encoder", stacks=(encoder,), vocab=vocab, max_position=c.maybe("n_positions", 512))
     decoder = stack_of("decoder", width, (shared,), decoder_rows, (norm, _head(c, width, vocab)))
     encoder = stack_of("encoder", width, (), encoder_rows, (norm,))
     return _model(
         stacks=(decoder, encoder), vocab=vocab, max_position=c.maybe("n_positions", 512),
         notes=("the encoder reads the decoder's embedding table",),
     )  # fmt: skip
+
+
+def _encoder_end(c: Fields, width: int) -> tuple[Items, ...]:
+    """The items behind an encoder without a decoder, one entry; none where `architectures` has both.
+
+    Source: transformers, modeling_t5.py: `T5EncoderModel`, and `T5ForTokenClassification`, which reads the encoder.
+    """
+    if kind := task(c):
+        return ((Linear("classifier", width, labels(c), bias=True),),) if kind == "TokenClassification" else ()
+    return ((),) if architecture(c).endswith("EncoderModel") else ()
 
 
 def _t5_feeds(c: Fields, width: int, hidden: int) -> tuple[Block, Block]:
@@ -187,6 +201,8 @@ def bart(c: Fields) -> Model:
     for key in ("tie_word_embeddings", "share_encoder_decoder_embeddings"):
         if not c.flag(key, default=True):
             raise c.wrong(key, c.value(key), "only one table for both halves and the head is described")
+    if architecture(c).endswith("ForCausalLM"):
+        raise c.wrong("architectures", architecture(c), "a decoder without its encoder is not described")
     if c.flag("use_prompt"):
         raise c.wrong("use_prompt", c.value("use_prompt"), "prompts before each layer's keys are not described")
     act = c.text("activation_function", "gelu")
