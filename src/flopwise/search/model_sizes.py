@@ -13,6 +13,8 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.catalog import typical_model
 from flopwise.ops.tensors import parameters
+from flopwise.pictures import MOST_BARS, BarPicture
+from flopwise.results import FactRows
 from flopwise.serving.memory import ServingLayout, serving_memory
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.layout import Layout, Recipe
@@ -122,3 +124,10 @@ def _largest(memory: Mapping[float, float], most: float) -> float | None:
             unit = 10.0 ** (math.floor(math.log10(size_between)) - 1)
             return math.floor(size_between / unit * (1 + 1e-12)) * unit
     return points[-1][0]
+
+
+def sizes_picture(rows: FactRows[LargestModels]) -> BarPicture:
+    """The largest model that each device serves in 16 bits, the largest first."""
+    served = [(row.gpu, (row.parameters["serve FP16"] or 0.0) / 1e9) for row in rows]
+    largest = sorted(served, key=lambda item: -item[1])[:MOST_BARS]
+    return BarPicture(title=rows.title, unit="billion parameters served in 16 bits", rows=largest)
