@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
+from flopwise.search.scaling import CompareAnswer
 from flopwise.training.spec import DataSpec, TrainingSpec
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.search.scaling import CompareAnswer
 
 COMPARED = (DataSpec, TrainingSpec, MachineSpec, DatedSourceSpec)
 
@@ -29,6 +27,4 @@ def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, 
         MissingFactError: a fact that the answer needs is not known.
         InfeasibleError: no offer satisfies what was asked.
     """
-    from flopwise.search.scaling import compare_answer
-
-    return compare_answer(model, gpus, *take(options, *COMPARED), weak=weak)
+    return CompareAnswer.of(model, gpus, *take(options, *COMPARED), weak=weak)

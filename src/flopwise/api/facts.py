@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flopwise.facts import listing
+from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Resolution, load_facts
-from flopwise.facts.listing import accelerator_rows, model_rows, offer_rows
+from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, USD_OR_ZERO, take
@@ -14,10 +17,6 @@ from flopwise.results import FactRows
 from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from flopwise.facts.accelerators import Accelerator
-    from flopwise.facts.offers import Offer
     from flopwise.ops.model_card import ModelCard
     from flopwise.search.model_sizes import LargestModels
 
@@ -66,7 +65,7 @@ def gpus(
         True
     """
     least_bytes = parse_bytes(min_hbm_bytes, "min_hbm_bytes")
-    return accelerator_rows(
+    return listing.gpus(
         load_facts(facts, calibration), name, vendor=vendor, architecture=architecture, kind=kind,
         least_bytes=least_bytes, matching=matching,
     )  # fmt: skip
@@ -91,12 +90,11 @@ def largest_models(
         >>> answer.gpu
         'L4'
     """
-    from flopwise.search.model_sizes import largest_models as largest
-    from flopwise.search.model_sizes import sizes_picture
+    from flopwise.search import model_sizes
 
     catalog = load_facts(facts, calibration)
     devices = [catalog.accelerator(name) for name in names] or list(catalog.accelerators.values())
-    return FactRows(largest([one for one in devices if one.kind != "cpu"], catalog), "devices", sizes_picture)
+    return model_sizes.largest_models([one for one in devices if one.kind != "cpu"], catalog)
 
 
 @takes(spellings={"max_price": "max_usd_per_hour"}, max_usd_per_hour=USD_OR_ZERO)
@@ -138,7 +136,7 @@ def instances(
         >>> {offer.count for offer in flopwise.instances(gpu="8xh100", provider="aws")}
         {8}
     """
-    return offer_rows(
+    return listing.instances(
         load_facts(facts), name, provider=provider, region=region, gpu=gpu, vendor=vendor, kind=kind,
         matching=matching, purchase=purchase, max_usd_per_hour=max_usd_per_hour,
     )  # fmt: skip
@@ -169,7 +167,7 @@ def models(
         >>> flopwise.models("Llama-3.1-8B")[0]["parameters"]
         8030261248
     """
-    return model_rows(load_facts(facts), name, family=family, kind=kind, matching=matching)
+    return listing.models(load_facts(facts), name, family=family, kind=kind, matching=matching)
 
 
 @takes(SourceSpec, batch=BATCH, seq=CONTEXT)
@@ -183,7 +181,6 @@ def model(spec: str, *, batch: int | None = None, seq: int | None = None, **opti
         MissingFactError: a shape is given and the model's operations are not known.
     """
     from flopwise.ops.model_card import ModelCard
-    from flopwise.search.model_sizes import LargestModels
 
     (source,) = take(options, SourceSpec)
     return ModelCard.of(source.model(spec), batch, seq)

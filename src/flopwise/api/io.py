@@ -9,7 +9,8 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
-from flopwise.storage.bandwidth import StorageAnswer
+from flopwise.search.training_question import training_rate
+from flopwise.storage.bandwidth import StorageAnswer, storage_answer
 from flopwise.storage.spec import SampleSpec, StorageRequest
 
 
@@ -36,9 +37,6 @@ def io(model: Model | str | None = None, *, gpus: int | None = None, **options: 
         >>> answer.num_nodes
         8
     """
-    from flopwise.search.training_question import training_rate
-    from flopwise.storage.bandwidth import storage_answer
-
     sample, request, machines, source = take(options, SampleSpec, StorageRequest, MachineSpec, SourceSpec)
     sample.check()
     request.check()

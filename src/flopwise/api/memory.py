@@ -55,11 +55,11 @@ def memory(
         from flopwise.changes import training_memory
 
         data, training, source = take(options, DataSpec, TrainingSpec, DatedSourceSpec)
-        return training_memory.memory_of_training(model, data, training, machines, source, grad_accum)
+        return training_memory.answer_of(model, data, training, machines, source, grad_accum)
     from flopwise.changes import serving_memory
 
     deployment, source = take(options, ServingSpec, DatedSourceSpec)
-    return serving_memory.memory_of_service(model, deployment, machines, source, concurrency or 1, context)
+    return serving_memory.answer_of(model, deployment, machines, source, concurrency or 1, context)
 
 
 def _of_serving(options: Mapping[str, Any]) -> bool:

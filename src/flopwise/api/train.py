@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
+from flopwise.search import training_question
+from flopwise.training.answer import TrainAnswer
 from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.sampled_answer import SampledTrainAnswer
 from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.training.answer import TrainAnswer
-    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 TRAINED = (DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, DatedSourceSpec)
 
@@ -44,6 +43,4 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
         >>> answer.estimate.low < answer.estimate.high
         True
     """
-    from flopwise.search.training_question import training_answer
-
-    return training_answer(model, gpus, *take(options, *TRAINED))
+    return training_question.train(model, gpus, *take(options, *TRAINED))

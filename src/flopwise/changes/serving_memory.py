@@ -23,7 +23,7 @@ from flopwise.training.spec import DataSpec
 from flopwise.values import replace
 
 
-def memory_of_service(
+def answer_of(
     model: Model | str, deployment: ServingSpec, machines: MachineSpec, source: DatedSourceSpec, concurrency: int,
     context: int | None,
 ) -> MemoryAnswer:  # fmt: skip

@@ -15,13 +15,12 @@ from flopwise.training.layout import check_layout
 from flopwise.training.memory_answer import memory_answer
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_routing
-from flopwise.training.sampled_answer import sampled_step_memory
 from flopwise.training.samples import network_of_samples
 from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, TrainingSpec
 from flopwise.values import replace
 
 
-def memory_of_training(
+def answer_of(
     model: Model | str, data: DataSpec, spec: TrainingSpec, machines: MachineSpec, source: DatedSourceSpec,
     grad_accum: int | None,
 ) -> MemoryAnswer:  # fmt: skip
@@ -36,6 +35,8 @@ def memory_of_training(
     chip, notes = device_of(machines, facts := source.catalog)
     work = network_of_samples(model, source)
     if work is not None:
+        from flopwise.training.sampled_answer import sampled_step_memory  # noqa: PLC0415 - few networks are known so
+
         sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum or 1)
         return replace(sampled, assumptions=(*sampled.assumptions, *notes))
     architecture = source.model_with_layers(model)

@@ -16,7 +16,7 @@ from flopwise.units import split_count
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
-def accelerator_rows(
+def gpus(
     facts: Facts, name: str | None, *, vendor: str | None = None, architecture: str | None = None,
     kind: str | None = None, least_bytes: float = 0.0, matching: str | None = None,
 ) -> FactRows[Accelerator]:  # fmt: skip
@@ -47,7 +47,7 @@ def accelerator_rows(
     return FactRows(passing, "accelerators", _rates)
 
 
-def offer_rows(
+def instances(
     facts: Facts, name: str | None, *, provider: str | None = None, region: str | None = None,
     gpu: str | None = None, vendor: str | None = None, kind: str | None = None, matching: str | None = None,
     purchase: str | None = None, max_usd_per_hour: float | None = None,
@@ -79,7 +79,7 @@ def offer_rows(
     return FactRows(passing, "offers", _prices)
 
 
-def model_rows(
+def models(
     facts: Facts, name: str | None, *, family: str | None = None, kind: str | None = None, matching: str | None = None
 ) -> FactRows[Mapping[str, Any]]:
     """The rows of the catalog of models that pass every filter; `name`: a model, else a part of names.

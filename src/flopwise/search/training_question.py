@@ -37,7 +37,7 @@ from flopwise.training.start import with_start
 from flopwise.values import replace
 
 
-def training_answer(
+def train(
     model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
     run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
 ) -> TrainAnswer | SampledTrainAnswer:  # fmt: skip
@@ -60,7 +60,7 @@ def _layers_answer(
     model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
     run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
 ) -> TrainAnswer:  # fmt: skip
-    """As `training_answer`, of a model with token layers. Raises as there; MissingFactError: it has none."""
+    """As `train`, of a model with token layers. Raises as there; MissingFactError: it has none."""
     architecture, facts = source.model_with_layers(model), source.catalog
     gpus = machines.num_gpus(gpus)
     cluster = machines.cluster(gpus, facts)
