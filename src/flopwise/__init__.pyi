@@ -2780,8 +2780,8 @@ def train(
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
     found; a layout that does not fit is estimated all the same: `fits` says so, and what certainly cannot run shows no
-    speed (`can_run`). Of a network without token layers,
-    such as ResNet-50, the answer is a `SampledTrainAnswer`: samples per second of data-parallel replicas.
+    speed (`can_run`). Of a network without token layers, such as ResNet-50, the answer is a `SampledTrainAnswer`:
+    samples per second of data-parallel replicas.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
