@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import Advance
 from flopwise.fleet.assess import assess as fleet_assessment
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.read import fleet_of
-
-Advance = Callable[[str, int, int], None]
 
 
 def assess(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import Advance
 from flopwise.fleet.check import Check
 from flopwise.fleet.check import check as fleet_check
 from flopwise.fleet.read import fleet_of
-
-Advance = Callable[[str, int, int], None]
 
 
 def check(

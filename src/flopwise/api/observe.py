@@ -12,16 +12,14 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
-from flopwise.observations.comparison import ReplayComparison, compare
+from flopwise.observations.comparison import Replay, compare
 from flopwise.observations.observation import TRACE_FILE, Observation, observation, read_observation, write_observation
 from flopwise.observations.requests import read_requests
 from flopwise.observations.spec import ObserveSpec
 from flopwise.options import COUNT, DEGREE, FRACTION, WHOLE_OR_ZERO, take
-from flopwise.serving.sim.answer import SimulateAnswer
 from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.spec import Scheduling, ServingSpec, TechniqueRequest
-from flopwise.values import dataclass
 
 
 @takes(ObserveSpec)
@@ -66,15 +64,6 @@ def observe(
     if out is not None:
         write_observation(Path(out), watched_window, trace)
     return watched_window
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """The simulated traffic of an observation, compared with the measurements."""
-
-    answer: SimulateAnswer
-    observation: Observation
-    comparison: ReplayComparison
 
 
 @takes(

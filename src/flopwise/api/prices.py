@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flopwise.facts.catalog import load_facts
-from flopwise.fleet.onprem import OwnPrice
 from flopwise.options import take
-from flopwise.price_import import imports
 from flopwise.price_import.age import MOST_DAYS, PriceAges, age_notes
-from flopwise.price_import.imports import ImportedFile, PriceImport
+
+if TYPE_CHECKING:
+    from flopwise.fleet.onprem import OwnPrice
+    from flopwise.price_import.imports import ImportedFile, PriceImport
 
 
 def today() -> dt.date:
@@ -82,6 +83,8 @@ def import_prices(
         'ours'
         >>> _ = flopwise.remove_prices("ours")
     """
+    from flopwise.price_import import imports
+
     latest = (dt.datetime.now(tz=dt.UTC) + dt.timedelta(hours=14)).date()  # the latest day that is today anywhere
     return imports.import_prices(
         Path(file), load_facts(facts), name=name, provider=provider, day=day, skip_unknown=skip_unknown, today=today(),
@@ -100,6 +103,8 @@ def list_prices() -> list[ImportedFile]:
         >>> [prices.name for prices in flopwise.list_prices()]
         [...]
     """
+    from flopwise.price_import import imports
+
     return imports.imported_files()
 
 
@@ -120,6 +125,8 @@ def remove_prices(name: str) -> str:
         ...     print(type(error).__name__)
         UnknownNameError
     """
+    from flopwise.price_import import imports
+
     return str(imports.remove_prices(name))
 
 
@@ -141,6 +148,8 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
         ...     print("the existing prices stay")
         the existing prices ...
     """
+    from flopwise.price_import import imports
+
     return imports.refresh_prices(providers, load_facts(facts), today())
 
 

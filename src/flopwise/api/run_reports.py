@@ -8,19 +8,10 @@ from pathlib import Path
 from flopwise.errors import SpecError
 from flopwise.files import write_whole
 from flopwise.records.comparison import Comparison, comparison
-from flopwise.records.explanation import RunExplanation, explanation
-from flopwise.records.measured import Measured, run_figures
+from flopwise.records.explanation import ExplainedRun, explanation
+from flopwise.records.measured import run_figures
 from flopwise.records.rows import RunRows, rows_of
 from flopwise.records.store import open_store
-from flopwise.values import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedRun:
-    """A run's figures, and why they are off its plan."""
-
-    measured: Measured
-    explanation: RunExplanation
 
 
 def explain_run(run: str, *, store: str | Path | None = None, page: str | Path | None = None) -> ExplainedRun:
