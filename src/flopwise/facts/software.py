@@ -552,13 +552,13 @@ OPTIMIZERS = FactTable(
 def _list_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
     """The reader of a list of some words; it raises ValueError where there is another."""
 
-    def read(cell: str) -> tuple[str, ...]:
+    def names_of(cell: str) -> tuple[str, ...]:
         names = words(cell)
         if not set(names) <= set(allowed):
             raise ValueError(f"allowed: {', '.join(allowed)}, as a list")
         return names
 
-    return read
+    return names_of
 
 
 def _tiles(cell: str) -> tuple[int, ...]:
