@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
-from flopwise.exports.deployment import Deployment
-from flopwise.exports.exported import Exported
-from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import TARGETS, Target, exported_assessment, exported_plan
-from flopwise.facts.catalog import load_facts
 from flopwise.folders import write_folder
 from flopwise.keywords import takes
 from flopwise.options import take, whole
 
 if TYPE_CHECKING:
+    from flopwise.exports.exported import Exported
     from flopwise.fleet.assessment import Assessment
     from flopwise.search.answer import Plan
 
@@ -68,6 +65,8 @@ def export(
         >>> sorted(flopwise.export("torchrun", plan).files)
         [...'run.sh'...]
     """
+    from flopwise.exports.deployment import Deployment
+    from flopwise.facts.catalog import load_facts
     from flopwise.search.answer import Plan, read_plan
 
     (known,), facts_known = take(settings, ExportSettings), load_facts(facts, calibration)
@@ -77,6 +76,7 @@ def export(
         return exported_plan(target, Deployment.of_rank(plan, rank, facts_known, known))
     if not isinstance(plan, str | Path):
         raise SpecError("an assessment is exported from the folder of its report, where its plans are; give its path")
+    from flopwise.exports.fleet import FleetDeployment
     from flopwise.report.write import read_assessment
 
     assessment, folder = read_assessment(plan), Path(plan) if Path(plan).is_dir() else Path(plan).parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from flopwise.changes.memory import with_remedies
 from flopwise.cost.cluster import Cluster
@@ -18,8 +19,6 @@ from flopwise.facts.software import RECOMPUTE
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Kind, implied_kinds
-from flopwise.storage.bandwidth import EstimatedRate
-from flopwise.storage.spec import SampleSpec
 from flopwise.training.alternatives import BEST_MEASURED
 from flopwise.training.answer import TrainAnswer, train_answer
 from flopwise.training.corpus import Corpus, corpus
@@ -28,13 +27,15 @@ from flopwise.training.layout import Layout, Recipe, check_layout
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_skew
 from flopwise.training.run_spec import RunConditionsSpec
-from flopwise.training.sample_rate import DeviceRate
-from flopwise.training.sampled import SampledJob, check_sampled_options
-from flopwise.training.sampled_answer import SampledTrainAnswer
 from flopwise.training.samples import SampledWorkload, network_of_samples
 from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, ReadsSpec, TrainingSpec
 from flopwise.training.start import with_start
 from flopwise.values import replace
+
+if TYPE_CHECKING:
+    from flopwise.storage.bandwidth import EstimatedRate
+    from flopwise.storage.spec import SampleSpec
+    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 
 def train(
@@ -51,6 +52,9 @@ def train(
     work = network_of_samples(model, source)
     if work is None:
         return _layers_answer(model, gpus, data, spec, machines, run, reads, source)
+    from flopwise.training.sampled import SampledJob, check_sampled_options  # noqa: PLC0415 - few are known so
+    from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - same
+
     check_sampled_options(work, data, spec, reads)
     job, notes = SampledJob.of(work, data, spec, machines, run, source.catalog, gpus)
     return SampledTrainAnswer.of(job, source.catalog, notes, data.epochs)
@@ -171,6 +175,8 @@ def training_rate(
     work: SampledWorkload, cluster: Cluster, gpus: int, machines: MachineSpec, sample: SampleSpec, source: SourceSpec
 ) -> EstimatedRate:
     """The rate by the training estimate on the best layout, the band of its error and what was assumed."""
+    from flopwise.training.sample_rate import DeviceRate  # noqa: PLC0415 - for storage alone
+
     assert work.model is not None
     assert work.tokens is not None
     dtype = sample.precision or work.precision or "bf16"
