@@ -9,7 +9,6 @@ from flopwise.api.currency import amounts_in as amounts_in
 from flopwise.api.explain import explain as explain
 from flopwise.api.export import export_targets as export_targets, write_export as write_export
 from flopwise.api.facts import largest_models as largest_models, models as models
-from flopwise.api.observe import Replay
 from flopwise.api.plan import Advance
 from flopwise.api.prices import import_prices as import_prices, list_prices as list_prices, prices as prices, refresh_prices as refresh_prices, remove_prices as remove_prices
 from flopwise.api.run_reports import compare_runs as compare_runs, explain_run as explain_run, run_rows as run_rows
@@ -30,6 +29,7 @@ from flopwise.facts.offers import Offer
 from flopwise.facts.spec import DatedSourceSpec, SourceSpec
 from flopwise.fitting.profile import CalibrationProfile
 from flopwise.fleet.assessment import Assessment
+from flopwise.observations.comparison import Replay
 from flopwise.observations.observation import Observation
 from flopwise.observations.spec import ObserveSpec
 from flopwise.probes.file import Probe, Probe as Probe
@@ -2780,8 +2780,8 @@ def train(
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
     found; a layout that does not fit is estimated all the same: `fits` says so, and what certainly cannot run shows no
-    speed (`can_run`). Of a network without token layers,
-    such as ResNet-50, the answer is a `SampledTrainAnswer`: samples per second of data-parallel replicas.
+    speed (`can_run`). Of a network without token layers, such as ResNet-50, the answer is a `SampledTrainAnswer`:
+    samples per second of data-parallel replicas.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.

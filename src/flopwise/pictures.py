@@ -14,6 +14,8 @@ from flopwise.values import dataclass
 BLUE, GREY, RED = "#2563eb", "#94a3b8", "#dc2626"
 """Colours of the main bars, of the others, and of limits."""
 TITLE_COLUMNS = 90
+MOST_BARS = 40
+"""Rows that a bar chart of facts still shows legibly."""
 Point = tuple[float, float]
 
 

@@ -9,10 +9,11 @@ import pytest
 
 import flopwise
 from flopwise.api.explain import figure_of
-from flopwise.api.plan import explain_candidate
 from flopwise.changes.explanation import Explanation
 from flopwise.errors import SpecError
+from flopwise.facts.catalog import load_facts
 from flopwise.provenance import Figure, format_value, walk
+from flopwise.search.plan import candidate_figure
 from flopwise.serving.sim.explain import SimulatedFigureTree
 from formulas import is_arithmetic, recomputed
 
@@ -334,7 +335,7 @@ def test_memory_calls_nothing_given_that_nobody_said() -> None:
 def test_a_plan_calls_its_own_choices_chosen(asked: dict[str, Any], given: set[str]) -> None:
     limits = {"constraints": {"gpus": ["h100"], "max_gpus": 16, **asked.get("constraints", {})}}
     found = flopwise.plan({"model": "Llama-3.1-8B", **asked, **limits})
-    kinds = {figure.name: figure.kind for figure in walk(explain_candidate(found, found.plans[0]))}
+    kinds = {figure.name: figure.kind for figure in walk(candidate_figure(found, found.plans[0], load_facts()))}
     assert {name for name, kind in kinds.items() if kind == "given"} == given
     assert {kinds[name] for name in ("tp", "pp", "GPUs") if name in kinds} == {"chosen"}
 
@@ -359,7 +360,7 @@ def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -
         asked.get("model", "Llama-3.1-8B"), **{k: v for k, v in asked.items() if k != "model"}, **places
     )
     for row in (found.plans or found.misses)[:2]:
-        tree = explain_candidate(found, row)
+        tree = candidate_figure(found, row, load_facts())
         figures = list(walk(tree))
         for figure in filter(is_arithmetic, figures):
             assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula

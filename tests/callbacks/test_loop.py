@@ -468,13 +468,14 @@ def test_the_profile_of_a_question_says_what_the_cpu_reaches(
 
 
 def test_a_plan_that_was_written_says_what_is_expected(store: Path, tmp_path: Path) -> None:
-    from flopwise.api.plan import plan, write_plan
+    from flopwise.api.plan import plan
+    from flopwise.search.answer import to_json
 
     answer = plan({
         "model": "Llama-3.1-8B", "task": "finetune", "method": {"kind": "lora", "rank": 16},
         "data": {"tokens": "100M"}, "constraints": {"gpus": ["h100"], "max_gpus": 8},
     })  # fmt: skip
-    write_plan(answer, tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_bytes(to_json(answer))
     with record(store=store, plan=tmp_path / "plan.json") as run:
         run.step()
     saved = Recorded.of(store).run

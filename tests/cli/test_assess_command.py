@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flopwise import cli
-from flopwise.api import assess as api
 from flopwise.cli.commands.assess import blocks
 from flopwise.cli.render import Screen
+from flopwise.fleet import assess, read
 from flopwise.fleet.assess import Assessed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -24,7 +24,8 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def made(*_given: Any, **_how: Any) -> Any:
         return Assessed(assessment=assessment(), plans={})
 
-    monkeypatch.setattr(api, "assess_with_plans", made)
+    monkeypatch.setattr(assess, "assess", made)
+    monkeypatch.setattr(read, "load_fleet", lambda path: path)
     return str(tmp_path / "fleet.yaml")
 
 
@@ -67,7 +68,8 @@ def test_a_budget_that_is_too_low_is_exit_1_with_all_of_the_answer(
 ) -> None:
     floor = "a month costs at least $1,200 under these policies; the budget is $1,000"
     beyond = Assessed(assessment=assessment(warnings=[floor], budget_per_month=1000.0), plans={})
-    monkeypatch.setattr(api, "assess_with_plans", lambda *_given, **_how: beyond)
+    monkeypatch.setattr(assess, "assess", lambda *_given, **_how: beyond)
+    monkeypatch.setattr(read, "load_fleet", lambda path: path)
     assert cli.main(["assess", str(tmp_path / "fleet.yaml"), "-o", str(tmp_path / "report")]) == 1
     shown = capsys.readouterr().out
     assert f"WARNING: {floor}" in shown

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from flopwise.api.assess import assess_with_plans
 from flopwise.exports.fleet import FleetDeployment
 from flopwise.exports.spec import ExportSettings
 from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import assess
+from flopwise.fleet.read import fleet_from
 
 _TRAFFIC = {"requests_per_s": 2, "input_tokens": 500, "output_tokens": 150}
 
@@ -41,5 +42,5 @@ FLEET: dict[str, Any] = {
 @cache
 def sample_fleet(**settings: Any) -> FleetDeployment:
     """The small fleet, ready to be written down."""
-    found = assess_with_plans(FLEET, scenarios=0, today="2026-11-21")
+    found = assess(fleet_from(FLEET), load_facts(), scenarios=0, today="2026-11-21")
     return FleetDeployment.of(found.assessment, found.plans, load_facts(), ExportSettings(**settings))

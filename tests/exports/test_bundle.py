@@ -17,7 +17,6 @@ from export_samples import sample_export
 from kubernetes_api import kubernetes
 from validators import shell
 
-from flopwise.api.assess import assess_with_plans
 from flopwise.errors import InfeasibleError
 from flopwise.exports.emit import markdown_text, yaml_text
 from flopwise.exports.exported import Exported
@@ -26,6 +25,8 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import exported_assessment
 from flopwise.exports.targets.bundle import ENVIRONMENTS
 from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import assess
+from flopwise.fleet.read import fleet_of
 
 FLEET = {
     "name": "two places",
@@ -45,7 +46,7 @@ FLEET = {
 
 @cache
 def _fleet() -> Exported:
-    answer = assess_with_plans(FLEET, scenarios=0, today="2026-11-22")
+    answer = assess(fleet_of(FLEET), load_facts(), scenarios=0, today="2026-11-22")
     fleet = FleetDeployment.of(answer.assessment, answer.plans, load_facts(), ExportSettings())
     return exported_assessment("bundle", fleet)
 

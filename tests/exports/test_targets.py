@@ -16,12 +16,12 @@ import yaml
 from export_samples import WORKLOADS, expressible, sample_deployment, sample_export
 from plans import PRETRAIN, SERVE, plan_of
 
-from flopwise.api.plan import write_plan
 from flopwise.errors import InfeasibleError
 from flopwise.exports.emit import json_text, yaml_text
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.exports.targets import TARGETS, exported_plan
 from flopwise.options import options_of
+from flopwise.search.answer import to_json
 from flopwise.search.spec import SERVING, TRAINING
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ def _texts(value: object) -> Iterator[str]:
 def test_an_export_of_scripts_loads_neither_the_search_nor_yaml(
     target: str, document: dict[str, Any], tmp_path: Path
 ) -> None:
-    write_plan(plan_of(document), tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_bytes(to_json(plan_of(document)))
     argv = ["export", target, str(tmp_path / "plan.json"), "-o", str(tmp_path / "files")]
     code = f"import sys\nfrom flopwise.cli import main\nmain({argv!r})\nsys.stderr.write(' '.join(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.api.plan import explain_candidate
+from flopwise.facts.catalog import load_facts
 from flopwise.fleet import assess
 from flopwise.fleet.model import ChosenWorkload, Taken
 from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.read import fleet_from
 from flopwise.search.answer import Plan, to_json
+from flopwise.search.plan import candidate_figure
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small import CHAT, FLEET, answer, catalog, platform
@@ -42,7 +43,7 @@ def _chosen() -> list[ChosenWorkload]:
 def test_a_plan_can_be_read_back_and_explained(name: str) -> None:
     read = Plan.from_json(to_json(answer().plans[name]))
     assert read == answer().plans[name]
-    figure = explain_candidate(read, read.plans[0], facts=None)
+    figure = candidate_figure(read, read.plans[0], load_facts())
     first = read.plans[0]
     devices = first.num_gpus // first.layout.get("replicas", 1)  # a service is explained by one of its replicas
     assert figure.value == f"LLaMA-7B on {devices} x {first.gpu}"

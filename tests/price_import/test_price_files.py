@@ -201,7 +201,7 @@ def test_a_spot_price_alone_leaves_the_day_of_the_price_on_demand(tmp_path: Path
 
 def test_the_shipped_table_can_be_imported() -> None:
     before = offers()
-    made = imports.import_file(
+    made = imports.import_prices(
         DATA / "instances.csv", load_facts(), name="own", provider=None, day=None, skip_unknown=False,
         today=dt.date(2026, 11, 21), latest=dt.date(2026, 11, 22),
     )  # fmt: skip

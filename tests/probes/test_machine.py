@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.api.probe import _catalog_spelling, _with_datasheet
 from flopwise.facts.catalog import load_facts
 from flopwise.probes import machine
 from flopwise.probes.file import ProbedDevice
+from flopwise.probes.measure import catalog_spelling, with_datasheet
 
 CPUINFO = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -113,15 +113,15 @@ def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_a_driver_s_name_is_found_in_the_catalog(said: str, row: str) -> None:
-    assert load_facts().resolve(_catalog_spelling(said)).accelerator.name == row
+    assert load_facts().resolve(catalog_spelling(said)).accelerator.name == row
 
 
 def test_the_datasheet_of_a_gpu_and_the_share_of_a_processor() -> None:
     facts = load_facts()
-    card = _with_datasheet(ProbedDevice(id="cuda:0", kind="cuda", name="NVIDIA H100 80GB HBM3"), facts)
+    card = with_datasheet(ProbedDevice(id="cuda:0", kind="cuda", name="NVIDIA H100 80GB HBM3"), facts)
     assert (card.accelerator, card.peak_flops_per_s["bf16"]) == ("H100-SXM-80", 989.4e12)
     assert card.memory_bytes_per_s == 3.352e12 or card.memory_bytes_per_s == pytest.approx(3.35e12, rel=0.01)
-    part = _with_datasheet(
+    part = with_datasheet(
         ProbedDevice(id="cpu", kind="cpu", name="AMD EPYC 9R14 96-Core Processor", cores=8, threads=8), facts
     )
     # 96 cores: 5,683.2 GFLOP/s in fp64 and 460.8 GB/s
@@ -132,6 +132,6 @@ def test_the_datasheet_of_a_gpu_and_the_share_of_a_processor() -> None:
 
 def test_a_processor_does_not_get_the_datasheet_of_its_graphics() -> None:
     chip = ProbedDevice(id="cpu", kind="cpu", name="Apple M3 Max", cores=8)
-    assert _with_datasheet(chip, load_facts()) == chip
+    assert with_datasheet(chip, load_facts()) == chip
     unknown = ProbedDevice(id="cpu", kind="cpu", name="AMD EPYC", cores=8)
-    assert _with_datasheet(unknown, load_facts()) == unknown
+    assert with_datasheet(unknown, load_facts()) == unknown

@@ -17,6 +17,7 @@ from flopwise.errors import InfeasibleError
 from flopwise.probes import measure
 from flopwise.probes.file import Probe
 from flopwise.probes.kinds import KINDS
+from flopwise.probes.measure import with_datasheet
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_nothing_to_measure_is_no_answer(tmp_path: Path) -> None:
 def test_a_place_that_takes_no_file_is_said_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(api, "_backends", lambda _: pytest.fail("measured"))
+    monkeypatch.setattr(measure, "_backends", lambda _: pytest.fail("measured"))
     (tmp_path / "file").write_text("")
     assert cli.main(["probe", "-o", str(tmp_path / "file" / "probe.json")]) == 2
     assert "is a file; a folder is needed" in capsys.readouterr().err
@@ -110,7 +111,7 @@ def test_a_card_beside_the_processor(capsys: pytest.CaptureFixture[str], monkeyp
     found = ProbeRunner(Path(), quick=True, progress=lambda *_: None, clock=card.clock).probe(
         [card, beside], beside, names
     )
-    sheet = api._with_datasheet(found.devices[0], load_facts())
+    sheet = with_datasheet(found.devices[0], load_facts())
     lost = replace(found.measurements[0], value=None, best=None, low=None, high=None, failure="CUDA error: lost")
     found = replace(found, devices=(sheet, found.devices[1]), measurements=(lost, *found.measurements[1:]))
     out = _report(found, capsys, monkeypatch)

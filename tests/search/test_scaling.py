@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.compare import CompareAnswer, compare
+from flopwise.api.compare import compare
 from flopwise.errors import SpecError
-from flopwise.search.scaling import BENT_FRAC, STRATEGIES, ScalingPoint
+from flopwise.search.scaling import BENT_FRAC, STRATEGIES, CompareAnswer, ScalingPoint
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import SpecError
-
-if TYPE_CHECKING:
-    from flopwise.fleet.assess import Assessed
-    from flopwise.fleet.assessment import Assessment
-
-Advance = Callable[[str, int, int], None]
+from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import Advance
+from flopwise.fleet.assess import assess as fleet_assessment
+from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.read import fleet_of
 
 
 def assess(
@@ -26,8 +24,6 @@ def assess(
     advance: Advance | None = None,
 ) -> Assessment:
     """Assess a platform: machines of each workload, the monthly bill, and decisions to take.
-
-    The same as `assess_with_plans`, without the plan of each workload.
 
     Args:
         fleet: path of a YAML file (docs/questions/fleet.md), or plain data with the same keys.
@@ -50,40 +46,11 @@ def assess(
         >>> print(answer.workloads[0].name, answer.workloads[0].feasible)
         tune True
     """
-    whole = assess_with_plans(
-        fleet, facts=facts, calibration=calibration, scenarios=scenarios, seed=seed, today=today, advance=advance
-    )
+    whole = fleet_assessment(
+        fleet_of(fleet), load_facts(facts, calibration), scenarios=scenarios, seed=seed, today=_day(today),
+        advance=advance,
+    )  # fmt: skip
     return whole.assessment
-
-
-def assess_with_plans(
-    fleet: str | Path | dict[str, Any],
-    *,
-    facts: str | Path | None = None,
-    calibration: str | None = None,
-    scenarios: int = 1000,
-    seed: int = 0,
-    today: str | None = None,
-    advance: Advance | None = None,
-) -> Assessed:
-    """Assess a fleet (a file, or plain data with the same keys), with the plan of each workload for the report.
-
-    `scenarios`: draws of demand, prices and interruptions; 0 leaves them out. `today`: the day that prices are as old
-    as (2026-11-21); the clock's, in UTC, where it is None. `advance(what, done, whole)` is called as it goes.
-
-    Raises:
-        SpecError: something in the fleet is wrong; says where.
-        InfeasibleError: the policies leave no allocation; says which.
-    """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.assess import assess as fleet_assessment
-    from flopwise.fleet.read import fleet_from, load_fleet
-
-    day = _day(today)
-    platform = fleet_from(fleet) if isinstance(fleet, dict) else load_fleet(fleet)
-    return fleet_assessment(
-        platform, load_facts(facts, calibration), scenarios=scenarios, seed=seed, today=day, advance=advance
-    )
 
 
 def _day(today: str | None) -> str:

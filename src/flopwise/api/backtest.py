@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flopwise.backtests.run import Backtest
+from flopwise.backtests.kinds import kind_of
+from flopwise.backtests.run import Backtest, printed_rows, run_backtest
+from flopwise.facts.catalog import load_facts
 
 
 def backtest(
@@ -37,9 +39,5 @@ def backtest(
         >>> print(done.kind.name, len(done.predictions))
         training ...
     """
-    from flopwise.backtests.kinds import kind_of
-    from flopwise.backtests.run import printed_rows, run_backtest
-    from flopwise.facts.catalog import load_facts
-
     known = kind_of(kind)
     return run_backtest(known, printed_rows(known, Path(file)), load_facts(facts, calibration), progress)

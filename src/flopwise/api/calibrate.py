@@ -8,15 +8,27 @@ from typing import Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.profiles import checked_name, profile_names
 from flopwise.facts.spec import SourceSpec
+from flopwise.fitting import profile
+from flopwise.fitting.deployment import observed_profile
 from flopwise.fitting.measured import Measurements
-from flopwise.fitting.profile import CalibrationProfile, MadeProfile
+from flopwise.fitting.profile import (
+    CalibrationProfile,
+    MadeProfile,
+    read_profile,
+    refuse_taken_name,
+    write_profile,
+)
 from flopwise.keywords import takes
 from flopwise.options import BATCH, take
-from flopwise.serving.spec import ServingSpec, TechniqueRequest
+from flopwise.serving.spec import ServingSpec
+
+SERVED = (MachineSpec, ServingSpec, SourceSpec)
 
 
-@takes(MachineSpec, ServingSpec, SourceSpec, users=BATCH)
+@takes(*SERVED, users=BATCH)
 def calibrate(
     *files: str | Path,
     name: str | None = None,
@@ -57,9 +69,6 @@ def calibrate(
         'ours'
     """
     from flopwise.api.prices import today
-    from flopwise.facts.catalog import load_facts
-    from flopwise.facts.profiles import checked_name
-    from flopwise.fitting.profile import MadeProfile, refuse_taken_name, write_profile
 
     paths, date = [Path(file) for file in files], today().isoformat()
 
@@ -72,46 +81,15 @@ def calibrate(
 
     if model is not None and paths:
         chosen = free(name or paths[0].resolve().stem)
-        made = _of_deployment(model, paths, chosen, date, users, facts=facts, calibration=calibration, **deployment)
+        machines, served, source = take({"facts": facts, "calibration": calibration, **deployment}, *SERVED)
+        made = observed_profile(model, served, machines, source, paths, chosen, date, users)
     else:
-        given = _measurements(paths, [*deployment, *(["users"] if users is not None else [])])
+        given = Measurements.without_deployment(paths, [*deployment, *(["users"] if users is not None else [])])
         chosen = free(name or Path(given.files[0]).stem)
         made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
         write_profile(made, force=force or calibration == chosen)
     return made.profile
-
-
-def _measurements(paths: list[Path], deployment: list[str]) -> Measurements:
-    """The measurements of the files, without a model of a deployment; `deployment` are the options that need one.
-
-    Raises:
-        SpecError: there are such options, a file is an observation of a service, or it is broken or of no known kind.
-    """
-    from flopwise.errors import SpecError
-    from flopwise.fitting.measured import Measurements
-    from flopwise.observations.observation import OBSERVATION_FILE
-
-    if deployment:
-        raise SpecError(f"{', '.join(sorted(deployment))}: need the model that the deployment serves")
-    if seen := next((p for p in paths if p.is_dir() or p.name == OBSERVATION_FILE), None):
-        raise SpecError(f"{seen} is an observation of a service: give its model (--model) and its accelerator (--gpu)")
-    return Measurements.from_files(paths)
-
-
-def _of_deployment(
-    model: Model | str, paths: list[Path], name: str, date: str, users: int | None, **keywords: Any
-) -> MadeProfile:
-    """The profile of a deployment that was observed."""
-    from flopwise.fitting.deployment import ServedLoad, deployment_profile
-    from flopwise.observations.observation import measured_requests
-    from flopwise.serving.deployment import replica_of
-
-    machines, served, source = take(keywords, MachineSpec, ServingSpec, SourceSpec)
-    job, _ = replica_of(source.model_with_layers(model), served, machines, TechniqueRequest(), source)
-    read = [measured_requests(path) for path in paths]
-    loads = [ServedLoad(job=job, requests=requests, users=users or requests.users) for requests in read]
-    return deployment_profile(loads, source.catalog, name, [str(path) for path in paths], date)
 
 
 def calibrations() -> list[CalibrationProfile]:
@@ -125,9 +103,6 @@ def calibrations() -> list[CalibrationProfile]:
         >>> [profile.name for profile in flopwise.calibrations()]
         [...]
     """
-    from flopwise.facts.profiles import profile_names
-    from flopwise.fitting.profile import read_profile
-
     return [read_profile(name) for name in profile_names()]
 
 
@@ -147,8 +122,6 @@ def calibration_profile(name: str) -> CalibrationProfile:
         >>> flopwise.calibration_profile("shown").files
         ('examples/measured-training.csv',)
     """
-    from flopwise.fitting.profile import read_profile
-
     return read_profile(name)
 
 
@@ -168,14 +141,4 @@ def remove_calibration(name: str) -> Path:
         >>> flopwise.remove_calibration("brief").name
         'brief'
     """
-    import shutil
-
-    from flopwise.errors import SpecError
-    from flopwise.facts.profiles import profile_path
-
-    folder = profile_path(name)
-    try:
-        shutil.rmtree(folder)
-    except OSError as fault:
-        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
-    return folder
+    return profile.remove_calibration(name)

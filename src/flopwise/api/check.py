@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from flopwise.fleet.check import Check
-
-Advance = Callable[[str, int, int], None]
+from flopwise.facts.catalog import load_facts
+from flopwise.fleet.assess import Advance
+from flopwise.fleet.check import Check
+from flopwise.fleet.check import check as fleet_check
+from flopwise.fleet.read import fleet_of
 
 
 def check(
@@ -44,9 +44,4 @@ def check(
         >>> [workload.name for workload in answer.workloads]
         ['tune']
     """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.fleet.check import check as fleet_check
-    from flopwise.fleet.read import fleet_from, load_fleet
-
-    platform = fleet_from(fleet, existing=existing) if isinstance(fleet, dict) else load_fleet(fleet, existing)
-    return fleet_check(platform, load_facts(facts, calibration), today=today or "", advance=advance)
+    return fleet_check(fleet_of(fleet, existing), load_facts(facts, calibration), today=today or "", advance=advance)

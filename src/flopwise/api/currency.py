@@ -5,6 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from flopwise.facts import currencies
+from flopwise.facts.catalog import load_facts
+
 
 def amounts_in(currency: str, *, facts: str | Path | None = None) -> AbstractContextManager[None]:
     """Show amounts in another currency within a `with` block: in verdicts, tables and reports.
@@ -25,7 +28,4 @@ def amounts_in(currency: str, *, facts: str | Path | None = None) -> AbstractCon
         ...     print(flopwise.serve("Llama-3.1-8B", gpu="l4", price=1).settings[-1])
         ('price', '€0.80 per accelerator-hour (given)')
     """
-    from flopwise.facts import currencies
-    from flopwise.facts.catalog import load_facts
-
     return currencies.amounts_in(currency, load_facts(facts).currencies)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
 from flopwise.exports.spec import ExportSettings
+from flopwise.exports.targets import TARGETS, Target, exported_assessment, exported_plan
+from flopwise.folders import write_folder
 from flopwise.keywords import takes
 from flopwise.options import take, whole
 
 if TYPE_CHECKING:
     from flopwise.exports.exported import Exported
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.exports.targets import Target
-    from flopwise.facts.catalog import Facts
     from flopwise.fleet.assessment import Assessment
     from flopwise.search.answer import Plan
 
@@ -31,17 +29,7 @@ def export_targets() -> list[Target]:
         >>> {"kubernetes", "vllm", "skypilot"} <= {target.name for target in flopwise.export_targets()}
         True
     """
-    from flopwise.exports.targets import TARGETS
-
     return [*TARGETS.values()]
-
-
-def check_targets(targets: Iterable[str]) -> None:
-    """Check the names of export targets before a plan takes its time. Raises UnknownNameError."""
-    from flopwise.exports.targets import target_module
-
-    for target in targets:
-        target_module(target)
 
 
 @takes(ExportSettings, rank=whole(high=10**6))
@@ -78,18 +66,22 @@ def export(
         [...'run.sh'...]
     """
     from flopwise.exports.deployment import Deployment
-    from flopwise.exports.targets import exported_assessment, exported_plan
     from flopwise.facts.catalog import load_facts
-    from flopwise.search.answer import Plan
+    from flopwise.search.answer import Plan, read_plan
 
     (known,), facts_known = take(settings, ExportSettings), load_facts(facts, calibration)
-    if isinstance(plan, str | Path) and not _is_report(Path(plan)):
-        from flopwise.api.plan import read_plan
-
+    if isinstance(plan, str | Path) and not (Path(plan).is_dir() or Path(plan).name == "assessment.json"):
         plan = read_plan(plan)
     if isinstance(plan, Plan):
         return exported_plan(target, Deployment.of_rank(plan, rank, facts_known, known))
-    return exported_assessment(target, _fleet(plan, facts_known, known))
+    if not isinstance(plan, str | Path):
+        raise SpecError("an assessment is exported from the folder of its report, where its plans are; give its path")
+    from flopwise.exports.fleet import FleetDeployment
+    from flopwise.report.write import read_assessment
+
+    assessment, folder = read_assessment(plan), Path(plan) if Path(plan).is_dir() else Path(plan).parent
+    plans = {w.name: read_plan(folder / w.plan_file) for w in assessment.workloads if w.plan_file}
+    return exported_assessment(target, FleetDeployment.of(assessment, plans, facts_known, known))
 
 
 def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -> list[Path]:
@@ -110,30 +102,5 @@ def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -
         >>> {path.name for path in flopwise.write_export(flopwise.export("torchrun", plan), mkdtemp())} > {"run.sh"}
         True
     """
-    from flopwise.folders import write_folder
-
     files = {path: text.encode("utf-8", errors="replace") for path, text in answer.files.items()}
     return write_folder(folder, files, programs=[path for path in files if path.endswith(PROGRAMS)], replace=force)
-
-
-def _is_report(path: Path) -> bool:
-    """True if a path is the folder of a report, or its assessment."""
-    return path.is_dir() or path.name == "assessment.json"
-
-
-def _fleet(source: Assessment | str | Path, facts: Facts, settings: ExportSettings) -> FleetDeployment:
-    """The deployments of an assessment; its plans lie in its folder.
-
-    Raises:
-        SpecError: an assessment without its folder, or one that cannot be read.
-    """
-    from flopwise.api.plan import read_plan
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.report.write import read_assessment
-
-    if not isinstance(source, str | Path):
-        raise SpecError("an assessment is exported from the folder of its report, where its plans are; give its path")
-    assessment = read_assessment(source)
-    folder = Path(source) if Path(source).is_dir() else Path(source).parent
-    plans = {w.name: read_plan(folder / w.plan_file) for w in assessment.workloads if w.plan_file}
-    return FleetDeployment.of(assessment, plans, facts, settings)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import FlopwiseError, UnknownNameError
-from flopwise.facts.accelerators import KINDS, Accelerator
-from flopwise.facts.catalog import Resolution, load_facts, one_of
+from flopwise.facts import listing
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.catalog import Resolution, load_facts
 from flopwise.facts.offers import Offer
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, USD_OR_ZERO, take
-from flopwise.pictures import BarPicture, PointPicture
 from flopwise.results import FactRows
 from flopwise.units import parse_bytes, split_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from flopwise.facts.catalog import Facts
     from flopwise.ops.model_card import ModelCard
     from flopwise.search.model_sizes import LargestModels
 
@@ -67,28 +64,11 @@ def gpus(
         >>> len(flopwise.gpus(vendor="AMD", min_hbm_bytes="100GB")) > 3
         True
     """
-    rows: Iterable[Accelerator] = load_facts(facts, calibration).accelerators.values()
-    if name is not None:
-        try:
-            rows = [gpu(name, facts=facts, calibration=calibration).accelerator]
-        except UnknownNameError:
-            rows = [a for a in rows if _matches(name, a.name)]
-            if not rows:
-                raise
     least_bytes = parse_bytes(min_hbm_bytes, "min_hbm_bytes")
-    vendor = one_of("vendor", vendor, (a.vendor for a in rows))
-    architecture = one_of("architecture", architecture, (a.architecture for a in rows))
-    kind = one_of("kind of accelerator", kind, KINDS)
-    passing = (
-        a
-        for a in rows
-        if vendor in (None, a.vendor)
-        and architecture in (None, a.architecture)
-        and kind in (None, a.kind)
-        and a.hbm_bytes >= least_bytes
-        and _matches(matching, a.name)
-    )
-    return FactRows(passing, "accelerators", _rates)
+    return listing.gpus(
+        load_facts(facts, calibration), name, vendor=vendor, architecture=architecture, kind=kind,
+        least_bytes=least_bytes, matching=matching,
+    )  # fmt: skip
 
 
 def largest_models(
@@ -110,11 +90,11 @@ def largest_models(
         >>> answer.gpu
         'L4'
     """
-    from flopwise.search.model_sizes import largest_models as largest
+    from flopwise.search import model_sizes
 
     catalog = load_facts(facts, calibration)
     devices = [catalog.accelerator(name) for name in names] or list(catalog.accelerators.values())
-    return FactRows(largest([device for device in devices if device.kind != "cpu"], catalog), "devices", _largest)
+    return model_sizes.largest_models([one for one in devices if one.kind != "cpu"], catalog)
 
 
 @takes(spellings={"max_price": "max_usd_per_hour"}, max_usd_per_hour=USD_OR_ZERO)
@@ -156,26 +136,10 @@ def instances(
         >>> {offer.count for offer in flopwise.instances(gpu="8xh100", provider="aws")}
         {8}
     """
-    catalog = load_facts(facts)
-    chips = catalog.accelerators
-    if name is not None and gpu is None and _is_device(name, catalog):
-        name, gpu = None, name
-    count, accelerator = (None, None) if gpu is None else split_count(gpu)
-    offers = catalog.offers_for(provider=provider, region=region, accelerator=accelerator, instance=name)
-    kind = one_of("kind of accelerator", kind, KINDS)
-    vendor = one_of("vendor", vendor, (a.vendor for a in chips.values()))
-    priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
-    limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
-    passing = (
-        o
-        for o in offers
-        if (count is None or o.count >= count)
-        and _matches(matching, o.instance)
-        and kind in (None, chips[o.accelerator].kind)
-        and vendor in (None, chips[o.accelerator].vendor)
-        and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
-    )
-    return FactRows(passing, "offers", _prices)
+    return listing.instances(
+        load_facts(facts), name, provider=provider, region=region, gpu=gpu, vendor=vendor, kind=kind,
+        matching=matching, purchase=purchase, max_usd_per_hour=max_usd_per_hour,
+    )  # fmt: skip
 
 
 def models(
@@ -203,80 +167,7 @@ def models(
         >>> flopwise.models("Llama-3.1-8B")[0]["parameters"]
         8030261248
     """
-    catalog = load_facts(facts).models
-    if name is None:
-        rows = catalog.rows(lambda *names: _matches(matching, *names)) if family is kind is None else catalog.rows()
-    else:
-        rows = catalog.rows(lambda *names: name.lower() in (text.lower() for text in names))
-        rows = rows or catalog.rows(lambda *names: _matches(name, *names))
-        if not rows:
-            raise UnknownNameError("model", name, catalog.names)
-    for column, what, given in (("model_type", "model family", family), ("kind", "kind of model", kind)):
-        if given is not None:
-            known = {str(row[column]).lower(): row[column] for row in rows}
-            if given.lower() not in known:
-                raise UnknownNameError(what, given, known.values())
-            rows = [row for row in rows if row[column] == known[given.lower()]]
-    passing = (row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"])))
-    return FactRows(passing, "models", _sizes)
-
-
-SIXTEEN_BITS = ("bf16", "fp16")
-MOST_BARS = 40
-"""Rows that a bar chart of facts still shows legibly."""
-
-
-def _rates(rows: FactRows[Accelerator]) -> PointPicture:
-    """Dense operations in 16 bits against memory bandwidth, by vendor."""
-    series = dict[str, list[tuple[float, float]]]()
-    for device in rows:
-        peak = next((device.peak[name] for name in SIXTEEN_BITS if device.peak.get(name)), None)
-        if peak is not None:
-            series.setdefault(device.vendor, []).append((device.hbm_bytes_per_s / 1e9, peak / 1e12))
-    x, y = "GB/s of memory", "TFLOP/s in 16 bits, dense"
-    return PointPicture(title=rows.title, x=x, y=y, series=series, log=True)
-
-
-def _prices(rows: FactRows[Offer]) -> BarPicture:
-    """The cheapest hour of each accelerator among the offers."""
-    least = dict[str, float]()
-    for offer in (row for row in rows if not row.retires_on):
-        prices = (offer.on_demand_usd_per_hour, offer.spot_usd_per_hour)
-        for usd in (usd / offer.count for usd in prices if usd is not None):
-            least[offer.accelerator] = min(usd, least.get(offer.accelerator, usd))
-    cheapest = sorted(least.items(), key=lambda item: item[1])[:MOST_BARS]
-    return BarPicture(title=rows.title, unit="USD an hour of one accelerator, on demand or spot", rows=cheapest)
-
-
-def _sizes(rows: FactRows[Mapping[str, Any]]) -> PointPicture:
-    """Active parameters against all of them, by kind of model."""
-    series = dict[str, list[tuple[float, float]]]()
-    for row in rows:
-        if row["parameters"]:
-            active = row["active_parameters"] or row["parameters"]
-            series.setdefault(str(row["kind"]), []).append((row["parameters"] / 1e9, active / 1e9))
-    return PointPicture(title=rows.title, x="billion parameters", y="of them active", series=series, log=True)
-
-
-def _largest(rows: FactRows[LargestModels]) -> BarPicture:
-    """Memory and 16-bit rate of each device, the largest first."""
-    served = [(row.gpu, (row.parameters["serve FP16"] or 0.0) / 1e9) for row in rows]
-    largest = sorted(served, key=lambda item: -item[1])[:MOST_BARS]
-    return BarPicture(title=rows.title, unit="billion parameters served in 16 bits", rows=largest)
-
-
-def _is_device(name: str, catalog: Facts) -> bool:
-    """True if a name is one of an accelerator: some clouds call an instance after its own."""
-    try:
-        catalog.resolve(split_count(name)[1])
-    except FlopwiseError:
-        return False
-    return True
-
-
-def _matches(part: str | None, *names: str) -> bool:
-    """True if a name holds the part that is looked for, whatever the case, dashes and blanks alike."""
-    return part is None or any(part.lower().replace(" ", "-") in name.lower().replace(" ", "-") for name in names)
+    return listing.models(load_facts(facts), name, family=family, kind=kind, matching=matching)
 
 
 @takes(SourceSpec, batch=BATCH, seq=CONTEXT)

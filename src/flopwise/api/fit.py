@@ -11,6 +11,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import CONTEXT, NAMES, take
+from flopwise.serving.deployment import spread
 from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
 
 
@@ -42,7 +43,6 @@ def fit(
         ['bf16', 'fp8']
     """
     from flopwise.changes.format_fit import FitAnswer
-    from flopwise.serving.deployment import spread
 
     machines, spec, source = take(options, MachineSpec, ServingSpec, DatedSourceSpec)
     architecture = source.model_with_layers(model)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
+from flopwise.observations.comparison import Replay, compare
+from flopwise.observations.observation import TRACE_FILE, Observation, observation, read_observation, write_observation
+from flopwise.observations.requests import read_requests
 from flopwise.observations.spec import ObserveSpec
 from flopwise.options import COUNT, DEGREE, FRACTION, WHOLE_OR_ZERO, take
+from flopwise.serving.sim.request import ResponseCache
+from flopwise.serving.sim.result import Slo
 from flopwise.serving.spec import Scheduling, ServingSpec, TechniqueRequest
-from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
-    from flopwise.observations.comparison import ReplayComparison
-    from flopwise.observations.observation import Observation
-    from flopwise.serving.sim.answer import SimulateAnswer
-    from flopwise.serving.sim.request import ResponseCache
-    from flopwise.serving.sim.result import Slo
 
 
 @takes(ObserveSpec)
@@ -52,10 +51,6 @@ def observe(
         >>> seen.requests > 0
         True
     """
-    from flopwise.errors import SpecError
-    from flopwise.facts.catalog import load_facts
-    from flopwise.observations.observation import observation, write_observation
-    from flopwise.observations.requests import read_requests
     from flopwise.observations.watching import watch_engine
 
     (how,) = take(keywords, ObserveSpec)
@@ -69,15 +64,6 @@ def observe(
     if out is not None:
         write_observation(Path(out), watched_window, trace)
     return watched_window
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """The simulated traffic of an observation, compared with the measurements."""
-
-    answer: SimulateAnswer
-    observation: Observation
-    comparison: ReplayComparison
 
 
 @takes(
@@ -122,8 +108,6 @@ def replay(
         True
     """
     from flopwise.api.simulate import simulate
-    from flopwise.observations.comparison import compare
-    from flopwise.observations.observation import TRACE_FILE, read_observation
 
     seen = read_observation(Path(folder))
     answer = simulate(

@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 
 from flopwise.errors import SpecError, nearest_hint
+from flopwise.facts.catalog import load_facts
 from flopwise.keywords import takes
 from flopwise.options import options_of
-from flopwise.provenance import Figure
-from flopwise.search.answer import Candidate, Plan
+from flopwise.search.answer import Plan
+from flopwise.search.plan import plan as search_plan
+from flopwise.search.porting import ports
 from flopwise.search.spec import WORKLOAD_FILE
-from flopwise.search.workload import Resolved
+from flopwise.search.workload import Resolved, as_in_file, one_as_several
+from flopwise.search.workload_file import parse_workload, read_text, workload_from
 
 Advance = Callable[[int, int], None]
-MAX_PLAN_BYTES = 50_000_000
 
 
 def workload(source: str | Path | dict[str, Any], changes: dict[str, Any] | None = None) -> Resolved:
@@ -26,8 +28,6 @@ def workload(source: str | Path | dict[str, Any], changes: dict[str, Any] | None
     Raises:
         SpecError: what is wrong, and where.
     """
-    from flopwise.search.workload_file import parse_workload, read_text, workload_from
-
     if isinstance(source, dict):
         return workload_from({**source, **(changes or {})})
     return parse_workload(read_text(source), str(source), changes)
@@ -78,10 +78,7 @@ def plan(
         >>> print(plan.plans[0].gpu, plan.plans[0].num_gpus)
         A100-... 1
     """
-    from flopwise.facts.catalog import load_facts
     from flopwise.search.answer import Listeners
-    from flopwise.search.plan import plan as search_plan
-    from flopwise.search.porting import ports
 
     options |= {name: value for name, value in {"model": model, "task": task}.items() if value is not None}
     wanted = _workload(source, options) if isinstance(source, str | Path | dict) or options else source
@@ -98,8 +95,6 @@ FILES = (".yaml", ".yml", ".json")
 
 def _workload(source: str | Path | dict[str, Any] | Resolved, options: dict[str, Any]) -> Resolved:
     """The workload of a file or of data with `options` laid over it, or of a model by its name."""
-    from flopwise.search.workload import as_in_file, one_as_several
-
     if not isinstance(source, str | Path | dict):
         raise SpecError(f"{', '.join(options)}: the workload is read already; give its file, or a model")
     known = {"lora", "qlora", *(name for spec in WORKLOAD_FILE.specs for name in options_of(spec))}
@@ -110,72 +105,3 @@ def _workload(source: str | Path | dict[str, Any] | Resolved, options: dict[str,
     if isinstance(source, dict) or str(source).lower().endswith(FILES):
         return workload(source, changes)
     return workload({"model": str(source), **changes})
-
-
-def write_plan(answer: Plan, path: str | Path) -> None:
-    """Write the whole plan as JSON, its folder made where there is none; `read_plan` reads it back."""
-    from flopwise.files import write_whole
-    from flopwise.search.answer import to_json
-
-    write_whole(path, to_json(answer) + b"\n")
-
-
-def read_plan(path: str | Path) -> Plan:
-    """A plan that `write_plan` wrote.
-
-    Raises:
-        SpecError: the file cannot be read or is not a plan.
-    """
-    from flopwise.files import read_limited
-    from flopwise.search.answer import Plan
-
-    data = read_limited(
-        Path(path), MAX_PLAN_BYTES, remedy="; give the path of a plan file", too_large="not a plan file"
-    )
-    return Plan.from_json(data, str(Path(path)))
-
-
-def with_commands(answer: Plan, *, facts: str | Path | None = None, calibration: str | None = None) -> Plan:
-    """A plan that was read, its first rows with the commands that they lack: later rows and fronts are written so.
-
-    Of offers that the facts no longer hold there is none.
-    """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.facts.spec import DatedSourceSpec
-    from flopwise.search.plan import SHOWN
-    from flopwise.search.reproduce import command
-    from flopwise.search.spec import TRAINING
-    from flopwise.search.workload_file import workload_from
-
-    wanted = workload_from(answer.workload)
-    known = load_facts(facts, calibration)
-    month = wanted.limits.software_month
-    known = known.at(month).with_custom(wanted.limits.gpus).with_assumed_prices(wanted.assumed_prices)
-    named, offers = known.model(wanted.model), {offer.key for offer in known.offers}
-    source = DatedSourceSpec(facts=known.folder, calibration=calibration, software_month=month)
-    if wanted.task not in TRAINING:
-        from flopwise.search.replica import with_lengths
-
-        wanted, _ = with_lengths(wanted, named)
-
-    def with_command(one: Candidate) -> Candidate:
-        if one.reproduce or (one.provider, one.instance, one.region) not in offers:
-            return one
-        return msgspec.structs.replace(one, reproduce=command(wanted, named, one, known, source))
-
-    rows = [*map(with_command, answer.plans[:SHOWN]), *answer.plans[SHOWN:]]
-    return msgspec.structs.replace(answer, plans=rows)
-
-
-def explain_candidate(
-    answer: Plan, chosen: Candidate, *, facts: str | Path | None = None, calibration: str | None = None
-) -> Figure:
-    """The tree of figures behind one candidate of a plan: the single estimate of the same layout on the same machines.
-
-    Raises:
-        SpecError: the facts no longer hold the candidate's instance.
-    """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.search.plan import candidate_figure
-
-    return candidate_figure(answer, chosen, load_facts(facts, calibration))

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flopwise.facts.catalog import load_facts
+from flopwise.options import take
+from flopwise.price_import.age import MOST_DAYS, PriceAges, age_notes
+
 if TYPE_CHECKING:
     from flopwise.fleet.onprem import OwnPrice
-    from flopwise.price_import.age import PriceAges
     from flopwise.price_import.imports import ImportedFile, PriceImport
 
 
@@ -34,9 +37,6 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
         >>> {"aws", "gcp", "azure"} <= {age.provider for age in flopwise.prices().providers}
         True
     """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.price_import.age import MOST_DAYS, PriceAges
-
     return PriceAges.of(load_facts(facts), day or today(), MOST_DAYS if most_days is None else most_days)
 
 
@@ -44,8 +44,6 @@ def stale_notes(
     priced: Iterable[tuple[str, str]], *, most_days: float | None = None, day: dt.date | None = None
 ) -> list[str]:
     """A sentence for each (subject, date of its price) that is older than `most_days` (180), oldest first."""
-    from flopwise.price_import.age import MOST_DAYS, age_notes
-
     return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
 
 
@@ -85,11 +83,10 @@ def import_prices(
         'ours'
         >>> _ = flopwise.remove_prices("ours")
     """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.price_import.imports import import_file
+    from flopwise.price_import import imports
 
     latest = (dt.datetime.now(tz=dt.UTC) + dt.timedelta(hours=14)).date()  # the latest day that is today anywhere
-    return import_file(
+    return imports.import_prices(
         Path(file), load_facts(facts), name=name, provider=provider, day=day, skip_unknown=skip_unknown, today=today(),
         latest=latest,
     )  # fmt: skip
@@ -106,9 +103,9 @@ def list_prices() -> list[ImportedFile]:
         >>> [prices.name for prices in flopwise.list_prices()]
         [...]
     """
-    from flopwise.price_import.imports import imported_files
+    from flopwise.price_import import imports
 
-    return imported_files()
+    return imports.imported_files()
 
 
 def remove_prices(name: str) -> str:
@@ -151,10 +148,9 @@ def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = 
         ...     print("the existing prices stay")
         the existing prices ...
     """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.price_import.imports import import_fetched
+    from flopwise.price_import import imports
 
-    return import_fetched(providers, load_facts(facts), today())
+    return imports.refresh_prices(providers, load_facts(facts), today())
 
 
 def own_prices(
@@ -169,11 +165,9 @@ def own_prices(
         SpecError, UnknownNameError: a figure out of range; no such accelerator.
         InfeasibleError: nobody's purchase price of it is known.
     """
-    from flopwise.facts.catalog import load_facts
     from flopwise.fleet.offers import site
     from flopwise.fleet.onprem import hourly_prices
     from flopwise.fleet.spec import SiteFigures
-    from flopwise.options import take
 
     (figures,) = take(options, SiteFigures)
     return hourly_prices(load_facts(facts), site(figures, "site"), utilisation, gpu)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from flopwise import options as kinds
-from flopwise.cost.roofline import RooflineAnswer
+from flopwise.cost.roofline import RooflineAnswer, RooflineWork
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.spec import SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import take
+from flopwise.training.spec import DataSpec
 
 
 @takes(
@@ -56,9 +57,6 @@ def roofline(
         >>> flopwise.roofline(flops=1e15, bytes="2TB", gpu="h100").bound
         'compute'
     """
-    from flopwise.cost.roofline import RooflineAnswer, RooflineWork
-    from flopwise.training.spec import DataSpec
-
     machines, source = take(options, MachineSpec, SourceSpec)
     if model is not None and (flops is not None or bytes is not None):
         raise SpecError("both a model and FLOP or bytes are given; give one of them")

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flopwise.values import dataclass
-
-if TYPE_CHECKING:
-    from flopwise.records.comparison import Comparison
-    from flopwise.records.explanation import RunExplanation
-    from flopwise.records.measured import Measured
-    from flopwise.records.rows import RunRows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedRun:
-    """A run's figures, and why they are off its plan."""
-
-    measured: Measured
-    explanation: RunExplanation
+from flopwise.errors import SpecError
+from flopwise.files import write_whole
+from flopwise.records.comparison import Comparison, comparison
+from flopwise.records.explanation import ExplainedRun, explanation
+from flopwise.records.measured import run_figures
+from flopwise.records.rows import RunRows, rows_of
+from flopwise.records.store import open_store
 
 
 def explain_run(run: str, *, store: str | Path | None = None, page: str | Path | None = None) -> ExplainedRun:
@@ -41,10 +32,6 @@ def explain_run(run: str, *, store: str | Path | None = None, page: str | Path |
         >>> flopwise.explain_run(one.run.run_id).measured is not None
         True
     """
-    from flopwise.records.explanation import explanation
-    from flopwise.records.measured import run_figures
-    from flopwise.records.store import open_store
-
     opened = open_store(store, create=False)
     figures = run_figures(opened, opened.run(run))
     why = explanation(figures)
@@ -76,11 +63,6 @@ def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: 
         ...     print(type(error).__name__)
         SpecError
     """
-    from flopwise.errors import SpecError
-    from flopwise.records.comparison import comparison
-    from flopwise.records.measured import run_figures
-    from flopwise.records.store import open_store
-
     opened = open_store(store, create=False)
     recorded = list({(run := opened.run(key)).run_id: run for key in runs}.values())
     if len(recorded) < 2:
@@ -114,12 +96,6 @@ def run_rows(
         >>> len(flopwise.run_rows([one.run.run_id], "serving").rows) > 0
         True
     """
-    from flopwise.errors import SpecError
-    from flopwise.files import write_whole
-    from flopwise.records.measured import run_figures
-    from flopwise.records.rows import rows_of
-    from flopwise.records.store import open_store
-
     opened = open_store(store, create=False)
     chosen = [opened.run(key) for key in runs] if runs else opened.runs()
     rows = rows_of([run_figures(opened, run) for run in chosen], kind)

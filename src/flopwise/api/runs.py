@@ -9,8 +9,11 @@ from typing import Any
 
 from flopwise.keywords import takes
 from flopwise.options import take
+from flopwise.records.database import store_address
+from flopwise.records.exports import WRITERS
 from flopwise.records.model import RecordedRun
 from flopwise.records.spec import RunFilter
+from flopwise.records.store import open_store
 
 
 @takes(RunFilter)
@@ -30,10 +33,6 @@ def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
         >>> flopwise.runs(task="serve")[0].run.task
         'serve'
     """
-    from flopwise.records.database import store_address
-    from flopwise.records.model import RecordedRun
-    from flopwise.records.store import open_store
-
     (chosen,) = take(which, RunFilter)
     address = store_address(store)
     if store is None and isinstance(address, Path) and not address.exists():
@@ -63,9 +62,6 @@ def recorded_run(run: str, *, store: str | Path | None = None) -> RecordedRun:
         >>> flopwise.recorded_run(one.run.run_id[:8]).run.run_id == one.run.run_id
         True
     """
-    from flopwise.records.model import RecordedRun
-    from flopwise.records.store import open_store
-
     opened = open_store(store, create=False)
     recorded = opened.run(run)
     return RecordedRun(run=recorded, summaries=opened.summaries(recorded.run_id), events=opened.events(recorded.run_id))
@@ -92,10 +88,6 @@ def export_runs(
         >>> len(flopwise.export_runs([one.run.run_id], mkdtemp() + "/runs.jsonl"))
         1
     """
-    from flopwise.records.exports import WRITERS
-    from flopwise.records.model import RecordedRun
-    from flopwise.records.store import open_store
-
     opened = open_store(store, create=False)
     recorded = list({(run := opened.run(key)).run_id: run for key in runs}.values())
     WRITERS[form](opened, recorded, output)
@@ -119,8 +111,6 @@ def delete_runs(runs: Sequence[str], *, store: str | Path | None = None) -> list
         >>> flopwise.delete_runs([one.run.run_id]) == [one.run.run_id]
         True
     """
-    from flopwise.records.store import open_store
-
     opened = open_store(store, create=False)
     ids = list(dict.fromkeys(opened.run(key).run_id for key in runs))
     for run_id in ids:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, changed_options, defaults_of, take
+from flopwise.provenance import implied_kinds
+from flopwise.serving.answer import LONG_PROMPT, ServeAnswer, ServeQuestion
+from flopwise.serving.deployment import replica_of, spread
+from flopwise.serving.estimate import SHORT_ANSWER
+from flopwise.serving.explain import SETTINGS
+from flopwise.serving.job import ServeEstimate
+from flopwise.serving.load_curve import AXES, ServeSweep
 from flopwise.serving.spec import (
     QueueSpec,
     RequestSpec,
@@ -19,14 +28,6 @@ from flopwise.serving.spec import (
     TechniqueRequest,
 )
 from flopwise.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flopwise.facts.architecture import Model
-    from flopwise.serving.answer import ServeAnswer
-    from flopwise.serving.job import ServeEstimate
-    from flopwise.serving.load_curve import ServeSweep
 
 SERVED = (
     RequestSpec, SessionsSpec, QueueSpec, ResponseCacheSpec, MachineSpec, ServingSpec, TechniqueRequest, StartSpec,
@@ -66,10 +67,6 @@ def serve(
         True
     """
     from flopwise.changes.memory import with_remedies
-    from flopwise.provenance import implied_kinds
-    from flopwise.serving.answer import ServeAnswer, ServeQuestion
-    from flopwise.serving.deployment import replica_of, spread
-    from flopwise.serving.explain import SETTINGS
 
     request, sessions, queue, cache, machines, deployment, techniques, start, source = take(options, *SERVED)
     start.check()
@@ -111,10 +108,6 @@ def serve_sweep(model: Model | str, axis: str, *, values: tuple[int, ...] | None
         >>> [point.value for point in flopwise.serve_sweep("Llama-3.1-8B", "batch", values=(1, 8), gpu="h100").points]
         [1, 8]
     """
-    from flopwise.serving.answer import LONG_PROMPT
-    from flopwise.serving.estimate import SHORT_ANSWER
-    from flopwise.serving.load_curve import AXES, ServeSweep
-
     if axis not in AXES:
         raise UnknownNameError("sweep", axis, AXES, f"allowed: {', '.join(AXES)}")
     if options.get("rate") is not None:

@@ -34,8 +34,6 @@ def advise(model: Model | str, *, task: Literal["train", "serve"] = "train", **o
         >>> 0 < answer.memory_bound_frac < 1
         True
     """
-    from flopwise.shapes.answer import ShapeAnswer
-
     spec, machines, source = take({"task": task, **options}, ShapeSpec, MachineSpec, SourceSpec)
     architecture, facts = source.model_with_layers(model), source.catalog
     return ShapeAnswer.of(spec.clock(architecture, machines.cluster(spec.tp or 1, facts), facts))

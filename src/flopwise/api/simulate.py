@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, DEGREE, FRACTION, take, whole
-from flopwise.search.spec import LATENCY
+from flopwise.search.spec import LATENCY, Latency
+from flopwise.serving.deployment import replica_of, spread
+from flopwise.serving.sim.answer import SimulateAnswer
+from flopwise.serving.sim.autoscale import Autoscaling
+from flopwise.serving.sim.batch import BatchAnswer
+from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest, simulation_request
+from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
 from flopwise.values import replace
-
-if TYPE_CHECKING:
-    from flopwise.search.spec import Latency
-    from flopwise.serving.sim.answer import SimulateAnswer
-    from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.batch import BatchAnswer
-    from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
-    from flopwise.serving.sim.request import ResponseCache, SimulationRequest
-    from flopwise.serving.sim.result import Slo
 
 QUEUE = whole(high=10**12)
 SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, DatedSourceSpec)
@@ -69,9 +67,6 @@ def simulate(
         >>> answer.summary.completed
         20
     """
-    from flopwise.serving.sim.answer import SimulateAnswer
-    from flopwise.serving.sim.request import simulation_request
-
     request = simulation_request(model, one_pass=True, **keywords).with_cache(cache)
     return SimulateAnswer.of(request, replicas, _objective(slo, ttft, tpot, latency), attain, on_compile)
 
@@ -120,7 +115,6 @@ def autoscale(
     """
     from flopwise.serving.sim.autoscale import Autoscaling
     from flopwise.serving.sim.elasticity import AutoscaleAnswer
-    from flopwise.serving.sim.request import simulation_request
 
     return AutoscaleAnswer.of(
         simulation_request(model, **keywords), rule or Autoscaling(), _objective(slo, ttft, tpot, latency),
@@ -130,8 +124,6 @@ def autoscale(
 
 def _objective(slo: Slo | None, *limits: Latency | None) -> Slo:
     """Limits of a good request: `slo`, or those of TTFT, TPOT and the whole request, whatever the percentile."""
-    from flopwise.serving.sim.result import Slo
-
     if slo is None:
         return Slo(*(None if limit is None else limit.seconds for limit in limits))
     if any(limit is not None for limit in limits):
@@ -158,8 +150,6 @@ def vertical(
         SpecError: as `simulate`.
     """
     from flopwise.serving.sim.elasticity import replica_sizes
-    from flopwise.serving.sim.request import simulation_request
-    from flopwise.serving.sim.result import Slo
 
     whole = next((value for value in keywords.values() if isinstance(value, ServingSpec)), ServingSpec())
 
@@ -198,7 +188,6 @@ def batch(
         >>> answer.queue.workers
         2
     """
-    from flopwise.serving.deployment import replica_of, spread
     from flopwise.serving.sim.batch import BatchAnswer
 
     queue, machines, deployment, techniques, source = take(

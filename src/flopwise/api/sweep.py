@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.errors import SpecError
-
-if TYPE_CHECKING:
-    from flopwise.search.sweep import Sweep, SweptWorkload
-
-
-def points(source: Any, changes: dict[str, Any] | None = None) -> list[SweptWorkload] | None:
-    """The workloads of a sweep (a file, or plain data with the same keys); None where it is a single workload.
-
-    Raises:
-        SpecError: what is wrong, and where.
-    """
-    from flopwise.search import sweep as search_sweep
-
-    return search_sweep.points(source, changes)
+from flopwise.facts.catalog import load_facts
+from flopwise.search.sweep import Sweep, SweptWorkload, plan_sweep, points
 
 
 def sweep(
@@ -57,9 +45,6 @@ def sweep(
         >>> flopwise.sweep([{"name": "small", **job}]).num_planned
         1
     """
-    from flopwise.facts.catalog import load_facts
-    from flopwise.search.sweep import SweptWorkload, plan_sweep
-
     ready = isinstance(source, list) and source and all(isinstance(p, SweptWorkload) for p in source)
     workloads: Any = source if ready else points(source)
     if workloads is None:
@@ -68,12 +53,3 @@ def sweep(
         workloads, load_facts(facts, calibration), engine=engine, assume_family=assume_family,
         workers=workers, address=address, advance=advance,
     )  # fmt: skip
-
-
-def write_sweep(answer: Sweep, path: str | Path) -> None:
-    """Write all plans of a sweep as JSON, the file's folder made where there is none."""
-    import msgspec
-
-    from flopwise.files import write_whole
-
-    write_whole(path, msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")

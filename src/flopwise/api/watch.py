@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopwise.keywords import takes
 from flopwise.options import take
 from flopwise.telemetry.spec import WatchSpec
-
-if TYPE_CHECKING:
-    from flopwise.telemetry.watcher import Watcher, WatchStatus
+from flopwise.telemetry.watcher import Watcher, WatchStatus
 
 
 @takes(WatchSpec)
@@ -61,12 +59,10 @@ def watch_live(**options: Any) -> Iterator[WatchStatus]:
 
 def watcher_of(**options: Any) -> Watcher:
     """The watcher that reads the source and diagnoses it. Raises SpecError as `watch`."""
-    from flopwise.telemetry.watcher import Watcher
-
     (spec,) = take(options, WatchSpec)
     plan = None
     if spec.plan is not None:
-        from flopwise.api.plan import read_plan
+        from flopwise.search.answer import read_plan
 
         plan = read_plan(spec.plan)
     return Watcher.of(spec, plan)

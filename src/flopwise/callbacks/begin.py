@@ -54,7 +54,7 @@ def _common_source(source: SourceSpec, question: Any) -> SourceSpec:
 def _expectation_of(spec: RecordingSpec, source: SourceSpec, question: Any) -> ExpectedTraining | None:
     """The estimate of the run by its plan or its question, or None."""
     if spec.plan is not None:
-        from flopwise.api.plan import read_plan  # noqa: PLC0415 - the search, where a plan is given
+        from flopwise.search.answer import read_plan  # noqa: PLC0415 - the search, where a plan is given
 
         if question is not None:
             raise SpecError("plan and question both set what is expected; give one of them")

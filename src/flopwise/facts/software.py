@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from functools import lru_cache
 from typing import Any, Literal
@@ -552,20 +552,16 @@ OPTIMIZERS = FactTable(
 )  # fmt: skip
 
 
-def _degrees(cell: str) -> tuple[str, ...]:
-    """Names of PARALLELISM. Raises ValueError: another word."""
-    names = words(cell)
-    if not set(names) <= set(PARALLELISM):
-        raise ValueError(f"allowed: {', '.join(PARALLELISM)}, as a list")
-    return names
+def _list_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+    """The reader of a list of some words; it raises ValueError where there is another."""
 
+    def names_of(cell: str) -> tuple[str, ...]:
+        names = words(cell)
+        if not set(names) <= set(allowed):
+            raise ValueError(f"allowed: {', '.join(allowed)}, as a list")
+        return names
 
-def _recomputes(cell: str) -> tuple[str, ...]:
-    """Words of RECOMPUTE. Raises ValueError: another word."""
-    names = words(cell)
-    if not set(names) <= set(RECOMPUTE):
-        raise ValueError(f"allowed: {', '.join(RECOMPUTE)}, as a list")
-    return names
+    return names_of
 
 
 def _tiles(cell: str) -> tuple[int, ...]:
@@ -589,7 +585,7 @@ GENERATIONS = FactTable(
 )  # fmt: skip
 STACKS = FactTable(
     file="stacks.json", meaning="a training stack (a record of sections)", row=TrainingStack, key=("name",), dated=(),
-    readers={"degrees": _degrees, "recomputes": _recomputes},
+    readers={"degrees": _list_of(*PARALLELISM), "recomputes": _list_of(*RECOMPUTE)},
 )  # fmt: skip
 ENGINES = FactTable(
     file="engines.json", meaning="an inference engine (a record of sections)", row=Engine, key=("name",), dated=(),

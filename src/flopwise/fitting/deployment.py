@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,18 +20,24 @@ from numpy.typing import NDArray
 
 import flopwise
 from flopwise.cost.rates import families
+from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import Software
+from flopwise.facts.spec import SourceSpec
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
 from flopwise.fitting.robust import PULL, Array, Constant, FitModel, Values, fit, loss
+from flopwise.observations.observation import measured_requests
 from flopwise.observations.requests import MeasuredRequests
+from flopwise.serving.deployment import replica_of
 from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.engine import KernelTimes, replica, step_costs
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.trace import trace
+from flopwise.serving.spec import ServingSpec, TechniqueRequest
 from flopwise.values import dataclass, replace
 
 Rows = NDArray[np.intp]
@@ -371,6 +378,22 @@ def _quantiles(of: NDArray[np.str_], errors: Array, share: float = 0.5) -> dict[
 BANDS = {"ttft_s": "serving.ttft", "itl_s": "serving.tpot"}
 """Classes of errors by figure; those of whole answers are composed of both."""
 SOURCE = "flopwise: fitted to an observed load"
+
+
+def observed_profile(
+    model: Model | str, served: ServingSpec, machines: MachineSpec, source: SourceSpec, paths: Sequence[Path],
+    name: str, date: str, users: int | None,
+) -> MadeProfile:  # fmt: skip
+    """The profile of a deployment of `model` whose observations, or results of a load generator, are in files.
+
+    `users`: clients of a closed loop, where a file does not say how many.
+
+    Raises: SpecError: a file is broken, or requests are too few.
+    """
+    job, _ = replica_of(source.model_with_layers(model), served, machines, TechniqueRequest(), source)
+    read = [measured_requests(path) for path in paths]
+    loads = [ServedLoad(job=job, requests=requests, users=users or requests.users) for requests in read]
+    return deployment_profile(loads, source.catalog, name, [str(path) for path in paths], date)
 
 
 def deployment_profile(

@@ -23,6 +23,7 @@ from flopwise.facts.accelerators import DTYPES
 from flopwise.facts.calibration import Parameter
 from flopwise.facts.rows import csv_text
 from flopwise.files import read_at_most
+from flopwise.observations.observation import OBSERVATION_FILE
 from flopwise.probes.backend import ELEMENT_BYTES
 from flopwise.probes.file import FIGURES, Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds.elementwise import WRITTEN
@@ -50,6 +51,20 @@ class Measurements:
     rows: tuple[MeasuredRow, ...]
     probed: tuple[ProbedFacts, ...]
     files: tuple[str, ...]
+
+    @classmethod
+    def without_deployment(cls, files: Sequence[Path], options: Sequence[str]) -> Measurements:
+        """As `from_files`, where no model is named that a deployment serves; `options` are those that need one.
+
+        Raises: SpecError: there are such options, or a file is an observation of a service.
+        """
+        if options:
+            raise SpecError(f"{', '.join(sorted(options))}: need the model that the deployment serves")
+        if seen := next((p for p in files if p.is_dir() or p.name == OBSERVATION_FILE), None):
+            raise SpecError(
+                f"{seen} is an observation of a service: give its model (--model) and its accelerator (--gpu)"
+            )
+        return cls.from_files(files)
 
     @classmethod
     def from_files(cls, files: Sequence[Path]) -> Measurements:

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import shutil
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -434,3 +435,13 @@ def read_profile(name: str) -> CalibrationProfile:
             f"{file}: format {profile.format[:40]!r} {profile.version}; this flopwise reads {FORMAT} {VERSION}"
         )
     return profile
+
+
+def remove_calibration(name: str) -> Path:
+    """Remove a profile; its folder, which is gone. Raises SpecError: it cannot be removed; UnknownNameError: none."""
+    folder = profiles.profile_path(name)
+    try:
+        shutil.rmtree(folder)
+    except OSError as fault:
+        raise SpecError(f"{folder}: cannot be removed ({fault.strerror or fault})") from None
+    return folder

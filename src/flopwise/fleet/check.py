@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import retirement_note
-from flopwise.fleet.assess import recommended_fleet
+from flopwise.fleet.assess import Advance, recommended_fleet
 from flopwise.fleet.assessment import PlainRecord
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.existing import ExistingPart, ExistingSetup, existing_setups, with_share
@@ -26,7 +26,6 @@ FORMAT = 1
 """Version of the JSON of a check."""
 LEAST_IDLE = 0.01
 """Share of the bill from which idle machines are named in the sentence of a check."""
-Advance = Callable[[str, int, int], None]
 
 
 class CheckedMachines(PlainRecord, frozen=True):

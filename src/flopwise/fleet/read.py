@@ -47,6 +47,11 @@ def load_fleet(path: Path | str, existing: Path | str | None = None) -> Platform
     return parse_fleet(read_text(path), str(path), existing)
 
 
+def fleet_of(source: Path | str | dict[str, Any], existing: Path | str | None = None) -> Platform:
+    """The platform of a fleet file, or of plain data with the same keys. Raises as `load_fleet`."""
+    return fleet_from(source, existing=existing) if isinstance(source, dict) else load_fleet(source, existing)
+
+
 def parse_fleet(text: str, where: str = "fleet", existing: Path | str | None = None) -> Platform:
     """The platform of the text of a fleet file; `where` names it in messages. Raises as `load_fleet`."""
     node, data = document(text, where)

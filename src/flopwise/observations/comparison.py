@@ -15,6 +15,7 @@ from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.serving.job import ServeJob
+    from flopwise.serving.sim.answer import SimulateAnswer
     from flopwise.serving.sim.result import SimulatedRun
 
 WORTH_FRAC = 0.05
@@ -181,3 +182,12 @@ def _findings(terms: tuple[ComparedTerm, ...]) -> list[str]:
         else:
             findings.append(f"{of}: no term differs by more than {WORTH_FRAC:.0%} of the total".replace("%", " %"))
     return findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The simulated traffic of an observation, compared with the measurements."""
+
+    answer: SimulateAnswer
+    observation: Observation
+    comparison: ReplayComparison

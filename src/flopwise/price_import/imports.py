@@ -270,7 +270,7 @@ def read_prices(
     return made
 
 
-def import_file(
+def import_prices(
     path: Path, facts: Facts, *, name: str | None, provider: str | None, day: str | None, skip_unknown: bool,
     today: dt.date, latest: dt.date,
 ) -> PriceImport:  # fmt: skip
@@ -285,7 +285,7 @@ def import_file(
     return write_import(name, rows, facts)
 
 
-def import_fetched(providers: Sequence[str], facts: Facts, today: dt.date) -> PriceImport:
+def refresh_prices(providers: Sequence[str], facts: Facts, today: dt.date) -> PriceImport:
     """Fetch today's prices through gpuhunt and lay them over the shipped ones, as the import `gpuhunt`.
 
     Raises: InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.

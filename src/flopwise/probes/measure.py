@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import platform
+import re
 import socket
 import statistics
 import time
@@ -12,16 +13,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import flopwise
 from flopwise import units
+from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
+from flopwise.facts.catalog import Facts
 from flopwise.probes.backend import Backend
-from flopwise.probes.file import Measurement, Probe
+from flopwise.probes.file import Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds import KINDS
 from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
 from flopwise.probes.load import BUSY_FRAC, Load
+from flopwise.probes.numpy_backend import NumpyBackend
+from flopwise.probes.spec import ProbeSpec
 from flopwise.probes.timing import LEAST, Stopwatch, Task, TooLongError
+from flopwise.probes.torch_backend import INSTALL, TorchBackend, device_names
 from flopwise.values import dataclass, replace
 
 Progress = Callable[[float, float, str], object]
@@ -254,3 +262,67 @@ def _reason(fault: Exception) -> str:
     if isinstance(fault, OSError):
         return (fault.strerror or text)[:REASON]
     return text
+
+
+def probe(spec: ProbeSpec, facts: Facts, progress: Progress) -> Probe:
+    """Measure the operations of `spec` on its devices; rates of datasheets are those of the catalog.
+
+    Raises:
+        SpecError: there is no such device.
+        InfeasibleError: nothing could be measured.
+    """
+    begun = time.perf_counter()
+    backends, machine, notes = _backends(spec)
+    runner = ProbeRunner(
+        spec.disk or Path.cwd(), spec.quick, progress, notes=notes, loading_s=time.perf_counter() - begun
+    )
+    try:
+        made = runner.probe(backends, machine, [name for name in KINDS if not spec.only or name in spec.only])
+    finally:
+        for backend in (*backends, machine):
+            backend.close()
+    if all(one.value is None for one in made.measurements):
+        reasons = [f"{one.name} on {one.device}: {one.failure}" for one in made.measurements]
+        raise InfeasibleError("nothing could be measured", dict.fromkeys([*reasons, *made.notes]))
+    return replace(made, devices=tuple(with_datasheet(one, facts) for one in made.devices))
+
+
+def _backends(spec: ProbeSpec) -> tuple[list[Backend], Backend, list[str]]:
+    """The devices to be measured, the processor, and what is to be said of the choice. Raises SpecError."""
+    try:
+        torch: Any = import_module("torch")
+    except (ImportError, OSError):  # not installed, or without the libraries that it needs
+        torch = None
+    if torch is not None:
+        usable = device_names(torch)
+        names = spec.device or ((usable[0], "cpu") if len(usable) > 1 else ("cpu",))
+        backends: list[Backend] = [TorchBackend(torch, name, spec.threads) for name in dict.fromkeys(names)]
+        machine = next((one for one in backends if one.device.id == "cpu"), None)
+        return backends, machine or TorchBackend(torch, "cpu", spec.threads), []
+    if strange := [name for name in spec.device if name != "cpu"]:
+        raise SpecError(f"device {strange[0][:40]!r}: PyTorch is not installed, and only it reaches a GPU: {INSTALL}")
+    only = NumpyBackend(spec.threads)
+    return [only], only, [f"measured through NumPy, in fp32 and fp64; PyTorch measures more: {INSTALL}"]
+
+
+def catalog_spelling(name: str) -> str:
+    """The name of a device as the catalog writes it: no trade marks, cores, graphics or clock."""
+    name = re.sub(r"\((R|TM|r|tm)\)", "", name)
+    name = re.sub(r"\s*(@.*|\d+-Core Processor.*|with Radeon.*)$", "", name)
+    return " ".join(word for word in name.split() if word not in {"CPU", "Processor"})
+
+
+def with_datasheet(device: ProbedDevice, facts: Facts) -> ProbedDevice:
+    """The device with the rates of its row in the catalog; of a processor, those of the cores that were used."""
+    try:
+        chip = facts.resolve(catalog_spelling(device.name)).accelerator
+    except UnknownNameError:
+        return device
+    if (chip.kind == "cpu") != (device.kind == "cpu") or (device.kind == "cpu" and chip.num_sms is None):
+        return device
+    share = (device.cores or 1) / (chip.num_sms or 1) if device.kind == "cpu" else 1.0
+    part = f", {device.cores} of its {chip.num_sms:.0f} cores" if device.kind == "cpu" else ""
+    return replace(
+        device, accelerator=chip.name, peak_flops_per_s={dtype: rate * share for dtype, rate in chip.peak.items()},
+        memory_bytes_per_s=chip.hbm_bytes_per_s * share, peak_source=f"datasheet of {chip.name}{part} ({chip.source})",
+    )  # fmt: skip

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from flopwise import __version__
 from flopwise.errors import SpecError
+from flopwise.records.explanation import FIRST, FURTHER
 from flopwise.records.model import Expectation, ranged_figures
 from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
     from flopwise.search.answer import Plan
+    from flopwise.serving.answer import ServeAnswer
     from flopwise.training.answer import TrainAnswer
     from flopwise.training.estimate import TrainEstimate
     from flopwise.training.sampled_answer import SampledTrainAnswer
@@ -117,3 +119,45 @@ def _device_joules(estimate: TrainEstimate, seconds: float) -> float | None:
     if job.cluster.accelerator.tdp_w is None:
         return None
     return job_watts(job, dict(estimate.breakdown), estimate.table) * estimate.num_gpus * seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedService:
+    """The estimate of a service, for its recorded `Run`."""
+
+    expected: Expectation
+    price_usd_per_hour: float | None  # of all accelerators
+
+    @classmethod
+    def of_answer(cls, answer: ServeAnswer, question: str) -> Self:
+        """Latencies of a request and rates of all replicas, with intervals; `question`: the command of the answer.
+
+        Under a rate the latencies are those of the mean request under that load, where replicas keep up; their
+        intervals are as wide as those without. A request's terms are its first token and the further ones.
+        """
+        estimate, load = answer.estimate, answer.under_load
+        figures: dict[str, tuple[float, float, float]] = {}
+        first = estimate.ttft_s
+        figures["ttft_s"] = first.value, first.low, first.high
+        if estimate.tpot_s is not None:
+            figures["itl_s"] = estimate.tpot_s.value, estimate.tpot_s.low, estimate.tpot_s.high
+        figures["e2e_s"] = estimate.e2e_s, estimate.e2e_low, estimate.e2e_high
+        if load is None:
+            rates = {"requests_per_s": estimate.throughput, "tokens_per_s": estimate.output_tokens_per_s}
+            for name, rate in rates.items():
+                if rate is not None:
+                    figures[name] = (
+                        rate.value * answer.replicas,
+                        rate.low * answer.replicas,
+                        rate.high * answer.replicas,
+                    )
+        terms = {FIRST: first.value}
+        if estimate.e2e_s > first.value:
+            terms[FURTHER] = estimate.e2e_s - first.value
+        each = estimate.job.cluster.usd_per_gpu_hour
+        return cls(
+            expected=Expectation(
+                figures=ranged_figures(figures), terms=terms, question=question, version=__version__
+            ),
+            price_usd_per_hour=None if each is None else each * answer.num_gpus,
+        )  # fmt: skip

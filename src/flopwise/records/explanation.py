@@ -282,3 +282,11 @@ def _notes(measured: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
         yield ("compute and communication are one term, because communication_s was not measured")
     if measured.value("utilization_frac") is not None and any(term.name == HOST for term in terms):
         yield "utilisation counts whole sampling windows, so short gaps between kernels do not count as idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRun:
+    """A run's figures, and why they are off its plan."""
+
+    measured: Measured
+    explanation: RunExplanation

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
 from flopwise.errors import SpecError
 from flopwise.facts.price_coverage import PriceCoverage
+from flopwise.files import read_limited
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result
 from flopwise.units import (
@@ -25,6 +27,7 @@ from flopwise.values import dataclass
 
 OTHER_GPUS = 3
 """Other devices whose best plan stands beside the chosen one."""
+MAX_PLAN_BYTES = 50_000_000
 FORMAT = 1
 """Version of the plan file."""
 
@@ -408,9 +411,17 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         return plan
 
 
-def to_json(plan: Plan) -> bytes:
-    """The plan as one JSON document, indented."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=2)
+def to_json(answer: msgspec.Struct) -> bytes:
+    """A plan or a sweep as one JSON document, indented."""
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2)
+
+
+def read_plan(path: str | Path) -> Plan:
+    """A plan of a file with the text of `to_json`. Raises SpecError: the file cannot be read or is not a plan."""
+    data = read_limited(
+        Path(path), MAX_PLAN_BYTES, remedy="; give the path of a plan file", too_large="not a plan file"
+    )
+    return Plan.from_json(data, str(Path(path)))
 
 
 class RejectionLog:

@@ -13,6 +13,8 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.catalog import typical_model
 from flopwise.ops.tensors import parameters
+from flopwise.pictures import MOST_BARS, BarPicture
+from flopwise.results import FactRows
 from flopwise.serving.memory import ServingLayout, serving_memory
 from flopwise.serving.spec import ServingSpec
 from flopwise.training.layout import Layout, Recipe
@@ -92,7 +94,7 @@ def _served_bytes(size: float, layout: ServingLayout, software: tuple[tuple[str,
 
 def largest_models(
     devices: Iterable[Accelerator], facts: Facts, table: Mapping[float, Mapping[str, float]] | None = None
-) -> list[LargestModels]:
+) -> FactRows[LargestModels]:
     """The largest model that each device trains and serves alone; `table`: `memory_by_size`, where it is there already.
 
     Source: `memory_by_size`; an engine takes at most its share of a device. Assumes: as that.
@@ -107,7 +109,7 @@ def largest_models(
             name: _largest({size: row[name] for size, row in table.items()}, most) for name, most in room.items()
         }
         rows.append(LargestModels(gpu=device.name, hbm_bytes=device.hbm_bytes, parameters=largest))
-    return rows
+    return FactRows(rows, "devices", _picture)
 
 
 def _largest(memory: Mapping[float, float], most: float) -> float | None:
@@ -122,3 +124,10 @@ def _largest(memory: Mapping[float, float], most: float) -> float | None:
             unit = 10.0 ** (math.floor(math.log10(size_between)) - 1)
             return math.floor(size_between / unit * (1 + 1e-12)) * unit
     return points[-1][0]
+
+
+def _picture(rows: FactRows[LargestModels]) -> BarPicture:
+    """The largest model that each device serves in 16 bits, the largest first."""
+    served = [(row.gpu, (row.parameters["serve FP16"] or 0.0) / 1e9) for row in rows]
+    largest = sorted(served, key=lambda item: -item[1])[:MOST_BARS]
+    return BarPicture(title=rows.title, unit="billion parameters served in 16 bits", rows=largest)

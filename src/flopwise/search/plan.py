@@ -144,7 +144,7 @@ def plan(
     )  # fmt: skip
     for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
         priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
-        parts[name] = with_commands(priced, workload, model, facts, source) if alone else priced
+        parts[name] = _with_commands(priced, workload, model, facts, source) if alone else priced
     unstated = _open_inputs(draft.plans[0], workload, model, facts) if alone and draft.plans else []
     known = {purchase: _prices_known(workload, purchase, facts) for purchase in OFTEN_UNKNOWN}
     coverage = [coverage_text(rows, purchase) for purchase, rows in known.items() if rows]
@@ -292,10 +292,30 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     )
 
 
-def with_commands(
+def _with_commands(
     some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: DatedSourceSpec
 ) -> list[Candidate]:
-    """The candidates, the first of them with their commands."""
-    lines = [command(workload, model, one, facts, source) for one in some[:SHOWN]]
-    named = [msgspec.structs.replace(one, reproduce=line) for one, line in zip(some[:SHOWN], lines, strict=True)]
-    return [*named, *some[SHOWN:]]
+    """The candidates, the first of them with the commands that they lack; of offers that are gone there is none."""
+    offers = {offer.key for offer in facts.offers}
+
+    def with_command(one: Candidate) -> Candidate:
+        if one.reproduce or (one.provider, one.instance, one.region) not in offers:
+            return one
+        return msgspec.structs.replace(one, reproduce=command(workload, model, one, facts, source))
+
+    return [*map(with_command, some[:SHOWN]), *some[SHOWN:]]
+
+
+def with_commands(answer: Plan, facts: Facts, calibration: str | None) -> Plan:
+    """A plan that was read, its first rows with the commands that they lack: later rows and fronts are written so."""
+    wanted = workload_from(answer.workload)
+    month = wanted.limits.software_month
+    known = facts.at(month).with_custom(wanted.limits.gpus).with_assumed_prices(wanted.assumed_prices)
+    named = known.model(wanted.model)
+    source = DatedSourceSpec(facts=known.folder, calibration=calibration, software_month=month)
+    if wanted.task not in TRAINING:
+        from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
+
+        wanted, _ = with_lengths(wanted, named)
+
+    return msgspec.structs.replace(answer, plans=_with_commands(answer.plans, wanted, named, known, source))

@@ -8,13 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
+from flopwise.facts.models.positions import check_length
+from flopwise.facts.spec import SourceSpec
 from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import MAX_INTERLEAVE, MODES, LayoutLimits, powers_of_two
+from flopwise.training.estimate import TrainEstimate, estimate
+from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import COLUMNS, Inner, Layout, Recipe
 from flopwise.training.memory import allocated_and_host, confident_capacity_bytes, reported_bytes
 from flopwise.training.muon import NEWTON_SCHULZ
+from flopwise.training.on_device import recipe_on
+from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.training.stages import cuts_alike
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
@@ -264,3 +272,57 @@ def _bend(strategy: str, points: list[ScalingPoint]) -> Bend:
         return Bend(strategy=strategy, num_gpus=points[0].num_gpus, reason=nearest.reason + where)
     bent = points[max(i for i, fine in enumerate(good) if fine) + 1 :]
     return Bend(strategy=strategy, num_gpus=bent[0].num_gpus if bent else None, reason=bent[0].reason if bent else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareAnswer:
+    """Throughput of a job on more and more accelerators, for each kind of parallelism alone and for all layouts."""
+
+    model: Model
+    cluster: Cluster
+    recipe: Recipe
+    num_gpus: int
+    comparison: ScalingComparison
+    fastest: TrainEstimate | None  # a step of the fastest layout on all accelerators; None where none fits
+    settings: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
+        source: SourceSpec, *, weak: bool,
+    ) -> CompareAnswer:  # fmt: skip
+        """The comparison of all ways of spreading a job on the accelerators of `machines`; `weak` as in `comparison`.
+
+        Raises:
+            SpecError: a layout, which is what is compared, or a single accelerator.
+            MissingFactError: a fact that the answer needs is not known.
+            InfeasibleError: no offer satisfies what was asked.
+        """
+        if spec.says_layout or spec.expert_tp is not None or spec.recompute_mode() is not None:
+            raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
+        gpus = machines.num_gpus(gpus)
+        if gpus < 2:
+            raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
+        architecture, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
+        seq_len = data.seq_len(architecture, tunes=spec.tunes)
+        batch, notes = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
+        wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
+        recipe, device_notes = recipe_on(wanted, cluster.accelerator)
+        kept = (
+            f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step at every size"
+        )
+        scaling = comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
+        layout = None if (point := scaling.fastest(gpus)) is None else point.layout
+        job = None if layout is None else TrainJob(model=architecture, recipe=recipe, layout=layout, cluster=cluster)
+        notes = (*notes, *device_notes, *architecture.assumptions, *check_length(architecture, seq_len))
+        return CompareAnswer(
+            model=architecture, cluster=cluster, recipe=recipe, num_gpus=gpus, comparison=scaling,
+            fastest=None if job is None else estimate(job),
+            settings=(
+                ("accelerators", f"{cluster.accelerator.name}, {cluster.gpus_per_node} per node"),
+                ("global batch", f"{kept}, of {seq_len:,} tokens"), ("recipe", recipe.text),
+                ("stack", recipe.stack.name),
+            ),
+            assumptions=tuple(dict.fromkeys((*notes, *cluster.assumptions))),
+        )  # fmt: skip

@@ -231,6 +231,8 @@ class StorageAnswer(Result):
 
 EstimatedRate = tuple[DeviceRate, ErrorBand | None, tuple[str, ...]]
 """A rate, the band of its error and what was assumed."""
+RateEstimate = Callable[[SampledWorkload, Cluster, int, MachineSpec, SampleSpec, SourceSpec], EstimatedRate]
+"""The rate at which a workload trains on so many devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +249,7 @@ class RatedWorkload:
 
 def storage_answer(
     model: Model | str | None, sample: SampleSpec, request: StorageRequest, machines: MachineSpec, source: SourceSpec,
-    gpus: int | None, training_rate: Callable[[SampledWorkload, Cluster, int], EstimatedRate],
+    gpus: int | None, training_rate: RateEstimate,
 ) -> StorageAnswer:  # fmt: skip
     """The bandwidth that training `model` on `gpus` devices (None: a whole node) needs, and what storage delivers.
 
@@ -277,7 +279,7 @@ def storage_answer(
 
 def _rated_workload(
     model: Model | str | None, sample: SampleSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
-    training_rate: Callable[[SampledWorkload, Cluster, int], EstimatedRate],
+    training_rate: RateEstimate,
 ) -> RatedWorkload:  # fmt: skip
     """The workload on `gpus` devices (None: a whole node); what has token layers trains at `training_rate`.
 
@@ -289,7 +291,7 @@ def _rated_workload(
     number = machines.num_gpus(gpus) if counted else machines.cluster(USUAL_NODE, facts).gpus_per_node
     cluster = machines.cluster(number, facts)
     if not sample.rate_given and work.model is not None and work.model.stacks:
-        rate, band, notes = training_rate(work, cluster, number)
+        rate, band, notes = training_rate(work, cluster, number, machines, sample, source)
     else:
         rate, band, notes = _rate_and_band(work, cluster, facts, number, sample)
     return RatedWorkload(workload=work, cluster=cluster, num_gpus=number, rate=rate, band=band, notes=notes)

@@ -50,10 +50,13 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     assessment.json and the plan of each workload into a folder. The exit code is 1 if a workload's targets or the
     policies cannot be met.
     """
-    from flopwise.api.assess import assess_with_plans
-    from flopwise.api.export import check_targets
+    from flopwise.api.prices import today
     from flopwise.cli.commands.export import folder_exports
+    from flopwise.exports.targets import check_targets
+    from flopwise.facts.catalog import load_facts
+    from flopwise.fleet.assess import assess
     from flopwise.fleet.explain import AssessmentFigureTree
+    from flopwise.fleet.read import load_fleet
     from flopwise.folders import check_folder
     from flopwise.report.write import read_assessment, with_plan_files, write_report
 
@@ -73,9 +76,9 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
         raise options.usage_error(f"{there[0]} is there already; --force replaces what an export wrote")
     before = None if given["old"] is None else read_assessment(given["old"])
     with Progress("assessing") as progress:
-        answer = assess_with_plans(
-            given["fleet"], facts=given["facts"], calibration=given["calibration"], scenarios=given["scenarios"],
-            seed=given["seed"],
+        answer = assess(
+            load_fleet(given["fleet"]), load_facts(given["facts"], given["calibration"]), today=today().isoformat(),
+            scenarios=given["scenarios"], seed=given["seed"],
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     assessment, written = answer.assessment, list[Path]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,11 @@ def command(
     (inline by default, processes or ray) selects where they are planned.
     """
     from flopwise.api import plan as api
-    from flopwise.api.export import check_targets
+    from flopwise.exports.targets import check_targets
+    from flopwise.facts.catalog import load_facts
+    from flopwise.files import write_whole
+    from flopwise.search.answer import read_plan, to_json
+    from flopwise.search.plan import candidate_figure, with_commands
 
     if web:
         from flopwise.cli.commands.web import run_server
@@ -90,6 +95,7 @@ def command(
         options.values({name: given.pop(name) for name in names})
         for names in (("assume_family", "facts", "calibration"), ("address", "workers"))
     )
+    known = partial(load_facts, source.get("facts"), source.get("calibration"))
     changes, runner = _changes(given, from_file or workload)
     how |= {} if runner is None else {"engine": runner}
     many = _points(workload, changes) if workload is not None and from_file is None else None
@@ -104,7 +110,7 @@ def command(
     if from_file is not None:
         if workload is not None:
             raise usage_error("--from shows a plan written before; leave WORKLOAD out")
-        answer = api.with_commands(api.read_plan(from_file), **_places(source))
+        answer = with_commands(read_plan(from_file), known(), source.get("calibration"))
     else:
         if workload is None:
             raise usage_error("give a workload file, or a model with --task; or --from a plan written before")
@@ -115,12 +121,11 @@ def command(
                 on_ranked=RANKING.get(), **source,
             )  # fmt: skip
     if output_file is not None:
-        api.write_plan(answer, output_file)
-    other = None if compare is None else api.read_plan(compare)
+        write_whole(output_file, to_json(answer) + b"\n")
+    other = None if compare is None else read_plan(compare)
     chosen = _candidate(answer, rank) if explain else None
-    places = _places(source)
-    figure = None if chosen is None else api.explain_candidate(answer, chosen, **places)
-    exports = _exports(answer, output_file or from_file, to, force=force, **places)
+    figure = None if chosen is None else candidate_figure(answer, chosen, known())
+    exports = _exports(answer, output_file or from_file, to, force=force, **_places(source))
     _show(answer, other, top, figure, exports)
     if not answer.plans:
         form = options.output_form()
@@ -169,18 +174,20 @@ def _changes(given: dict[str, Any], source: Path | str | None) -> tuple[dict[str
 
 def _points(workload: str, changes: dict[str, Any]) -> Any:
     """The workloads of a sweep file; None where `workload` is something else."""
-    from flopwise.api import sweep as api
+    from flopwise.search.sweep import points
 
-    return api.points(workload, changes) if workload.lower().endswith(WORKLOAD_ENDINGS) else None
+    return points(workload, changes) if workload.lower().endswith(WORKLOAD_ENDINGS) else None
 
 
 def _sweep(points: Any, output_file: Path | None, **how: Any) -> None:
-    from flopwise.api import sweep as api
+    from flopwise.api.sweep import sweep
+    from flopwise.files import write_whole
+    from flopwise.search.answer import to_json
 
     with Progress(f"planning {len(points)} workloads") as progress:
-        answer = api.sweep(points, advance=progress, **how)
+        answer = sweep(points, advance=progress, **how)
     if output_file is not None:
-        api.write_sweep(answer, output_file)
+        write_whole(output_file, to_json(answer) + b"\n")
     planned = ((one.name, one.plan) for one in answer.planned if one.plan is not None and one.plan.plans)
     name, plan = next(planned, ("", None))
     named = {} if plan is None else further(plan, f"The best plan of {name}")

@@ -27,8 +27,7 @@ from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from flopwise.api.compare import CompareAnswer
-    from flopwise.search.scaling import ScalingPoint
+    from flopwise.search.scaling import CompareAnswer, ScalingPoint
     from flopwise.training.answer import TrainAnswer
     from flopwise.training.run import StepRun
     from flopwise.training.sampled_answer import SampledTrainAnswer

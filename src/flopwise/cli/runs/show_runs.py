@@ -21,7 +21,7 @@ from flopwise.records.spec import StoreSpec
 from flopwise.results import attributes
 
 if TYPE_CHECKING:
-    from flopwise.api.run_reports import ExplainedRun
+    from flopwise.records.explanation import ExplainedRun
     from flopwise.records.model import RecordedRun
 
 MOST_EVENTS = 20

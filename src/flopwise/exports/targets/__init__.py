@@ -7,6 +7,7 @@ express a plan, and `export_fleet(fleet) -> Files`, if an assessment needs more 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,3 +99,9 @@ def target_module(target: str) -> Any:
     if target not in TARGETS:
         raise UnknownNameError("export target", target, TARGETS, "`flopwise export --list` shows all")
     return import_module(f"flopwise.exports.targets.{target.replace('-', '_')}")
+
+
+def check_targets(targets: Iterable[str]) -> None:
+    """Check the names of export targets before a plan takes its time. Raises UnknownNameError."""
+    for target in targets:
+        target_module(target)

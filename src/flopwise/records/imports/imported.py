@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from flopwise.errors import SpecError, UnknownNameError, nearest_hint
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import FlopwiseError, SpecError, UnknownNameError, nearest_hint
 from flopwise.files import read_at_most
-from flopwise.options import OptionError
+from flopwise.options import OptionError, changed_options, defaults_of, take
 from flopwise.records.exports import FORMAT, VERSION
 from flopwise.records.imports import genai_perf, guidellm, mlflow, tensorboard, trainer_state, vllm_bench, wandb
 from flopwise.records.imports.names import Meaning, meaning, rank
@@ -22,7 +23,9 @@ from flopwise.records.imports.raw import Point, RawRun, Source
 from flopwise.records.metrics import METRICS
 from flopwise.records.model import Event, Expectation, Run, Sample
 from flopwise.records.store import Store, open_store
-from flopwise.values import dataclass
+from flopwise.serving.spec import RequestSpec, ServingSpec
+from flopwise.training.spec import DataSpec, TrainingSpec
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.records.imports.spec import ImportSpec
@@ -136,17 +139,22 @@ def _file_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> lis
     return list(by_key.values())
 
 
-def import_files(
-    files: Sequence[Path], spec: ImportSpec, gpus: int | None, planned_run: Callable[[FileRun], PlannedRun],
-    store: Path | str | None,
-) -> list[ImportedRun]:  # fmt: skip
-    """Write the runs of files to the store at `store`; `planned_run` returns the settings and estimate of each.
+RunEstimate = Callable[[FileRun, str, int | None, dict[str, object]], tuple[float | None, Expectation]]
+"""USD an hour of all accelerators and what is expected of a run, from its model, accelerators and settings."""
 
-    Raises: SpecError: as `_file_runs`, in which case nothing is written; or the store cannot be written.
+
+def import_files(
+    files: Sequence[Path], spec: ImportSpec, machines: MachineSpec, gpus: int | None, options: Mapping[str, Any],
+    estimate: RunEstimate, store: Path | str | None,
+) -> list[ImportedRun]:  # fmt: skip
+    """Write the runs of files to the store at `store`; `options`: settings that the files do not say.
+
+    Raises: SpecError: as `_file_runs` and `_planned_run`, in which case nothing is written; or the store cannot be
+        written.
     """
     own = [path for path in files if spec.format in ("auto", FORMAT) and _is_export(path)]
     file_runs = _file_runs([path for path in files if path not in own], spec, gpus)
-    planned = [planned_run(one) for one in file_runs]
+    planned = [_planned_run(one, spec, machines, gpus, _run_settings(one, options), estimate) for one in file_runs]
     opened, several = open_store(store), len(file_runs) > 1
     written = [
         _write_run(opened, one, plan, spec, several=several) for one, plan in zip(file_runs, planned, strict=True)
@@ -480,3 +488,57 @@ def meanings(names: Iterable[str], given: Mapping[str, tuple[str, float | None]]
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:12])
     return f"; it has {shown}{' ...' if len(names) > 12 else ''}"
+
+
+TRAINING, SERVING = (DataSpec, TrainingSpec), (RequestSpec, ServingSpec)
+"""Options of what was run, beside those of its machines."""
+
+
+def _run_settings(one: FileRun, rest: Mapping[str, Any]) -> dict[str, object]:
+    """The settings of a run as `train` or `serve` takes them: as given, else as the file says.
+
+    Raises:
+        SpecError: an option of the other kind of runs, or none of either.
+    """
+    mine, others = (SERVING, TRAINING) if one.raw.task == "serve" else (TRAINING, SERVING)
+    own, foreign = ({name for spec in specs for name in defaults_of(spec)} for specs in (mine, others))
+    for name in rest:
+        if name not in own and name in foreign:
+            kind, other = ("serving", "training") if one.raw.task == "serve" else ("training", "serving")
+            raise OptionError(name, f"of {other}; {one.path} holds a run of {kind}")
+    specs = take(rest, *mine)
+    options = {name: getattr(spec, name) for spec in specs for name in changed_options(spec)}
+    settings = dict(one.raw.settings)
+    if {"concurrency", "rate"} & options.keys():
+        settings = {name: value for name, value in settings.items() if name not in {"concurrency", "rate"}}
+    return settings | options
+
+
+def _planned_run(
+    one: FileRun, spec: ImportSpec, machines: MachineSpec, gpus: int | None, settings: dict[str, object],
+    estimate: RunEstimate,
+) -> PlannedRun:  # fmt: skip
+    """Settings and estimate of a run; the reason in its notes where there is no estimate.
+
+    Raises:
+        FlopwiseError: a model that was given is not known, or its question cannot be answered.
+    """
+    model, gpu = spec.model or one.raw.model, machines.gpu or machines.instance
+    machine_options = {name: getattr(machines, name) for name in changed_options(machines) if name != "gpu"}
+    plain = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in {**settings, **machine_options}.items()
+    }
+    alone = PlannedRun(gpu=gpu, gpus=gpus or one.raw.gpus, settings=plain)
+    missing = [name for name, fact in (("model", model), ("gpu", gpu)) if fact is None]
+    if model is None or missing:
+        return replace(alone, notes=(f"nothing is expected of the run without {' and '.join(missing)}",))
+    try:
+        usd, expected = estimate(one, model, alone.gpus, settings)
+    except FlopwiseError as failure:
+        if spec.model is not None:
+            raise
+        return replace(alone, notes=(f"nothing is expected of the run: {failure}",))
+    unstated = one.raw.task == "train" and not {"global_batch", "global_batch_tokens"} & settings.keys()
+    note = "the file does not say the sequences of a step: the plan's are assumed (give --global-batch)"
+    return replace(alone, usd_per_hour=usd, expected=expected, notes=(note,) if unstated else ())

@@ -1,0 +1,93 @@
+"""A question about the memory of a training step, answered with what would make it fit."""
+
+from __future__ import annotations
+
+from flopwise.changes.memory import device_of, with_settings
+from flopwise.cost.memory_answer import MemoryAnswer
+from flopwise.cost.spec import MachineSpec
+from flopwise.errors import SpecError
+from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Model
+from flopwise.facts.catalog import Facts
+from flopwise.facts.spec import DatedSourceSpec
+from flopwise.options import OptionError, changed_options
+from flopwise.training.layout import check_layout
+from flopwise.training.memory_answer import memory_answer
+from flopwise.training.on_device import recipe_on, stack_notes
+from flopwise.training.routing import check_routing
+from flopwise.training.samples import network_of_samples
+from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, TrainingSpec
+from flopwise.values import replace
+
+
+def answer_of(
+    model: Model | str, data: DataSpec, spec: TrainingSpec, machines: MachineSpec, source: DatedSourceSpec,
+    grad_accum: int | None,
+) -> MemoryAnswer:  # fmt: skip
+    """Memory of a training step, of a model with token layers or of a network that is known by its samples.
+
+    It says what would make it fit. `grad_accum`: micro-batches a step; None: one, or as many as a pipeline has stages.
+
+    Raises:
+        SpecError: a value that cannot be, or a global batch that does not divide.
+        MissingFactError: only published figures of the model are known.
+    """
+    chip, notes = device_of(machines, facts := source.catalog)
+    work = network_of_samples(model, source)
+    if work is not None:
+        from flopwise.training.sampled_answer import sampled_step_memory  # noqa: PLC0415 - few networks are known so
+
+        sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum or 1)
+        return replace(sampled, assumptions=(*sampled.assumptions, *notes))
+    architecture = source.model_with_layers(model)
+    if machines.num_gpus(None) > 1 and not spec.says_layout:
+        spec = replace(spec, fsdp=True)
+    answer = _step_memory(architecture, data, spec, chip, facts, grad_accum, machines.counted)
+    option_names = [*changed_options(data), *changed_options(spec)]
+    return with_settings(answer, notes, LAYOUT_SETTINGS | SETTINGS, option_names)
+
+
+def _step_memory(
+    model: Model,
+    data: DataSpec,
+    spec: TrainingSpec,
+    chip: Accelerator | None,
+    facts: Facts,
+    grad_accum: int | None,
+    gpus: int | None,
+) -> MemoryAnswer:
+    """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known.
+
+    Without a number of micro-batches a pipeline has as many as stages, the fewest that fill it.
+    """
+    if grad_accum is not None and grad_accum < 1:
+        raise SpecError(f"gradient accumulation over {grad_accum} micro-batches; give 1 or more")
+    seq_len = data.seq_len(model, tunes=spec.tunes)
+    open_settings = spec.open_settings | data.open_settings(model)
+    layout = spec.layout(model, gpus)
+    stages, filled = int(layout.pp), ""
+    if stages > 1 and grad_accum is None and data.sequences(seq_len) is None:
+        grad_accum, filled = stages, f"{stages:,} micro-batches a step, which fill the pipeline (--grad-accum)"
+    in_a_step = _sequences_of_a_step(data, seq_len, int(layout.dp) * int(layout.micro_batch), grad_accum)
+    spec = spec if chip is None else spec.on(chip, facts)
+    wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
+    recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
+    check_layout(layout, model, recipe)
+    check_routing(model, recipe, layout)
+    answer = memory_answer(
+        model, recipe, layout, chip, facts, seq_given=data.seq is not None, open_settings=open_settings
+    )
+    lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
+    return replace(answer, assumptions=(*([filled] if filled else []), *notes, *lacking, *answer.assumptions))
+
+
+def _sequences_of_a_step(data: DataSpec, seq_len: int, at_once: int, grad_accum: int | None) -> int:
+    """Sequences of a step: those of `grad_accum` micro-batches of all replicas, or the global batch that is given."""
+    batch = data.sequences(seq_len)
+    if batch is None:
+        return at_once * (grad_accum or 1)
+    if (grad_accum or 1) > 1:
+        raise OptionError("grad_accum", "the global batch is given as well; give one of them")
+    if batch % at_once:
+        raise SpecError(f"a global batch of {batch:,} is no multiple of {at_once:,} sequences (replicas x micro-batch)")
+    return batch
