@@ -61,8 +61,6 @@ NOW, THEN = ("llama.cpp", "mlx"), ("llama.cpp-2024",)
 """Engines of one user: kernels of their own, launched from graphs since 2025."""
 EAGER = ("hf", "vllm-2023")
 """Modules of Python in eager PyTorch, operation by operation, while they decode, too."""
-PLAIN_PYTORCH = (*SGLANG, "tensorrt-llm")
-"""Modules of Python in eager PyTorch wherever graphs do not hold a step."""
 TRT = ("tensorrt-llm-v0", "tensorrt-llm-2023")
 CAPTURED = (*GRAPHS, *OLD_VLLM, *TRT, "deepspeed-inference")
 """Steps captured in graphs, or compiled whole."""
@@ -81,8 +79,8 @@ CONSTANTS = (
     _engine("sequence_s", (*BATCH, *WAITING), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("request_s", (*GRAPHS, *OLD_VLLM), 10e-3, 1e-3, 0.3),
     _engine("request_s", TRT, 15e-3, 2e-3, 0.3),
-    _engine("launch_s", tuple(n for n in (*GRAPHS, *BATCH) if n not in (*EAGER, *PLAIN_PYTORCH)), 5e-5, 5e-6, 3e-4),
-    _engine("launch_s", PLAIN_PYTORCH, 5e-5, 5e-6, 3e-4),
+    _engine("launch_s", tuple(n for n in (*GRAPHS, *BATCH) if n not in (*EAGER, *SGLANG)), 5e-5, 5e-6, 3e-4),
+    _engine("launch_s", SGLANG, 5e-5, 5e-6, 3e-4),
     _engine("launch_s", EAGER, 7e-5, 5e-6, 3e-4),
     _engine("pointwise_traffic", (*CAPTURED, "deepspeed-mii", *NOW, *THEN), 0.71, 0.2, 2.0, 0.3),
     _engine("hidden_frac", GRAPHS, 0.5, 0.01, 1.0),

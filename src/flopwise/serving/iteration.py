@@ -325,8 +325,8 @@ class Runner:
     def launched(self, total: StepTime, load: StepLoad, split: ServingLayout) -> Floats:
         """Operations of a step that the host launches one by one, by the costs of plain ones; `total`: of the step.
 
-        Source: `launches_prompts`; `prompt_graph_tokens` and `piecewise` of data/engines.json. Assumes: a step that only
-        decodes more sequences than graphs hold keeps the device busy.
+        Source: `launches_prompts`; `prompt_graph_tokens` and `piecewise` of data/engines.json.
+        Assumes: a step that only decodes more sequences than graphs hold keeps the device busy.
         """
         engine, rates = self.engine, self.rates
         if not engine.graphs:
@@ -464,7 +464,17 @@ class Runner:
             floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
             flops = flops + work.causal_flops
         return StepTime(
-            seconds, compute, memory, 0.0, launch, np.maximum(floor_c, floor_m), flops, converting, launches, read, between
+            seconds,
+            compute,
+            memory,
+            0.0,
+            launch,
+            np.maximum(floor_c, floor_m),
+            flops,
+            converting,
+            launches,
+            read,
+            between,
         )
 
     def kernels_of(

@@ -166,9 +166,9 @@ def closed_loop(
     stand before each other; half of them stand before another on average, in steps that use their whole budget while
     those decode whose prompts are through. In the other rounds a prompt finds those that happen to be there
     (`_others_wait_s`): users drift apart, as far as their lengths differ and their first prompts were read one after
-    another. Prompts that came during a step share the next. A request comes while a step runs, and waits
-    for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt or a step of his own: what
-    others cause goes by their share. Attention replicas that share experts step together: where any of them has a
+    another. Prompts that came during a step, or since the scheduler looked for them, share the next. A request comes
+    while a step runs, and waits for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt
+    or a step of his own: what others cause goes by their share. Attention replicas that share experts step together: where any of them has a
     prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
     that carries prompts on one does so on all, as where the engine joins their prompts. `only_seconds`: of steps with
     prompts, as of `StepLoad`.
@@ -213,7 +213,8 @@ def closed_loop(
     later_s = _others_wait_s(in_flight, each_s, np.minimum(away_s, apart_s))
     idle = 1.0 - np.minimum(whole_s / (alone_s + later_s + away_s), 1.0)  # who waits for prompts waits for their steps
     longer = (decode.seconds**2 + share * squares) / mean_s**2  # steps that it comes in
-    beside_s = others * idle * longer * due / prompt_tokens * another_s * (1.0 - chunk / budget)
+    steps = runner.engine.recv_interval - 1.0 + longer  # from look to look, one of them that in which it comes
+    beside_s = others * idle * steps * due / prompt_tokens * another_s * (1.0 - chunk / budget)
     planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
     waits_s = (
         others * (unseen - planned * (1.0 - idle)) * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
@@ -221,8 +222,8 @@ def closed_loop(
     ttft_s = runner.engine.request_s + waits_s + alone_s
     tpot_s = np.maximum(tpot_s, batch * runner.engine.stream_s)
     # the last step of its prompt brings a request a token
-    answer_s, steps = (output_tokens - 1) * tpot_s, output_tokens - 1.0 + chunks + missed
-    each = np.minimum(in_flight / steps, np.maximum(budget / prompt_tokens, 1.0 / output_tokens)) / mean_s
+    answer_s, rounds = (output_tokens - 1) * tpot_s, output_tokens - 1.0 + chunks + missed
+    each = np.minimum(in_flight / rounds, np.maximum(budget / prompt_tokens, 1.0 / output_tokens)) / mean_s
     each = np.minimum(in_flight / (ttft_s + answer_s), each)
     each = np.minimum(each, most_served_per_s(runner.engine, prompt_tokens, output_tokens) / parts)
     ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
