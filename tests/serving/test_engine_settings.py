@@ -60,9 +60,12 @@ def test_a_scheduler_that_looks_every_thirty_steps_leaves_a_request_for_half_of_
     waited_s -= 1.5 * (before_s - mean_s) * (USERS - 1) / USERS  # fewer decode, so that steps are shorter
     room = 1.0 - INPUT / ENGINE.prefill_tokens
     for looks, steady, sign in ((30, seldom, 1.0), (1, often, -1.0)):
-        times, share = (steady.decode.seconds, steady.mixed.seconds), (1.0 - steady.prefill_share, steady.prefill_share)
-        longer = np.dot(share, np.square(times)) / np.dot(share, times) ** 2  # steps that it comes in
-        part = steady.added_s + INPUT / ENGINE.prefill_tokens * steady.decode.seconds  # of a full step, for one prompt
+        decode_s, mixed_s, share = (
+            float(x) for x in (steady.decode.seconds, steady.mixed.seconds, steady.prefill_share)
+        )
+        squares = (1.0 - share) * decode_s**2 + share * mixed_s**2
+        longer = squares / ((1.0 - share) * decode_s + share * mixed_s) ** 2  # steps that it comes in
+        part = steady.added_s + INPUT / ENGINE.prefill_tokens * decode_s  # of a full step, for one prompt
         idle = 1.0 - steady.requests_per_s * part  # who waits for prompts has counted their steps
         beside = (looks - 1 + longer) * (USERS - 1) / USERS * steady.batch / OUTPUT
         waited_s += sign * idle * beside * steady.added_s * room

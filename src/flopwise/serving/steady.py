@@ -168,8 +168,8 @@ def closed_loop(
     (`_others_wait_s`): users drift apart, as far as their lengths differ and their first prompts were read one after
     another. Prompts that came during a step, or since the scheduler looked for them, share the next. A request comes
     while a step runs, and waits for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt
-    or a step of his own: what others cause goes by their share. Attention replicas that share experts step together: where any of them has a
-    prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
+    or a step of his own: what others cause goes by their share. Attention replicas that share experts step together:
+    where any of them has a prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
     that carries prompts on one does so on all, as where the engine joins their prompts. `only_seconds`: of steps with
     prompts, as of `StepLoad`.
 

@@ -395,8 +395,10 @@ class _Timed:
         self.layout, self.each, self.whole, self.uncaptured = layout, 1, None, runner
         self.kernels: KernelTimes | None = None
         if runner.engine.graphs:  # launching is counted apart
-            without = {"eager_prompts": frozenset[str](), "prompt_graph_tokens": 0, "piecewise": False}
-            runner = replace(runner, engine=replace(runner.engine, prompt_graphs=True, **without))
+            captured = replace(
+                runner.engine, prompt_graphs=True, eager_prompts=frozenset(), prompt_graph_tokens=0, piecewise=False
+            )
+            runner = replace(runner, engine=captured)
         if isinstance(runner, TechniqueRunner):
             self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
             runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
