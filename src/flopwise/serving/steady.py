@@ -169,9 +169,9 @@ def closed_loop(
     another. Prompts that came during a step, or since the scheduler looked for them, share the next. A request comes
     while a step runs, and waits for others that the engine takes without it (`steps_unseen`). Nobody waits for a prompt
     or a step of his own: what others cause goes by their share. Attention replicas that share experts step together:
-    where any of them has a prompt, all take as long. Where requests are `alike`, all began together and end together, on every replica: a step
-    that carries prompts on one does so on all, as where the engine joins their prompts. `only_seconds`: of steps with
-    prompts, as of `StepLoad`.
+    where any of them has a prompt, all take as long. Where requests are `alike`, all began together and end together,
+    on every replica: a step that carries prompts on one does so on all, as where the engine joins their prompts.
+    `only_seconds`: of steps with prompts, as of `StepLoad`.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
     expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`.
