@@ -35,7 +35,7 @@ from flopwise.serving.estimate import (
     requests_held,
     waiting_batches,
 )
-from flopwise.serving.iteration import StepLoad, prompt
+from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
@@ -87,16 +87,19 @@ prompts of others depends on who comes when. Over six deployments, prompts of 1,
 1,024 and 2 to 64 users (the loops of benchmarks/serve_and_simulate.py) the closed form is within 11 % of the simulator
 in TTFT, TPOT and throughput at lower shares, but off by 15 to 60 %, and six times at worst, in 417 of 626 loops at
 higher ones."""
-BUNCHED_FRAC, FULL_FRAC, STEP_FRAC = 0.05, 0.76, 0.1
+BUNCHED_FRAC, FULL_FRAC, STEP_FRAC = 0.04, 0.76, 0.1
 """The same of shorter prompts: the share of a first token's time that hangs on how far users drift apart
 (`Steady.bunched_s`), or the share of the time for which prompts are read; and, of two users, the share of a step in a
 first token's time, as each begins where a step of the other does. Over nine deployments (those of that benchmark, and
 Llama-3.1-8B on L40S, Qwen2.5-7B on A100, Qwen3-30B-A3B on H100 and DeepSeek-V3 on H200), prompts of 16 to 4,096 tokens,
 answers of 64 to 1,024 and 2 to 1,024 users, 605 drawn loops, the closed form is within 10 % in TTFT, TPOT and
 throughput in all but 6 of 276 loops below all three, there within 10.9 %; at higher shares it is off by more in 116 of
-329, seven times at worst. Simulated in any case are mixtures whose prompts go in steps of their own, as how many
-experts so few tokens touch hangs on who comes when, and users who wait for a place, or whose whole answers the cache
-has no room for, as they begin together. A simulated loop takes 0.1 s of processor time."""
+329, seven times at worst (drawn with 0.05 for the first share, while a request's host time was a tenth longer).
+Simulated in any case are mixtures whose prompts go in steps of their own, as how many experts so few tokens touch hangs
+on who comes when, and users who wait for a place, or whose whole answers the cache has no room for, as they begin
+together. A simulated loop takes 0.1 s of processor time."""
+HOST_FRAC = 0.9
+"""Share of a prompt's step for which the host launches what it consists of, from which the host sets its pace."""
 SIMULATED_FROM = 0.45
 """Share of capacity from which simulation differs from the moments of `OpenLoop` where `_prompts_mix` does not hold.
 Where it does, arrivals are simulated at any load: of 216 drawn cases (the nine deployments, prompts of 64 to 3,500
@@ -742,9 +745,23 @@ def _prompts_crowd(known: JobSteady, loaded: ServeEstimate) -> bool:
     ttft_s = loaded.ttft_s.value
     if bunched_s >= BUNCHED_FRAC * ttft_s or (users == 2 and step_s >= STEP_FRAC * ttft_s):
         return True
+    if _host_paces(known):
+        return True
     each_per_s = loaded.requests_per_s / int(job.layout.dp)
     share = each_per_s * estimate(replace(job, concurrency=1)).ttft_s.value
     return share >= (CROWDED_FRAC if job.input_tokens >= LONG_PROMPT else FULL_FRAC)
+
+
+def _host_paces(known: JobSteady) -> bool:
+    """True if a prompt's step is as long as the host takes to launch it: another prompt in it is free.
+
+    The closed form shares out steps by their tokens: it was 11 % off in the two of some 200 loops where this holds.
+    """
+    job, machine = known.job, known.machine
+    load = whole_prompts(job.model, 1.0, job.input_tokens)
+    step = machine.step(load, job.layout)
+    launched_s = machine.host_launches(step, load, job.layout) * machine.engine.launch_s
+    return bool(np.max(launched_s) > HOST_FRAC * np.max(step.seconds))
 
 
 def _places_decide(job: ServeJob, users: int) -> bool:

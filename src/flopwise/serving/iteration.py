@@ -277,9 +277,9 @@ class Runner:
         if self.engine.local:  # small kernels of its own, one after another
             layers_s = layers_s * self.rates.value["core_slowness"]
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
-        launched = self.launched(total, load, split)
-        if np.any(launched):
-            layers_s = layers_s + np.maximum(launched * self.engine.launch_s - total.seconds - layers_s, 0.0)
+        launches = self.host_launches(total, load, split)
+        if np.any(launches):
+            layers_s = layers_s + np.maximum(launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
         layers_s = layers_s + self.engine.recurrent_s * (recurrent_layers(stack) > 0) + self._calls_s(load, split)
         overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
@@ -322,7 +322,7 @@ class Runner:
         eager = not (engine.graphs and engine.prompt_graphs)
         return eager | (pp & ("pp" in engine.eager_prompts)) | (dp & ("dp" in engine.eager_prompts))
 
-    def launched(self, total: StepTime, load: StepLoad, split: ServingLayout) -> Floats:
+    def host_launches(self, total: StepTime, load: StepLoad, split: ServingLayout) -> Floats:
         """Operations of a step that the host launches one by one, by the costs of plain ones; `total`: of the step.
 
         Source: `launches_prompts`; `prompt_graph_tokens` and `piecewise` of data/engines.json.

@@ -110,7 +110,8 @@ def test_one_pass_and_fixed_batches_have_no_run(model: str, given: dict[str, Any
         ({"requests": 1, "concurrency": 100}, 1, 1),  # one request is never a hundred
         ({"output_tokens": 1, "concurrency": 8}, 8, None),  # users wait for their prompts, too
         ({"requests": 30, "concurrency": 4}, 4, 4),
-        ({"concurrency": 48}, 48, 47.5),
+        ({"concurrency": 32}, 32, 31.7),
+        ({"concurrency": 48, "closed_form": True}, 48, 47.5),
         ({"concurrency": 64, "closed_form": True}, 64, 63),
     ],
 )

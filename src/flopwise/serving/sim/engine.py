@@ -463,7 +463,9 @@ class _Timed:
         if not machine.engine.graphs:
             return 0, 0
         mixed = replace(alone, decode_batch=1, decode_context=1)
-        counts = (float(np.ravel(machine.launched(self._step(load), load, self.layout))[0]) for load in (alone, mixed))
+        counts = (
+            float(np.ravel(machine.host_launches(self._step(load), load, self.layout))[0]) for load in (alone, mixed)
+        )
         few_s, many_s = (count and count * machine.engine.launch_s + machine.engine.step_s for count in counts)
         return round(few_s * PS), round((many_s - few_s) * PS)
 
