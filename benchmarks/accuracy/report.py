@@ -371,7 +371,7 @@ GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sour
 Serving has 29 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to, and a few shares that are medians of publications (bandwidth on
 TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.cpp on Intel's GPUs and its first delta
-rules). Constants of training were fitted on all rows of their file on 2026-11-28, those of serving on 2026-11-29; those
+rules). Constants of training were fitted on all rows of their file on 2026-11-28, those of serving on 2026-11-30; those
 of memory and kernels have not seen the rows that were added on 2026-11-22 (51 of memory, 20 of kernels) and on
 2026-11-26 (72 of memory)."""
 UNMET = {
@@ -380,7 +380,14 @@ What keeps serving rows off, and why no constant mends it:
 
 - Times to a first token of SGLang: means with the first requests' kernel compilation, 2 to 8 s in some runs and none in
   others. No constant was fitted to them: what its host takes to launch an operation of a prompt is fitted to times a
-  token and throughput alone.
+  token and throughput alone. DeepSeek-R1 on B300 (0.5.10, -57 %): 1,024 tokens take 150 to 180 ms, as if no graph held
+  them; it was started with symmetric memory, and whether that switches graphs off is not known.
+- Times to a first token of DeepSeek-R1 on TensorRT-LLM (-40 %): a lone prompt of 1,024 tokens takes 160 ms on B200 and
+  240 to 310 ms on H200 in every layout, so that its host launches several times what is counted for a layer; prompts of
+  gpt-oss-120b and Llama take what is predicted.
+- A prompt on one of several attention replicas of vLLM (-31 %, DeepSeek-V4 -46 %): the host takes 5 to 20 ms more a step
+  than for one replica. Prompts of models with recurrent states are read in two steps there (to a multiple of a cache
+  block, and the rest), which is not modelled: the first token is up to twice as late where the host sets the pace.
 - Runs of few requests at rates near saturation: their answers' lengths vary, the longest go on alone, and rows name the
   mean only.
 - DeepSeek-R1 on TensorRT-LLM (up to +150 % in time a token at few users): speculative decoding that rows do not record;
