@@ -19,7 +19,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "8B, H100, chat": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 1024, "output": 256},
     "8B, H100, long prompts": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 8000, "output": 64},
     "8B, H100, long answers": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 128, "output": 1024},
-    "8B fp8, RTX 4090": {"model": "Llama-3.1-8B", "gpu": "rtx4090", "weights": "fp8", "input": 512, "output": 128},
+    "8B fp8, RTX 4090": {"model": "Llama-3.1-8B", "gpu": "rtx4090", "weights": "fp8", "input": 600, "output": 128},
     "70B fp8, 4 x H100": {
         "model": "Llama-3.3-70B", "gpu": "h100", "tp": 4, "weights": "fp8", "input": 2000, "output": 300,
     },

@@ -175,10 +175,32 @@ def test_graphs_of_steps_with_prompts_hold_so_many_tokens(tokens: int, *, held: 
     assert cost.seconds(chunk=tokens - 4, batch=4, cached=4 * INPUT) == pytest.approx(expected + 1e-3 * layers)
 
 
+@pytest.mark.parametrize("tokens", [256, 512, 513])
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "Qwen3-30B-A3B", "Qwen3.6-35B-A3B", "Mamba-2.8B"])
+def test_a_lone_users_prompt_is_launched_once(model: str, tokens: int) -> None:
+    """Nobody decodes beside it: the closed form takes as long as the simulator, within the graphs and beyond."""
+    asked: dict[str, Any] = {"gpu": "h100", "input_tokens": tokens, "output_tokens": 64}
+    served = flopwise.serve(model, concurrency=1, closed_form=True, **asked).estimate.ttft_s.value
+    played = flopwise.simulate(model, users=1, requests=30, **asked).summary.ttft_s.p50
+    assert served == pytest.approx(played, rel=0.03)
+
+
+def test_a_small_batch_has_small_graphs() -> None:
+    """vLLM, VllmConfig._set_cudagraph_sizes: up to twice as many tokens as sequences, 512 at most."""
+    for most, tokens in ((8, 16), (256, 512), (1024, 512)):
+        job = serve_job_with(
+            model=LLAMA, cluster=cluster(FACTS.accelerator("H100-SXM-80")), engine="vllm", max_batch=most
+        )
+        assert job.software.prompt_graph_tokens == tokens
+
+
 def test_what_is_compiled_whole_or_runs_on_the_host_is_launched_by_nobody() -> None:
     """XLA's programs have no pieces, and a processor computes where it would launch; eager code is not compiled."""
     engine = replace(FACTS.engine("vllm"), launch_s=1.0)
     load = StepLoad(prefill_tokens=2048, prefill_context=2048)
+    whole = replace(FACTS.engine("sglang"), launch_s=1.0)
+    tpu = runner(serve_job_with(model=LLAMA, cluster=cluster(FACTS.accelerator("TPU v6e")), engine=whole))
+    assert float(np.max(tpu.step(load, ONE).overhead_s)) < 1.0
     for device, launched in (("H100-SXM-80", True), ("TPU v6e", False), ("Xeon 6975P-C", False)):
         machine = runner(serve_job_with(model=LLAMA, cluster=cluster(FACTS.accelerator(device)), engine=engine))
         assert (float(np.max(machine.step(load, ONE).overhead_s)) > 100.0) is launched

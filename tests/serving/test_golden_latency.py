@@ -39,7 +39,7 @@ def test_a_user_alone_sees_his_own_steps_only() -> None:
     """TPOT: a step at the mean context. TTFT: the server's part of a request, and one step with the whole prompt."""
     found = closed_loop(MACHINE, ONE, 1.0, INPUT, OUTPUT)
     tpot_s = step_s(1, HALF_WAY)
-    ttft_s = ENGINE.request_s + step_s(1, HALF_WAY, INPUT, INPUT)
+    ttft_s = ENGINE.request_s + step_s(chunk=INPUT, seen=INPUT)
     assert float(found.tpot_s) == pytest.approx(tpot_s, rel=1e-9)
     assert float(found.ttft_s) == pytest.approx(ttft_s, rel=1e-9)
     assert float(found.requests_per_s) == pytest.approx(1 / (ttft_s + 255 * tpot_s), rel=1e-9)
@@ -49,7 +49,7 @@ def test_a_user_alone_sees_his_own_steps_only() -> None:
 def test_a_long_prompt_goes_in_pieces_of_the_engines_budget() -> None:
     """Sarathi-Serve (arXiv:2403.02310): 16,384 tokens in two steps of 8,192, which see 8,192 and 16,384 at the end."""
     found = closed_loop(MACHINE, ONE, 1.0, 16_384, OUTPUT)
-    one_s = step_s(1, 16_384 + OUTPUT / 2, 8192, (8192 + 16_384) / 2)
+    one_s = step_s(chunk=8192, seen=(8192 + 16_384) / 2)
     assert float(found.ttft_s) == pytest.approx(ENGINE.request_s + 2 * one_s, rel=1e-9)
 
 
@@ -348,7 +348,7 @@ def test_an_encoder_answers_with_one_pass_over_its_batch() -> None:
 def test_what_a_server_does_to_a_request_stands_before_its_prompt() -> None:
     slow = replace(MACHINE, engine=replace(MACHINE.engine, request_s=1.0))
     found = closed_loop(slow, ONE, 1.0, INPUT, OUTPUT)
-    assert float(found.ttft_s) == pytest.approx(1.0 + step_s(1, HALF_WAY, INPUT, INPUT), rel=1e-9)
+    assert float(found.ttft_s) == pytest.approx(1.0 + step_s(chunk=INPUT, seen=INPUT), rel=1e-9)
 
 
 def test_requests_in_flight_lie_between_the_batches_that_sustain_their_rate() -> None:

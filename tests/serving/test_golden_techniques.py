@@ -66,7 +66,7 @@ def tpot_s(found: ServeEstimate) -> float:
 )  # whole blocks of 16
 def test_a_prefix_in_the_cache_is_seen_and_not_computed(how: Techniques, cached: int) -> None:
     found = estimate(job(how))
-    first_s = step_s(1, HALF_WAY, INPUT - cached, INPUT)
+    first_s = step_s(chunk=INPUT - cached, seen=INPUT)
     assert found.ttft_s.value == pytest.approx(ENGINE.request_s + first_s, rel=1e-9)
     assert tpot_s(found) == pytest.approx(step_s(1, HALF_WAY), rel=1e-9)
 

@@ -72,7 +72,7 @@ BETWEEN = frozenset({"attention", "recurrence", "conv"})
 """Kinds of operations that graphs captured in pieces leave out (vLLM, CompilationConfig.splitting_ops: attention, and
 recurrences with the convolution ahead of them)."""
 UNCOMPILED = BETWEEN | {"grouped"}
-"""Kinds of operations that stay calls of Python where the rest of a layer is compiled: experts besides (vLLM, custom
+"""Kinds of operations that stay calls of Python where the rest of a layer is compiled: these and experts (vLLM, custom
 operations unified_attention, gdn_attention_core and moe_forward)."""
 LAUNCHES = {"grouped": 2.5, "recurrence": 8.0}
 """Kernels that the host launches for one operation, where engines compose it of several. Experts: between choosing and
@@ -312,6 +312,11 @@ class Runner:
                 layers = layers + tower.num_layers * np.minimum(load.encoded, 1.0)
         return total if (added := self.added_kernels(load, split)) is None else total.plus(added), layers
 
+    @property
+    def speculates(self) -> bool:
+        """True where a draft proposes tokens, also at the end of the step that reads a prompt."""
+        return False
+
     def launches_prompts(self, split: ServingLayout) -> NDArray[np.bool_]:
         """True where the host launches steps with prompts operation by operation.
 
@@ -328,12 +333,14 @@ class Runner:
         Source: `launches_prompts`; `prompt_graph_tokens` and `piecewise` of data/engines.json.
         Assumes: a step that only decodes more sequences than graphs hold keeps the device busy.
         """
-        engine, rates = self.engine, self.rates
+        engine = self.engine
+        if self.rates.compiles:  # XLA's programs run whole
+            return 0.0
         if not engine.graphs:
             return total.launches
         whole: NDArray[np.bool_] | bool = self.launches_prompts(split)
         pieces: Floats = 0.0
-        if not (rates.compiles or rates.is_host):  # XLA's programs run whole, and a processor launches for itself
+        if not self.rates.is_host:  # a processor launches for itself
             pieces = total.between * engine.piecewise
             if engine.prompt_graph_tokens:
                 tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
@@ -440,26 +447,28 @@ class Runner:
         """
         seconds: Floats = 0.0
         compute, memory, launch, floor_c, floor_m, flops, converting, read = (seconds for _ in range(8))
-        launches = between = 0.0
+        launches: Floats = 0.0
+        between: Floats = 0.0
         if load.only_seconds:
             compute = memory = launch = floor_c = floor_m = flops = converting = np.nan
             read = seconds if self.rates.is_host else np.nan  # `cold_host`
         for kernel in self.kernels_of(items, load, split, inside=inside):
             work, dtype, bits, timing, conversion_s = kernel
-            seconds = seconds + kernel.seconds
-            single = LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0
-            launches += single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac
-            between += single * (work.kind in BETWEEN)
+            starts: Floats = 1.0 if work.kind not in BETWEEN else np.asarray(work.flops) > 0  # `_works`
+            seconds = seconds + kernel.seconds * starts
+            single = (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) * starts
+            launches = launches + (single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac)
+            between = between + single * (work.kind in BETWEEN)
             if load.only_seconds and not self.rates.is_host:
                 continue
             nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
             read = read + nbytes
             if load.only_seconds:
                 continue
-            converting = converting + conversion_s
+            converting = converting + conversion_s * starts
             parts = kernel_parts(self.own_rates, work, dtype, timing)
-            compute, memory = compute + parts.compute_s, memory + parts.memory_s
-            launch = launch + parts.launch_s
+            compute, memory = compute + parts.compute_s * starts, memory + parts.memory_s * starts
+            launch = launch + parts.launch_s * starts
             floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
             floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
             flops = flops + work.causal_flops
@@ -775,10 +784,11 @@ def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict
 def _works(group: Group, load: StepLoad, cut: Split, ranks: _ExpertRanks, *, inside: bool) -> list[Work]:
     """One work on all rows of the step, or for attention one for decoding and one for prefill.
 
-    What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel. Embeddings are looked up
-    for every token; else before and after the layers of a decoder only the rows that make a token count: one a
-    sequence. Keys and values of cross-attention are made once a prompt. Experts see the tokens of all attention
-    replicas; of their `ranks` the fullest is described, since the others wait for it.
+    What a step never carries (decoding, prefill, a prompt that is encoded) starts no kernel; in a column of which
+    some steps carry it, the others' has no FLOPs. Embeddings are looked up for every token; else before and after
+    the layers of a decoder only the rows that make a token count: one a sequence. Keys and values of cross-
+    attention are made once a prompt. Experts see the tokens of all attention replicas; of their `ranks` the fullest
+    is described, since the others wait for it.
     """
     first = group[0]
     per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)

@@ -126,6 +126,10 @@ class ServeJob:
             changed |= {"graphs": False, "compiled_launch_frac": 1.0}
         if row.eager_prompts & self._in_use:
             changed["prompt_graphs"] = False
+        if self.max_batch is not None and row.prompt_graph_tokens:
+            drafts = self.techniques.speculation
+            each = 1 if drafts is None else drafts.tokens + 1
+            changed["prompt_graph_tokens"] = min(row.prompt_graph_tokens, 2 * self.max_batch * each)
         interval = changed.get("stream_interval", row.stream_interval)
         if self.static or self.called:
             changed |= {"front_s": 0.0, "front_token_s": 0.0, "stream_s": 0.0}

@@ -178,9 +178,8 @@ def closed_loop(
     Assumes: requests of one length; prompts come to attention replicas independently of each other, unless `alike`;
     decoding sequences are on average half way through their answer.
     """
-    parts = micro_batches(runner, layout, in_flight)
+    parts, one = micro_batches(runner, layout, in_flight), prompt(runner.model, input_tokens)
     in_flight = in_flight / parts
-    one = prompt(runner.model, input_tokens)
     prompt_tokens, chunk = one.tokens, chunk_tokens(runner, layout, one.tokens)
     budget = _prefill_budget(runner, layout, one)
     chunks, context = np.ceil(prompt_tokens / chunk), one.own + output_tokens / 2
@@ -197,7 +196,8 @@ def closed_loop(
     ranks = np.asarray(1 if alike or not _reads_apart(runner) else layout.dp)
     share = 1.0 - (1.0 - own) ** ranks
     carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
-    mixed = _with_prompts(runner, layout, one, tokens, batch, context, carrying, only_seconds=only_seconds)
+    beside = _decoding_beside(runner, batch, in_flight)
+    mixed = _with_prompts(runner, layout, one, tokens, beside, context, carrying, only_seconds=only_seconds)
     mixed = _pipeline_step(runner, mixed, parts)
     longer_s, squares = mixed.seconds - decode.seconds, mixed.seconds**2 - decode.seconds**2
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
@@ -213,8 +213,8 @@ def closed_loop(
     later_s = _others_wait_s(in_flight, each_s, np.minimum(away_s, apart_s))
     idle = 1.0 - np.minimum(whole_s / (alone_s + later_s + away_s), 1.0)  # who waits for prompts waits for their steps
     longer = (decode.seconds**2 + share * squares) / mean_s**2  # steps that it comes in
-    steps = runner.engine.recv_interval - 1.0 + longer  # from look to look, one of them that in which it comes
-    beside_s = others * idle * steps * due / prompt_tokens * another_s * (1.0 - chunk / budget)
+    looks = runner.engine.recv_interval - 1.0 + longer  # steps from look to look, one of them that in which it comes
+    beside_s = others * idle * looks * due / prompt_tokens * another_s * (1.0 - chunk / budget)
     planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
     waits_s = (
         others * (unseen - planned * (1.0 - idle)) * mean_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
@@ -231,6 +231,15 @@ def closed_loop(
     ttft_s = np.maximum(ttft_s, in_flight / each - answer_s)  # Little: the rest is waiting
     rate, running, bunched_s = parts * each, parts * np.minimum(batch, in_flight), later_s - MET_BESIDE * beside_s
     return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, bunched_s, decode, mixed)
+
+
+def _decoding_beside(runner: Runner, batch: Floats, in_flight: Floats) -> Floats:
+    """Sequences of `batch` that decode while a prompt is read: none where its user is alone.
+
+    Source: counting. Assumes: steps of their own leave the others' as they are; a draft's proposals after the prompt
+    take as long as a round of one sequence.
+    """
+    return batch * (in_flight > 1.0) if runner.engine.mixes and not runner.speculates else batch
 
 
 def _another_prompt_s(runner: Runner, layout: ServingLayout, one: Prompt, in_flight: Floats, added_s: Floats) -> Floats:
@@ -262,7 +271,7 @@ def _first_round_s(
     Source: counting. Assumes: half of `batch` decode meanwhile, where prompts share their steps.
     """
     budget = np.minimum(_prefill_budget(runner, layout, one), in_flight * one.tokens)
-    decoding = batch / 2.0 if runner.engine.mixes else 0.0
+    decoding = _decoding_beside(runner, batch / 2.0, in_flight) if runner.engine.mixes else 0.0
     full = runner.step(_mixed_load(one, budget, decoding, context, only_seconds=True), layout)
     prompts = np.maximum(budget / one.tokens, 1.0)
     seconds: Floats = (in_flight + prompts) / 2.0 * full.seconds * one.tokens / budget

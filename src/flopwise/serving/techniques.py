@@ -329,6 +329,11 @@ class TechniqueRunner(Runner):
     structured_frac: float = 0.0  # of sequences, those that follow a grammar
     mask_s: float = 0.0
 
+    @property
+    def speculates(self) -> bool:
+        """True where a draft proposes tokens, also at the end of the step that reads a prompt."""
+        return self.proposals > 0
+
     def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step, or of one round of proposals and their verification.
 
