@@ -7,12 +7,13 @@ import re
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flopwise.errors import SpecError
 from flopwise.fleet.model import Platform
-from flopwise.fleet.read import load_fleet, parse_fleet
+from flopwise.fleet.read import fleet_of, load_fleet, parse_fleet
 from flopwise.fleet.spec import schema
 
 GOOD = """
@@ -98,6 +99,12 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, says: str) -> 
     assert old in GOOD
     with pytest.raises(SpecError, match=says):
         read(GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize(("given", "said"), [(5, "'5' is a number"), (["a.yaml"], "is a list")])
+def test_what_is_no_path_is_named(given: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=f"{said}; give the path of a YAML file"):
+        fleet_of(given)
 
 
 def test_growth_follows_another_workload() -> None:

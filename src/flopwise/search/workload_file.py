@@ -24,6 +24,8 @@ def read_text(path: Path | str, kind: str = "YAML") -> str:
 
     Raises: SpecError: it cannot be read, is too large or is no text.
     """
+    if not isinstance(path, Path | str):
+        raise SpecError(f"{str(path)[:40]!r} is {kind_of(path)}; give the path of a {kind} file")
     file, remedy = Path(path), f"; give the path of a {kind} file"
     try:
         data = read_limited(file, MAX_FILE_BYTES, remedy=remedy, too_large=f"such a file is a page of {kind}")
