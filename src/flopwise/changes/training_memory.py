@@ -35,7 +35,7 @@ def answer_of(
     chip, notes = device_of(machines, facts := source.catalog)
     work = network_of_samples(model, source)
     if work is not None:
-        from flopwise.training.sampled_answer import sampled_step_memory  # noqa: PLC0415 - few networks are known so
+        from flopwise.training.sampled_answer import sampled_step_memory  # noqa: PLC0415 - for networks known by samples alone
 
         sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum or 1)
         return replace(sampled, assumptions=(*sampled.assumptions, *notes))

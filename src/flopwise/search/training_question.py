@@ -52,8 +52,8 @@ def train(
     work = network_of_samples(model, source)
     if work is None:
         return _layers_answer(model, gpus, data, spec, machines, run, reads, source)
-    from flopwise.training.sampled import SampledJob, check_sampled_options  # noqa: PLC0415 - few are known so
-    from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - same
+    from flopwise.training.sampled import SampledJob, check_sampled_options  # noqa: PLC0415 - for networks known by samples alone
+    from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - for networks known by samples alone
 
     check_sampled_options(work, data, spec, reads)
     job, notes = SampledJob.of(work, data, spec, machines, run, source.catalog, gpus)
