@@ -337,3 +337,11 @@ def test_encoders_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
         assert other is not None
         for name in ("ttft_s", "e2e_s", "requests_per_s", "replicas", "watts_frac", "busy_frac"):
             np.testing.assert_allclose(getattr(found, name), getattr(other, name), rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("instances", "num_gpus", "pool", "expected"), [(2, 2, 0, 8), (3, 12, 0, 1), (3, 8, 4, 2), (1, 12, 0, 0)]
+)
+def test_instances_of_eight_hold_whole_replicas(instances: int, num_gpus: int, pool: int, expected: int) -> None:
+    """Twelve devices take two instances of their own; of replicas with pools, two share three instances."""
+    assert float(deployments_file._replicas_on(instances, 8, num_gpus, pool)) == expected

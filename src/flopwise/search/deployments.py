@@ -15,6 +15,7 @@ from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
 from flopwise.cost.fabric import Fabric
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import num_instances
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
@@ -256,8 +257,8 @@ def _least(sized: SizedReplicas, question: ReplicaQuestion) -> float | Floats:
     """Replicas at least, or those that a given number of instances holds."""
     if question.workload.instances is None:
         return question.least
-    gpus = np.asarray(sized.job.layout.num_gpus) + sized.job.techniques.prefill_gpus
-    return _replicas_on(question.workload.instances, question.node.count, gpus)
+    pool = sized.job.techniques.prefill_gpus
+    return _replicas_on(question.workload.instances, question.node.count, sized.job.layout.num_gpus, pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,7 +629,7 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
     job = replace(job, kv_dtype=job.kv_dtype if one_pass else kv_dtype)
     least = question.least
     if workload.instances is not None:
-        least = _replicas_on(workload.instances, node.count, np.asarray(job.layout.num_gpus) + pool)
+        least = _replicas_on(workload.instances, node.count, job.layout.num_gpus, pool)
     prompt, batch = computed_prompt_tokens(workload), _even_batch(sizes.ravel(), degrees["dp"], workload, least)
     sizes = batch.reshape(sizes.shape)
     known |= {
@@ -737,10 +738,16 @@ def _memory_bytes(
     return resident_bytes
 
 
-def _replicas_on(instances: int, per_instance: int, gpus: Column) -> Floats:
-    """Replicas of so many `gpus` that instances hold: several on each, or one on several; none that lacks a device."""
+def _replicas_on(instances: int, per_instance: int, num_gpus: float | NDArray[Any], pool: int) -> Floats:
+    """Replicas that instances hold, of `num_gpus` and a `pool` for prompts; none that lacks a device.
+
+    Assumes: several share an instance, or each has instances of its own; those with pools share these too, as serving
+    bills them.
+    """
+    gpus = np.asarray(num_gpus) + pool
     packed = per_instance // gpus
-    return np.asarray(np.where(packed > 0, instances * packed, instances * per_instance // gpus), dtype=float)
+    several = instances * per_instance // gpus if pool else instances // num_instances(gpus, per_instance)
+    return np.asarray(np.where(packed > 0, instances * packed, several), dtype=float)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ Simulated in any case are mixtures whose prompts go in steps of their own, as ho
 on who comes when, and users who wait for a place, or whose whole answers the cache has no room for, as they begin
 together. A simulated loop takes 0.1 s of processor time."""
 HOST_FRAC = 0.9
-"""Share of a prompt's step for which the host launches what it consists of, from which the host sets its pace."""
+"""Share of a prompt's step that launching its operations takes, from which the host sets the pace."""
 SIMULATED_FROM = 0.45
 """Share of capacity from which simulation differs from the moments of `OpenLoop` where `_prompts_mix` does not hold.
 Where it does, arrivals are simulated at any load: of 216 drawn cases (the nine deployments, prompts of 64 to 3,500

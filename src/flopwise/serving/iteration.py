@@ -454,7 +454,9 @@ class Runner:
             read = seconds if self.rates.is_host else np.nan  # `cold_host`
         for kernel in self.kernels_of(items, load, split, inside=inside):
             work, dtype, bits, timing, conversion_s = kernel
-            starts: Floats = 1.0 if work.kind not in BETWEEN else np.asarray(work.flops) > 0  # `_works`
+            starts: Floats = (
+                1.0 if work.kind not in BETWEEN else np.asarray(work.flops) > 0
+            )  # not where a step has none
             seconds = seconds + kernel.seconds * starts
             single = (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) * starts
             launches = launches + (single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac)

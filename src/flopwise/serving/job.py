@@ -128,7 +128,7 @@ class ServeJob:
             changed["prompt_graphs"] = False
         if self.max_batch is not None and row.prompt_graph_tokens:
             drafts = self.techniques.speculation
-            each = 1 if drafts is None else drafts.tokens + 1
+            each = 1 if drafts is None else drafts.tokens + 1  # vLLM, VllmConfig._set_cudagraph_sizes: twice these
             changed["prompt_graph_tokens"] = min(row.prompt_graph_tokens, 2 * self.max_batch * each)
         interval = changed.get("stream_interval", row.stream_interval)
         if self.static or self.called:

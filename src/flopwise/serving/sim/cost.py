@@ -63,8 +63,8 @@ class StepCost:
     stream_ps: int = 0  # that it takes to hand out one token; tokens of a step go out one after another
     decode_tokens: int = 1  # of each decoding sequence that go through a step together
     launch_ps: tuple[int, int] = (0, 0)  # least of a step with prompts, and what is added if sequences decode in it
-    graph_tokens: int = 0  # tokens of a step up to which that holds
-    beyond_ps: tuple[int, int] = (0, 0)  # the same of a step with more
+    graph_tokens: int = 0  # tokens of a step up to which `launch_ps` holds
+    beyond_ps: tuple[int, int] = (0, 0)  # `launch_ps` of a step with more
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int, int, int, int, int, int]:
