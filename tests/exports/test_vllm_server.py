@@ -39,9 +39,12 @@ RATE = 2
 """Requests a second of the plan; the load is `TIMES` as many, more than two cores answer in time."""
 TIMES, REQUESTS = 60, 150
 """The load ends after requests, not seconds: however slow the machine, all of them are answered."""
-MISCOUNTED = 2
-"""Requests that guidellm 0.8.1 may lose as it ends: one run of 14 counted 149 of the 150 that the server had answered,
-another had one with an error."""
+LOST = 2
+"""Requests that may end with an error: one run of 15 had one.
+
+What guidellm 0.8.1 counts as answered is no check: it ends without the results that its processes have not sent by
+then, and on a busy machine counted 108 of 150 without an error. The server counts its answers itself.
+"""
 PATIENCE_S = 120
 """Until a connection is there: the server answers the others first."""
 
@@ -169,8 +172,7 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
         )
         with urllib.request.urlopen(asked, timeout=60) as reply:  # noqa: S310 - loopback
             assert json.load(reply)["usage"]["completion_tokens"] == 5
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:  # noqa: S310 - loopback
-            there = set(re.findall(r"^(vllm:\w+)", page.read().decode(), re.MULTILINE))
+        there = set(re.findall(r"^(vllm:\w+)", metrics(url), re.MULTILINE))
         rules = exported_plan("prometheus", tiny).files["rules.yaml"]
         board = exported_plan("grafana", tiny).files["dashboard.json"]
         assert set(re.findall(r"vllm:\w+", rules)) > {"vllm:num_requests_running", "vllm:generation_tokens_total"}
@@ -182,8 +184,15 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
             with load(tiny, url, tmp_path / "load"):
                 assert seconds_until(watcher, fires=True) < ALERT_S
                 assert seconds_until(watcher, fires=False) < ALERT_S
+        assert finished_requests(url) >= 1 + REQUESTS - LOST
         answered(url, idle_connection)
         checks_its_targets(tiny, url, tmp_path / "locust")
+
+
+def metrics(url: str) -> str:
+    """The server's metrics, as Prometheus reads them."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:  # noqa: S310 - loopback
+        return page.read().decode()
 
 
 def answered(url: str, connection: HTTPConnection | None) -> HTTPConnection:
@@ -262,7 +271,14 @@ def load(tiny: Deployment, url: str, folder: Path) -> Iterator[None]:
     report = json.loads((folder / "guidellm-report.json").read_text())
     run = report["benchmarks"][0]
     errors = [request["info"]["error"] for request in run["requests"]["errored"]]
-    assert run["metrics"]["request_totals"]["successful"] >= REQUESTS - MISCOUNTED, errors
+    assert len(errors) <= LOST, errors
+    assert run["metrics"]["request_totals"]["successful"] > 0
+
+
+def finished_requests(url: str) -> int:
+    """Requests that the server has answered to their last token, by its own metrics."""
+    finished = r'^vllm:request_success_total\{[^}]*finished_reason="(?:stop|length)"[^}]*\} (\S+)$'
+    return int(sum(map(float, re.findall(finished, metrics(url), re.MULTILINE))))
 
 
 def checks_its_targets(tiny: Deployment, url: str, folder: Path) -> None:
