@@ -192,7 +192,7 @@ def test_an_exported_service_answers_is_watched_and_driven_until_an_alert_fires_
 def metrics(url: str) -> str:
     """The server's metrics, as Prometheus reads them."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as page:  # noqa: S310 - loopback
-        return page.read().decode()
+        return str(page.read(), "utf-8")
 
 
 def answered(url: str, connection: HTTPConnection | None) -> HTTPConnection:

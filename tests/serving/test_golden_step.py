@@ -590,7 +590,7 @@ def test_the_simulator_takes_the_same_steps() -> None:
 
 def test_a_replica_has_the_front_end_of_its_engine() -> None:
     found = replica(plain_job(engine=replace(ENGINE, front_s=0.002, front_token_s=3e-6, stream_s=4e-5)))
-    assert found.cost.front_numbers == (round(ENGINE.request_s * 1e12), 2 * 10**9, 3 * 10**6, 40 * 10**6)
+    assert found.cost.front_scalars == (round(ENGINE.request_s * 1e12), 2 * 10**9, 3 * 10**6, 40 * 10**6)
     with pytest.raises(SpecError, match="out of range"):
         replace(found.cost, stream_ps=-1)
 

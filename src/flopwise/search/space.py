@@ -84,14 +84,14 @@ class Turns(NamedTuple):
 class Pipelines(NamedTuple):
     """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone.
 
-    `zero`: the highest ZeRO stage that is tried without one; `zeros`: the stages that are tried in one.
+    `unpiped`, `piped`: ZeRO stages that are tried without a pipeline and in one.
     """
 
     codes: tuple[int, ...] = ()
     interleaved: bool = True
     alone: bool = False
-    zero: int = 3
-    zeros: tuple[int, ...] = (0, 1)
+    unpiped: tuple[int, ...] = (0, 1, 2, 3)
+    piped: tuple[int, ...] = (0, 1)
 
     @staticmethod
     def of(recipe: Recipe, schedule: str | None) -> Pipelines:
@@ -99,15 +99,15 @@ class Pipelines(NamedTuple):
 
         Raises: SpecError: there is no such schedule.
         """
-        software, zeros = recipe.stack, recipe.zero_stages(piped=True)
+        unpiped, piped = (recipe.zero_stages(piped=in_pipeline) for in_pipeline in (False, True))
         if schedule is None:
-            codes = sorted({schedule_code(name) for name in software.schedules})
+            codes = sorted({schedule_code(name) for name in recipe.stack.schedules})
             quicker = (code for code in codes if SCHEDULES[NAMES[code]].splits_backward)  # GPipe never is
-            return Pipelines(tuple(quicker), zero=software.zero, zeros=zeros)
+            return Pipelines(tuple(quicker), unpiped=unpiped, piped=piped)
         code = schedule_code(schedule)
         if code:
-            return Pipelines((code,), interleaved=False, alone=True, zero=software.zero, zeros=zeros)
-        return Pipelines(interleaved=schedule.strip().lower() != NAMES[0], zero=software.zero, zeros=zeros)
+            return Pipelines((code,), interleaved=False, alone=True, unpiped=unpiped, piped=piped)
+        return Pipelines(interleaved=schedule.strip().lower() != NAMES[0], unpiped=unpiped, piped=piped)
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """The turns that are tried on meshes where `chosen` are possible."""
@@ -386,10 +386,10 @@ def _families(
     for bit, mask in enumerate(open_):
         key |= mask.astype(np.int64) << bit
     for value in ascending(key).tolist() if only is None else ():
-        zeros = tuple(range(pipelines.zero + 1)) if value & 2 else pipelines.zeros if value & 1 else (0,)
+        zeros = pipelines.unpiped if value & 2 else pipelines.piped if value & 1 else (0,)
         chosen = pipelines.turns(one for bit, one in enumerate(turns, start=2) if value >> bit & 1)
         yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
-    if only is None and pipelines.zero < 3:
+    if only is None and 3 not in pipelines.unpiped:
         return
     tp, of_experts = inner.tp[meshes.inner_index], expert_ranks[meshes.inner_index]
     mesh, shard = sharding_groups(ranks, tp, of_experts, np.flatnonzero(pp == 1), only)

@@ -760,8 +760,8 @@ def _host_paces(known: JobSteady) -> bool:
     job, machine = known.job, known.machine
     load = whole_prompts(job.model, 1.0, job.input_tokens)
     step = machine.step(load, job.layout)
-    launched_s = machine.host_launches(step, load, job.layout) * machine.engine.launch_s
-    return bool(np.max(launched_s) > HOST_FRAC * np.max(step.seconds))
+    launching_s = machine.launching_s(step, load, job.layout)
+    return bool(np.max(launching_s) > HOST_FRAC * np.max(step.seconds))
 
 
 def _places_decide(job: ServeJob, users: int) -> bool:

@@ -277,9 +277,9 @@ class Runner:
         if self.engine.local:  # small kernels of its own, one after another
             layers_s = layers_s * self.rates.value["core_slowness"]
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
-        launches = self.host_launches(total, load, split)
-        if np.any(launches):
-            layers_s = layers_s + np.maximum(launches * self.engine.launch_s - total.seconds - layers_s, 0.0)
+        launching_s = self.launching_s(total, load, split)
+        if np.any(launching_s):
+            layers_s = layers_s + np.maximum(launching_s - total.seconds - layers_s, 0.0)
         layers_s = layers_s + self.engine.recurrent_s * (recurrent_layers(stack) > 0) + self._calls_s(load, split)
         overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
@@ -327,25 +327,22 @@ class Runner:
         eager = not (engine.graphs and engine.prompt_graphs)
         return eager | (pp & ("pp" in engine.eager_prompts)) | (dp & ("dp" in engine.eager_prompts))
 
-    def host_launches(self, total: StepTime, load: StepLoad, split: ServingLayout) -> Floats:
-        """Operations of a step that the host launches one by one, by the costs of plain ones; `total`: of the step.
+    def launching_s(self, total: StepTime, load: StepLoad, split: ServingLayout) -> Floats:
+        """Seconds that the host takes to launch operations of a step one by one; `total`: of the step.
 
-        Source: `launches_prompts`; `prompt_graph_tokens` and `piecewise` of data/engines.json.
+        Source: `launches_prompts`; `prompt_graph_tokens`, `piecewise` and `launch_s` of data/engines.json.
         Assumes: a step that only decodes more sequences than graphs hold keeps the device busy.
         """
         engine = self.engine
         if self.rates.compiles:  # XLA's programs run whole
             return 0.0
-        if not engine.graphs:
-            return total.launches
-        whole: NDArray[np.bool_] | bool = self.launches_prompts(split)
-        pieces: Floats = 0.0
-        if not self.rates.is_host:  # a processor launches for itself
-            pieces = total.between * engine.piecewise
-            if engine.prompt_graph_tokens:
-                tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
-                whole = whole | (np.asarray(tokens) > engine.prompt_graph_tokens)
-        return np.where(whole, total.launches, pieces) * (np.asarray(load.prefill_tokens) > 0)
+        whole, on_device = self.launches_prompts(split), not self.rates.is_host  # a processor launches for itself
+        if engine.prompt_graph_tokens and on_device:
+            tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
+            whole = whole | (np.asarray(tokens) > engine.prompt_graph_tokens)
+        pieces = total.between * (engine.piecewise and on_device)
+        launched = (np.asarray(load.prefill_tokens) > 0) | (not engine.graphs)
+        return np.where(whole, total.launches, pieces) * launched * engine.launch_s
 
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
         """The kernels that a technique adds to the layers, launched and read with them; None without one.
@@ -499,7 +496,7 @@ class Runner:
         Assumes: nothing further.
         """
         cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
-        ranks = _ExpertRanks(load, cut, split.dp, (self.expert_skew, self.redundant_experts))
+        ranks = _ExpertRanks(_tokens_of_all(load, split.dp), cut, self.expert_skew, self.redundant_experts)
         for group in fused_groups([item for item in items if not _sums_experts(item)]):
             for counted in _works(group, load, cut, ranks, inside=inside):
                 work = self._as_read(counted)
@@ -813,7 +810,7 @@ def _works(group: Group, load: StepLoad, cut: Split, ranks: _ExpertRanks, *, ins
         rows = load.prefill_tokens if every else np.minimum(load.prefill_tokens, load.prompts)
         tokens = load.decode_batch * load.decode_tokens + rows
         if isinstance(first, Experts):
-            tokens, cut = ranks.fullest(first)
+            tokens, cut = ranks.tokens, ranks.fullest(first)
         shape = Shape(batch=tokens, query=1, context=1)
     whole = [work for work in (item_work(item, shape, cut) for item in group) if work is not None]
     return [merge_works(whole)] if whole else []
@@ -832,35 +829,34 @@ def _tokens_of_all(load: StepLoad, replicas: Ints) -> Floats:
 
 
 class _ExpertRanks:
-    """The ranks of the experts of a block in a step: products of the same experts have the same tokens.
+    """The ranks that hold the experts of a block, in a step of `tokens` over all attention replicas.
 
-    `skew`: tokens of the most popular expert over the mean, and copies of popular ones.
+    `skew`: tokens of the most popular expert over the mean; `redundant`: copies of popular experts.
     """
 
-    def __init__(self, load: StepLoad, cut: Split, replicas: Ints, skew: tuple[float, int]) -> None:
-        self.load, self.cut, self.replicas, self.skew = load, cut, replicas, skew
-        self._known: dict[tuple[int, int], tuple[Floats, Split]] = {}
+    def __init__(self, tokens: Floats, cut: Split, skew: float, redundant: int) -> None:
+        self.tokens, self.cut, self.skew, self.redundant = tokens, cut, skew, redundant
+        self._known: dict[tuple[int, int], Split] = {}
 
-    def fullest(self, item: Experts) -> tuple[Floats, Split]:
-        """All tokens, and the rank with most copies of them and with most experts that have one, over even ones' mean.
+    def fullest(self, item: Experts) -> Split:
+        """The rank with most copies of the tokens and with most experts that have one, over even ones' mean.
 
         Source: `flopwise.ops.routing.busiest_rank`. Assumes: as there.
         """
         key = item.experts, item.top_k
         if key not in self._known:
-            tokens = _tokens_of_all(self.load, self.replicas)
-            self._known[key] = tokens, self._fullest(item, tokens)
+            self._known[key] = self._fullest(*key)
         return self._known[key]
 
-    def _fullest(self, item: Experts, tokens: Floats) -> Split:
-        cut = self.cut
-        if np.all(np.asarray(cut.ep) == 1) and self.skew[0] <= 1:
+    def _fullest(self, experts: int, top_k: int) -> Split:
+        tokens, cut = self.tokens, self.cut
+        if np.all(np.asarray(cut.ep) == 1) and self.skew <= 1:
             return cut
-        local_experts = np.ceil(item.experts / np.asarray(cut.ep))
-        copies, touched = busiest_rank(item.experts, item.top_k, tokens, cut.ep, *self.skew)
-        mean = touched_experts(item.experts, item.top_k, tokens, local_experts)
+        local_experts = np.ceil(experts / np.asarray(cut.ep))
+        copies, touched = busiest_rank(experts, top_k, tokens, cut.ep, self.skew, self.redundant)
+        mean = touched_experts(experts, top_k, tokens, local_experts)
         return replace(
-            cut, expert_load=copies / np.maximum(tokens * item.top_k * local_experts / item.experts, 1e-9),
+            cut, expert_load=copies / np.maximum(tokens * top_k * local_experts / experts, 1e-9),
             touched_load=touched / np.maximum(mean, 1e-9),
         )  # fmt: skip
 

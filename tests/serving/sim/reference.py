@@ -98,7 +98,7 @@ class ReferenceReplica:
         self.setup, self.limits, self.role, self.log = setup, setup.limits, role, log
         self.tokens_ps, self.decode_ps = setup.cost.tokens_ps.tolist(), setup.cost.decode_ps.tolist()
         self.cached_ps, self.window_ps = setup.cost.cached_ps.tolist(), setup.cost.window_ps.tolist()
-        self.numbers = setup.cost.numbers
+        self.scalars = setup.cost.scalars
         self.end_ps = NEVER  # of the step in progress
         self.ended_ps = 0  # of the last one
         self.began_ps = 0  # the step in progress
@@ -165,7 +165,7 @@ class ReferenceReplica:
             self.decode_ps,
             self.cached_ps,
             self.window_ps,
-            self.numbers,
+            self.scalars,
             len(self.decoding),
             sum(s.have for s in self.decoding),
             sum(min(s.have, window) for s in self.decoding),

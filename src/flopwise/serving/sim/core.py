@@ -67,6 +67,12 @@ def quotient(_typing, _number, _by):
 
 
 @inner
+def remainder(number, by):
+    """What is left of a number that is divided by another, where neither is negative."""
+    return number - quotient(number, by) * by
+
+
+@inner
 def blocks_of(tokens, w):
     return quotient(tokens + w.block_tokens - 1, w.block_tokens)
 
@@ -751,7 +757,7 @@ def give_way(w, p, a):
 @inner
 def load_ps(p, a, batch, worked, pairs, window_pairs):
     """The time of a step with `batch` sequences that decode and prompts of `worked` tokens, in ps."""
-    tables = a.tokens_ps, a.decode_ps, a.cached_ps, a.window_ps, a.numbers
+    tables = a.tokens_ps, a.decode_ps, a.cached_ps, a.window_ps, a.scalars
     return step_ps(*tables, batch, p.cached, p.windowed, worked, pairs, window_pairs)
 
 
@@ -941,7 +947,7 @@ def next_leave(w, p, a):
     steps = lower(steps, SOON)
     if (w.num_blocks - p.used - batch) * w.block_tokens < batch * steps:  # somebody may have to make room
         steps = quotient(higher(w.num_blocks - p.used - batch, NONE) * w.block_tokens, batch)
-    tables = a.tokens_ps, a.decode_ps, a.cached_ps, a.window_ps, a.numbers
+    tables = a.tokens_ps, a.decode_ps, a.cached_ps, a.window_ps, a.scalars
     fixed = step_ps(*tables, batch, cached, windowed, NONE, NONE, NONE)
     more = a.cached_ps[batch] * batch + a.window_ps[batch] * growing
     return higher(waiting_until(w, p, a, p.now + steps_ps(steps, fixed, more)), soon)
@@ -979,14 +985,20 @@ def run(w, p, a, reached):
 
 
 @inner
+def takes(p, when):
+    """Whether a replica takes requests at `when`."""
+    return p.accepts and p.on <= when
+
+
+@inner
 def in_turn(ps, side, when):
     """Of the replicas that take requests at `when`, the one whose turn it is."""
     takers, least = 0, side.first
     for r in range(side.first, side.last):
-        takers += record(ps, r).accepts and record(ps, r).on <= when
-    turn = side.sent - quotient(side.sent, takers) * takers
+        takers += takes(record(ps, r), when)
+    turn = remainder(side.sent, takers)
     for r in range(side.first, side.last):
-        if record(ps, r).accepts and record(ps, r).on <= when:
+        if takes(record(ps, r), when):
             if turn == 0:
                 least = r
             turn -= 1
@@ -1000,7 +1012,7 @@ def least_loaded(w, ps, side, when):
     for r in range(side.first, side.last):
         p = record(ps, r)
         load = p.tokens if w.balancer == LEAST_TOKENS else p.requests
-        if p.accepts and p.on <= when and load < top:
+        if takes(p, when) and load < top:
             least, top = r, load
     return least
 
@@ -1014,7 +1026,7 @@ def near_prefix(ps, a, row, back, when, least):
     last = int64(-1)
     if node >= 0 and 2 * a.node_end[node] >= a.node_end[a.prefix[row]]:
         last = a.sent[2 * node + back]
-    if last >= 0 and record(ps, last).accepts and record(ps, last).on <= when:
+    if last >= 0 and takes(record(ps, last), when):
         behind, top = record(ps, last).requests, record(ps, least).requests
         if not (behind > top + BEHIND_REQUESTS and 2 * behind > 3 * top):
             least = last
@@ -1173,8 +1185,7 @@ def open_side(w, ps, side):
         if not p.accepts or p.on > w.until:
             side.turn = -1
     if side.turn >= 0 and side.last > side.first:
-        count = side.last - side.first
-        side.turn += side.sent - quotient(side.sent, count) * count
+        side.turn += remainder(side.sent, side.last - side.first)
 
 
 def pointer(table):

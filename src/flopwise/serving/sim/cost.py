@@ -12,6 +12,10 @@ from flopwise.values import dataclass
 
 LARGEST_PS = PS * 3600
 """No entry of a table may be longer than an hour, so that sums stay far below 2**63."""
+(
+    STEP, TOKEN, PAIR, NEAR_PAIR, DECODE_TOKENS, LAUNCH, LAUNCH_DECODING, GRAPH_TOKENS, BEYOND, BEYOND_DECODING
+) = range(10)  # fmt: skip
+"""Places in `StepCost.scalars`: of `prefill`, `decode_tokens`, `launch_ps`, `graph_tokens` and `beyond_ps`."""
 
 
 def step_ps(
@@ -19,7 +23,7 @@ def step_ps(
     decode_ps: Sequence[int],
     cached_ps: Sequence[int],
     window_ps: Sequence[int],
-    prefill: Sequence[int],
+    scalars: Sequence[int],
     batch: int,
     cached: int,
     windowed: int,
@@ -30,20 +34,24 @@ def step_ps(
     """Picoseconds of a step that decodes `batch` sequences and works through `chunk` tokens of prompts.
 
     `cached`: tokens that the decoding sequences have in cache together; `windowed`: the same, each up to the window;
-    `pairs`, `window_pairs`: (new token, token it sees) of the prompts. Tables: as the fields of `StepCost`; `prefill`
-    is `StepCost.numbers`. Compiled as it stands by the fast simulator.
+    `pairs`, `window_pairs`: (new token, token it sees) of the prompts. Tables: as the fields of `StepCost`; `scalars`:
+    as of `StepCost`. Compiled as it stands by the fast simulator.
 
     Source: the terms of `flopwise.serving.iteration.Runner.step`.
     Assumes: attention is linear in what it reads, with coefficients by batch.
     """
-    tokens = batch * prefill[4] + chunk
+    tokens = batch * scalars[DECODE_TOKENS] + chunk
     total = tokens_ps[tokens]
     if batch > 0:
         total += decode_ps[batch] + cached_ps[batch] * cached + window_ps[batch] * windowed
     if chunk > 0:
-        total += prefill[0] + prefill[1] * chunk + (prefill[2] * pairs + prefill[3] * window_pairs) // 1000
-        least = 5 if tokens <= prefill[7] else 8
-        total = max(total, prefill[least] + (prefill[least + 1] if batch > 0 else 0))
+        total += scalars[STEP] + scalars[TOKEN] * chunk
+        total += (scalars[PAIR] * pairs + scalars[NEAR_PAIR] * window_pairs) // 1000
+        if tokens <= scalars[GRAPH_TOKENS]:
+            least = scalars[LAUNCH] + (scalars[LAUNCH_DECODING] if batch > 0 else 0)
+        else:
+            least = scalars[BEYOND] + (scalars[BEYOND_DECODING] if batch > 0 else 0)
+        total = max(total, least)
     return total
 
 
@@ -67,12 +75,12 @@ class StepCost:
     beyond_ps: tuple[int, int] = (0, 0)  # `launch_ps` of a step with more
 
     @property
-    def numbers(self) -> tuple[int, int, int, int, int, int, int, int, int, int]:
+    def scalars(self) -> tuple[int, int, int, int, int, int, int, int, int, int]:
         """The scalars that `step_ps` takes in addition to the tables."""
         return (*self.prefill, self.decode_tokens, *self.launch_ps, self.graph_tokens, *self.beyond_ps)
 
     @property
-    def front_numbers(self) -> tuple[int, int, int, int]:
+    def front_scalars(self) -> tuple[int, int, int, int]:
         """The scalars of the front end."""
         return self.request_ps, self.front_ps, self.front_token_ps, self.stream_ps
 
@@ -82,7 +90,7 @@ class StepCost:
             raise SpecError("decode_ps, cached_ps and window_ps must be of one length: the largest batch plus one")
         others = np.asarray(self.prefill + self.launch_ps + self.beyond_ps)
         columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, others)
-        if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, *self.front_numbers) < 0:
+        if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, *self.front_scalars) < 0:
             raise SpecError("a step cost is out of range; allowed: 0 up to an hour of picoseconds")
         if self.decode_tokens < 1:
             raise SpecError(f"decode_tokens {self.decode_tokens} is out of range; allowed: from 1")
@@ -94,7 +102,7 @@ class StepCost:
         tables = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps)
         pairs = seen_pairs(start, chunk, 0), seen_pairs(start, chunk, self.window) if self.window else 0
         # Arrays stand for the sequences of integers that the reference passes: mypy knows them as no `Sequence`.
-        return int(step_ps(*tables, self.numbers, batch, cached, windowed, chunk, *pairs)) / PS  # type: ignore[arg-type]
+        return int(step_ps(*tables, self.scalars, batch, cached, windowed, chunk, *pairs)) / PS  # type: ignore[arg-type]
 
 
 def seen_pairs(start: int, chunk: int, window: int) -> int:

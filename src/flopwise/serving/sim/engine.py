@@ -334,14 +334,15 @@ def _step_cost(
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
     batch = np.arange(1, max_batch + 1)
     decode, cached, window = timed.decode_s(batch, context, tokens_s)
+    graph_tokens, launch_ps = runner.engine.prompt_graph_tokens, timed.launch_ps(1)
     return StepCost(
         tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=_table(decode),
         cached_ps=_table(cached), window_ps=_table(window), window=timed.window,
         prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
-        launch_ps=timed.launch_ps(1), graph_tokens=runner.engine.prompt_graph_tokens,
-        beyond_ps=timed.launch_ps(runner.engine.prompt_graph_tokens + 1),
+        launch_ps=launch_ps, graph_tokens=graph_tokens,
+        beyond_ps=timed.launch_ps(graph_tokens + 1) if graph_tokens else launch_ps,
     )  # fmt: skip
 
 
@@ -392,7 +393,7 @@ class _Timed:
     """
 
     def __init__(self, runner: Runner, layout: ServingLayout, kernels: KernelTimes | None) -> None:
-        self.layout, self.each, self.whole, self.uncaptured = layout, 1, None, runner
+        self.layout, self.each, self.whole, self.given = layout, 1, None, runner
         self.kernels: KernelTimes | None = None
         if runner.engine.graphs:  # launching is counted apart
             captured = replace(
@@ -459,18 +460,17 @@ class _Timed:
 
         It is what the host takes to launch the operations that graphs do not hold, as of `StepCost.launch_ps`.
         """
-        machine, alone = self.uncaptured, StepLoad(prefill_tokens=tokens, prefill_context=tokens)
+        machine, alone = self.given, StepLoad(prefill_tokens=tokens, prefill_context=tokens)
         if not machine.engine.graphs:
             return 0, 0
-        mixed = replace(alone, decode_batch=1, decode_context=1)
-        counts = (
-            float(np.ravel(machine.host_launches(self._step(load), load, self.layout))[0]) for load in (alone, mixed)
+        loads = alone, replace(alone, decode_batch=1, decode_context=1)
+        steps = (self.runner.step(load, self.layout) for load in loads)
+        each_s = (
+            float(np.ravel(machine.launching_s(step, load, self.layout))[0])
+            for step, load in zip(steps, loads, strict=True)
         )
-        few_s, many_s = (count and count * machine.engine.launch_s + machine.engine.step_s for count in counts)
+        few_s, many_s = (launching_s and launching_s + machine.engine.step_s for launching_s in each_s)
         return round(few_s * PS), round((many_s - few_s) * PS)
-
-    def _step(self, load: StepLoad) -> StepTime:
-        return self.runner.step(load, self.layout)
 
     def tokens_s(self, tokens: Array) -> Array:
         """Steps of so many tokens of one prompt."""

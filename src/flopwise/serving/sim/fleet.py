@@ -63,21 +63,21 @@ class FastFleet:
             self.links["latency_ps"][place :: len(stores)] = store.latency_ps
         self.links["oldest"] = self.links["newest"] = -1
         steps = setup.cost
-        columns = (steps.tokens_ps, steps.decode_ps, steps.cached_ps, steps.window_ps, np.array(steps.numbers))
+        columns = (steps.tokens_ps, steps.decode_ps, steps.cached_ps, steps.window_ps, np.array(steps.scalars))
         self.tables = np.zeros((len(columns), max(map(len, columns))), dtype=np.int64)
         for row, column in zip(self.tables, columns, strict=True):
             row[: len(column)] = column
         self.counts = np.zeros(layout.PHASES + count * limits.block_tokens, dtype=np.int64)
         self.sent = np.full(2 * max(nodes, 1) if setup.balancer == PREFIX_AWARE else 1, -1, dtype=np.int64)
-        direct = bool(setup.users) and count == 1 and not stores
-        self.sides = _sides(setup, stores=bool(stores), direct=direct)
+        direct, together = bool(setup.users) and count == 1 and not stores, sessions or bool(stores)
+        self.sides = _sides(setup, together=together, direct=direct)
         for name in ("max_batch", "step_tokens", "block_tokens", "num_blocks", "mix", "ahead"):
             self.world[name] = getattr(limits, name)
         values = {
             "swap": limits.preempt == "swap", "swap_ps": limits.swap_ps_per_block, "nodes": kept,
             "links": len(stores) if kept else 0, "sessions": sessions,
             "leaves": leaves, "window": setup.cost.window, "balancer": setup.balancer,
-            "together": sessions or bool(stores), "closed": bool(setup.users), "direct": direct, "brought": -1,
+            "together": together, "closed": bool(setup.users), "direct": direct, "brought": -1,
             "think": setup.think_ps, "least_ps": setup.cost.tokens_ps[1:].min(initial=FAR),
             "issued": min(setup.users, rows) if setup.users else rows, "replicas": count, "requests": rows,
         }  # fmt: skip
@@ -111,7 +111,7 @@ class FastFleet:
             "moving": self.queues[MOVING], "turns": self.queues[TURNS], "fetching": self.queues[FETCHING],
             "leaving": self.queues[LEAVING],
             **{name: self.columns[row] for name, row in layout.ROWS.items()},
-            **dict(zip(("tokens_ps", "decode_ps", "cached_ps", "window_ps", "numbers"), self.tables, strict=True)),
+            **dict(zip(("tokens_ps", "decode_ps", "cached_ps", "window_ps", "scalars"), self.tables, strict=True)),
         }  # fmt: skip
         return Tables(**{name: _address(table) for name, table in tables.items()})
 
@@ -220,22 +220,21 @@ def _rank_words(count: int) -> tuple[int, int]:
     return leaves, leaves + -(-count // 64)
 
 
-def _sides(setup: Setup, *, stores: bool, direct: bool) -> NDArray[np.void]:
+def _sides(setup: Setup, *, together: bool, direct: bool) -> NDArray[np.void]:
     """The two sides of the fleet; `direct`: the only replica sends what follows its answers to itself.
 
     The gap of the front is what a closed loop takes from an answer to the next request, that of the back is the
-    shortest transfer. With stores and turns of sessions all are kept at one time: what a replica holds is looked at
-    from outside, and turns take their ranks as they come.
+    shortest transfer. With stores and turns of sessions all are kept `together` at one time: what a replica holds is
+    looked at from outside, and turns take their ranks as they come.
     """
-    sides, looks = np.zeros(2, dtype=layout.SIDE), setup.balancer != ROUND_ROBIN
+    sides, by_load = np.zeros(2, dtype=layout.SIDE), setup.balancer != ROUND_ROBIN
     fronts = sum(role != DECODE for role in setup.roles)
     for side, first, last in zip(sides, (0, fronts), (fronts, len(setup.roles)), strict=True):
         side["first"], side["last"], side["due"] = first, last, NEVER
-        side["looks"] = stores or setup.trace.follows or (looks and last - first > 1)
-    closed_ps = setup.cost.request_ps + setup.think_ps
-    if stores or setup.trace.follows:
-        return sides
-    sides["gap"] = closed_ps if setup.users and not direct else FAR, setup.transfer_ps.min(initial=FAR)
+        side["looks"] = together or (by_load and last - first > 1)
+    if not together:
+        closed_ps = setup.cost.request_ps + setup.think_ps
+        sides["gap"] = closed_ps if setup.users and not direct else FAR, setup.transfer_ps.min(initial=FAR)
     return sides
 
 

@@ -159,7 +159,7 @@ class Tables(NamedTuple):
     decode_ps: Any
     cached_ps: Any
     window_ps: Any
-    numbers: Any
+    scalars: Any
     k: Any
     sent: Any
 
