@@ -1,4 +1,4 @@
-"""How near `serve` and `simulate` are: seven deployments at four loads, in closed and open loops.
+"""How near `serve` and `simulate` are: eight deployments at four loads, in closed and open loops.
 
 Both know the same steps. `serve` adds up a steady state; `simulate` plays every step of its engine. Differences of
 TTFT, TPOT and throughput are the simulator's figures over those of the closed form, less one.
@@ -29,6 +29,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "gpt-oss-120b, 2 x H100, SGLang": {
         "model": "gpt-oss-120b", "gpu": "h100", "tp": 2, "engine": "sglang", "input": 1024, "output": 512,
     },
+    "Nemotron-H-8B, H100": {"model": "Nemotron-H-8B", "gpu": "h100", "input": 1024, "output": 256},
 }  # fmt: skip
 """A model each, on a machine, with lengths."""
 USERS = (1, 8, 32, 128)

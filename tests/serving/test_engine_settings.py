@@ -154,6 +154,21 @@ def test_an_engine_that_captures_decoding_alone_launches_prompts_one_by_one() ->
     assert cost.seconds(batch=4, cached=4 * INPUT) == plain.seconds(batch=4, cached=4 * INPUT)
 
 
+def test_what_nothing_hides_follows_the_launches_of_the_simulator_too() -> None:
+    """0.1 ms an operation; 5 ms a step, 7 more with recurrent states, and the hop between two stages."""
+    model, two = load_model("Nemotron-H-8B"), ServingLayout(pp=2)
+    job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=1)
+    row = replace(job.engine, prompt_graphs=False, launch_s=1e-4, layer_s=0.0, step_s=5e-3, recurrent_s=7e-3)
+    load = StepLoad(prefill_tokens=64, prefill_context=64, prompts=1)
+    for layout in (ONE, two):
+        staged = replace(job, model=model, engine=row, layout=layout)
+        step = runner(staged).step(load, layout)
+        hop_s = float(np.ravel(runner(staged).pipeline_s(load, layout, model.stacks[0].width))[0])
+        assert (hop_s > 5e-6) == (layout is two)
+        assert float(step.seconds) == pytest.approx(1e-4 * float(step.launches) + 12e-3 + hop_s)
+        assert replica(staged).cost.seconds(chunk=64) == pytest.approx(float(step.seconds), rel=3e-5)
+
+
 @pytest.mark.parametrize(("tokens", "held"), [(512, True), (513, False)])
 def test_graphs_of_steps_with_prompts_hold_so_many_tokens(tokens: int, *, held: bool) -> None:
     """vLLM captures steps of up to 512 tokens in pieces between its attention: 1 ms for each of 32 layers' attention;

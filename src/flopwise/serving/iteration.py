@@ -280,13 +280,22 @@ class Runner:
         launching_s = self.launching_s(total, load, split)
         if np.any(launching_s):
             layers_s = layers_s + np.maximum(launching_s - total.seconds - layers_s, 0.0)
-        layers_s = layers_s + self.engine.recurrent_s * (recurrent_layers(stack) > 0) + self._calls_s(load, split)
-        overhead = layers_s + self.engine.step_s * cold_host(self.rates, total.read_bytes) + 0.0 * total.seconds
+        overhead = layers_s + self.between_steps_s(load, split, total.read_bytes) + 0.0 * total.seconds
         return total._replace(
             seconds=total.seconds + hops + overhead,
             communication_s=total.communication_s + hops,
             overhead_s=total.overhead_s + overhead,
         )
+
+    def between_steps_s(self, load: StepLoad, split: ServingLayout, read_bytes: Floats) -> Floats:
+        """Seconds of the host that nothing hides: before a step's first kernel and after its last.
+
+        `read_bytes`: what the step reads of the device's memory. Source: `recurrent_s` and `step_s` of
+        data/engines.json, `cold_host`. Assumes: nothing further.
+        """
+        recurs = recurrent_layers(self.model.stacks[0]) > 0
+        fixed_s = self.engine.recurrent_s * recurs + self.engine.step_s * cold_host(self.rates, read_bytes)
+        return fixed_s + self._calls_s(load, split)
 
     def _calls_s(self, load: StepLoad, split: ServingLayout) -> Floats:
         """Seconds a step in which the host calls the processes of its tensor-parallel ranks, one after another.

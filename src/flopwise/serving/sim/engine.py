@@ -458,19 +458,24 @@ class _Timed:
     def launch_ps(self, tokens: int) -> tuple[int, int]:
         """Least time of a step with so many tokens of prompts or more, and what is added if sequences decode in it.
 
-        It is what the host takes to launch the operations that graphs do not hold, as of `StepCost.launch_ps`.
+        It is what the host takes to launch the operations that graphs do not hold, and what nothing hides, as of
+        `StepCost.launch_ps`.
         """
-        machine, alone = self.given, StepLoad(prefill_tokens=tokens, prefill_context=tokens)
-        if not machine.engine.graphs:
+        if not self.given.engine.graphs:
             return 0, 0
-        loads = alone, replace(alone, decode_batch=1, decode_context=1)
-        steps = (self.runner.step(load, self.layout) for load in loads)
-        each_s = (
-            float(np.ravel(machine.launching_s(step, load, self.layout))[0])
-            for step, load in zip(steps, loads, strict=True)
-        )
-        few_s, many_s = (launching_s and launching_s + machine.engine.step_s for launching_s in each_s)
+        alone = StepLoad(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0)
+        few_s, many_s = (self._least_s(load) for load in (alone, replace(alone, decode_batch=1, decode_context=1)))
         return round(few_s * PS), round((many_s - few_s) * PS)
+
+    def _least_s(self, load: StepLoad) -> float:
+        """Seconds of a step that keeps the device no longer than the host launches it; 0 where nothing is launched."""
+        machine, step = self.given, self.runner.step(load, self.layout)
+        launching_s = machine.launching_s(step, load, self.layout)
+        if not np.any(launching_s):
+            return 0.0
+        hops_s = machine.pipeline_s(load, self.layout, machine.model.stacks[0].width)
+        least_s = launching_s + hops_s + machine.between_steps_s(load, self.layout, step.read_bytes)
+        return float(np.ravel(least_s)[0])
 
     def tokens_s(self, tokens: Array) -> Array:
         """Steps of so many tokens of one prompt."""
