@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from flopwise.ops.types import Ints
     from flopwise.serving.spec import PriorityClass
 
-TEXT_PART = "(text)"
-"""Ends the catalog's names of models whose checkpoint sees besides: engines load them as such."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
@@ -145,7 +142,7 @@ class ServeJob:
         extra = self.techniques
         used = {
             "pools": self.split, "drafts": extra.speculation is not None, "adapters": extra.adapters > 0,
-            "vision-text": self.model.name.endswith(TEXT_PART),
+            "vision-text": self.model.sees,
         }  # fmt: skip
         words = {platform(self.cluster.accelerator) or "", self.model.kind, self.model.model_type}
         return words | {word for word, is_used in used.items() if is_used}

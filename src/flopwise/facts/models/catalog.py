@@ -1,11 +1,11 @@
 """The catalog of known models (`data/models.jsonl`), and the one door to all of them: `ModelCatalog.model`.
 
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
-`checkpoint_format` where the weights are not published in 16 bits, and either `config`, in Hugging Face's layout with
-the fields that matter, or `kind` and `published`, for networks known by published figures. `FOLDER/models.jsonl` of
-your own adds and overrides lines. `model_aliases.json` has other names of them, `model_series.json` models that were
-tuned from them, by name or series, and `model_publishers.json` organisations of the hub whose models have the
-architecture that their names say.
+`checkpoint_format` where the weights are not published in 16 bits, `sees` where the checkpoint has a vision tower that
+is left out, and either `config`, in Hugging Face's layout with the fields that matter, or `kind` and `published`, for
+networks known by published figures. `FOLDER/models.jsonl` of your own adds and overrides lines. `model_aliases.json`
+has other names of them, `model_series.json` models that were tuned from them, by name or series, and
+`model_publishers.json` organisations of the hub whose models have the architecture that their names say.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TEXT, _COUNT, _OBJECT = (str, "a text"), (int, "a positive whole number"), (dic
 _FIELDS: dict[str, tuple[type, str]] = {
     "name": _TEXT, "hf_id": _TEXT, "source": _TEXT, "date": _TEXT, "confidence": _TEXT, "parameters": _COUNT,
     "active_parameters": _COUNT, "config": _OBJECT, "kind": _TEXT, "published": _OBJECT, "notes": _TEXT,
-    "checkpoint_format": (str, "a weight format"),
+    "checkpoint_format": (str, "a weight format"), "sees": (bool, "true or false"),
 }  # fmt: skip
 
 
@@ -210,6 +210,7 @@ def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -
         model,
         hf_id=record.get("hf_id"),
         **origin,
+        sees=record.get("sees", False),
         checkpoint_format=record.get("checkpoint_format") or model.checkpoint_format,
         notes=(*model.notes, *notes),
     )
@@ -254,9 +255,7 @@ def _check(record: Any, place: str) -> None:
         if key not in _FIELDS:
             raise SpecError(f"{place}: unknown key {key[:40]!r}; known: {', '.join(_FIELDS)}")
         kind, noun = _FIELDS[key]
-        if value is not None and (
-            not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value <= 0)
-        ):
+        if value is not None and (type(value) is not kind or (type(value) is int and value <= 0)):
             raise SpecError(f"{place}: {key!r} is {str(value)[:60]!r}; {noun} is needed")
     if record.get("config") is None and record.get("published") is None:
         raise SpecError(f"{place}: 'config' (Hugging Face layout) or 'published' (figures) is needed")
