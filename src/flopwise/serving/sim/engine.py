@@ -334,15 +334,15 @@ def _step_cost(
     tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
     batch = np.arange(1, max_batch + 1)
     decode, cached, window = timed.decode_s(batch, context, tokens_s)
-    graph_tokens, launch_ps = runner.engine.prompt_graph_tokens, timed.launch_ps(1)
+    graph_tokens = runner.engine.prompt_graph_tokens
+    launch_ps, beyond_ps = timed.launch_ps(np.array([1, graph_tokens + 1]))
     return StepCost(
         tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=_table(decode),
         cached_ps=_table(cached), window_ps=_table(window), window=timed.window,
         prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
-        launch_ps=launch_ps, graph_tokens=graph_tokens,
-        beyond_ps=timed.launch_ps(graph_tokens + 1) if graph_tokens else launch_ps,
+        launch_ps=launch_ps, graph_tokens=graph_tokens, beyond_ps=beyond_ps,
     )  # fmt: skip
 
 
@@ -455,27 +455,25 @@ class _Timed:
         step = self.runner.step(replace(load, only_seconds=True), self.layout).seconds
         return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
 
-    def launch_ps(self, tokens: int) -> tuple[int, int]:
-        """Least time of a step with so many tokens of prompts or more, and what is added if sequences decode in it.
+    def launch_ps(self, tokens: Array) -> list[tuple[int, int]]:
+        """Least time of steps with so many tokens of prompts or more, and what is added if sequences decode in them.
 
         It is what the host takes to launch the operations that graphs do not hold, and what nothing hides, as of
-        `StepCost.launch_ps`.
+        `StepCost.launch_ps`: none where nothing is launched.
         """
-        if not self.given.engine.graphs:
-            return 0, 0
-        alone = StepLoad(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0)
-        few_s, many_s = (self._least_s(load) for load in (alone, replace(alone, decode_batch=1, decode_context=1)))
-        return round(few_s * PS), round((many_s - few_s) * PS)
-
-    def _least_s(self, load: StepLoad) -> float:
-        """Seconds of a step that keeps the device no longer than the host launches it; 0 where nothing is launched."""
-        machine, step = self.given, self.runner.step(load, self.layout)
+        machine, decoding = self.given, np.array([[0], [1]])
+        if not machine.engine.graphs:
+            return [(0, 0)] * len(tokens)
+        load = StepLoad(
+            prefill_tokens=tokens, prefill_context=tokens, prompts=1.0, decode_batch=decoding, decode_context=decoding,
+            only_seconds=True,
+        )  # fmt: skip
+        step = self.runner.step(load, self.layout)
         launching_s = machine.launching_s(step, load, self.layout)
-        if not np.any(launching_s):
-            return 0.0
         hops_s = machine.pipeline_s(load, self.layout, machine.model.stacks[0].width)
         least_s = launching_s + hops_s + machine.between_steps_s(load, self.layout, step.read_bytes)
-        return float(np.ravel(least_s)[0])
+        few_s, many_s = np.where(launching_s > 0, least_s, np.zeros((2, len(tokens))))
+        return [(round(few * PS), round((many - few) * PS)) for few, many in zip(few_s, many_s, strict=True)]
 
     def tokens_s(self, tokens: Array) -> Array:
         """Steps of so many tokens of one prompt."""
