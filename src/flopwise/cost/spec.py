@@ -158,7 +158,7 @@ class MachineSpec(Spec):
         return Resolution(facts.accelerators[offers[0].accelerator])
 
     def _offer(self, facts: Facts, accelerator: str, num_gpus: int) -> Offer | None:
-        """The cheapest offer, of the same price that of the fewest instances; None where no price is known or needed."""
+        """The cheapest offer, at one price that of the fewest instances; None where no price is known or needed."""
         offers = facts.offers_for(
             accelerator=accelerator, provider=self.provider, instance=self.instance, region=self.region
         )
