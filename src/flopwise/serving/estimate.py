@@ -117,8 +117,9 @@ def request_tokens(
     answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
     room = most if apart or not decodes else max(1, most - answer)
     tokens = inputs or min(START_TOKENS if fixed else usual, room)
-    if outputs is None:
-        answer = max(1, min(answer, most if apart else most - tokens)) if decodes else 0
+    if outputs is None and (apart or tokens < most):  # a longer prompt is refused or stretched, with its whole answer
+        answer = min(answer, most if apart else most - tokens)
+    answer = answer if decodes else 0
     plain = (inputs or usual, outputs or (DEFAULT_OUTPUT if decodes else 0))
     if (tokens, answer) == plain or (not decodes and tokens == plain[0]):
         return tokens, answer, notes
