@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flopwise.backtests.columns import our_columns
@@ -13,6 +14,7 @@ from flopwise.backtests.prediction import model_spellings, named_model
 from flopwise.backtests.serving import (
     burst_requests,
     measured_quantities,
+    median_of_requests,
     predict_row,
     row_cache_format,
     row_device,
@@ -23,10 +25,12 @@ from flopwise.backtests.serving import (
     row_lengths,
 )
 from flopwise.backtests.trtllm_bench import BenchLimits
+from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.estimate import estimate
+from flopwise.serving.job import Ranged
 from flopwise.serving.memory import ServingLayout
 from named import FACTS
 
@@ -485,10 +489,46 @@ def test_a_median_of_intervals_leaves_out_the_prompts_of_others() -> None:
         ("tpot column = median ITL; 2026-06-28", "median interval"),
         ("per-token latency percentiles printed to 1 ms", "median interval"),
         ("mean-vs-median of TTFT/TPOT not stated", ""),
+        ("", "median"),
     ],
 )
 def test_what_a_time_a_token_is(notes: str, reading: str) -> None:
     assert _printed(tpot_ms_p50="10", notes=notes)["tpot_reading"] == reading
+
+
+def test_a_time_to_the_first_token_is_a_median_where_only_that_is_printed() -> None:
+    assert _printed(ttft_ms_p50="10")["ttft_reading"] == "median"
+    assert _printed(ttft_ms_p50="10", ttft_ms_mean="12")["ttft_reading"] == ""
+    assert _printed(tpot_ms_p50="10", tpot_ms_mean="12")["tpot_reading"] == ""
+
+
+def test_a_median_of_requests_leaves_out_those_that_queue() -> None:
+    """Three requests that wait 1 s and one that waits 5: 2 s on average, 1 s at the median."""
+    band = ErrorBand(name="x", low=0.5, median=1.0, high=2.0, rows=9, source="s", date="2026-01-01")
+    mean = Ranged(value=4.0, low=2.0, high=8.0, band=band)
+    median = median_of_requests(mean, np.array([1.0, 1.0, 5.0, 1.0]))
+    assert (median.value, median.low, median.high) == (2.0, 1.0, 4.0)
+    assert median_of_requests(mean, np.array([0.0, 0.0])) == mean
+
+
+def test_a_row_with_a_median_is_predicted_as_one() -> None:
+    """Three prompts at once, two slots: read one after the other, and the third after the first answer of 200 tokens.
+
+    By hand, with p for one prompt: p, 2p, and 3p and an answer; the middle one is two prompts' time, whatever an
+    answer takes.
+    """
+    cells = {
+        "engine": "vLLM", "engine_version": "0.10.0", "mode": "serving_qps", "model": "Llama-3.1-8B", "gpu": "L40S",
+        "gpus": "1", "weights": "bf16", "input_tokens": "8192", "output_tokens": "200", "lengths": "fixed",
+        "arrivals": "burst", "arrivals_per_s": "inf", "requests": "3", "max_batch": "2", "ttft_s": "2",
+    }  # fmt: skip
+    [alone] = predict_row(cells | {"requests": "1"}, FACTS)
+    [mean] = predict_row(cells, FACTS)
+    [median] = predict_row(cells | {"ttft_reading": "median"}, FACTS)
+    assert alone.predicted is not None
+    assert mean.predicted is not None
+    assert median.predicted == pytest.approx(2 * alone.predicted, rel=0.1)
+    assert mean.predicted > 1.5 * (median.predicted or 0.0)
 
 
 def test_files_of_llama_cpp_in_mxfp4_have_8_bits_where_checkpoints_have_16() -> None:
