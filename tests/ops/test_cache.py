@@ -145,18 +145,25 @@ def test_minimax_m3_reads_the_best_blocks_and_caches_one_key_for_its_indexer() -
     shape, whole = Shape(batch=1, query=1, context=100_000), Split()
     read = dict.fromkeys(("attention/attend", "indexer/scores"), 0.0)
     for item in attends(spec):
-        read[item.name] += float(item_work(item, shape, whole).kv_elems)
+        work = item_work(item, shape, whole)
+        assert work is not None
+        read[item.name] += float(work.kv_elems)
     # 3 layers see all keys, 57 the best 16 blocks of 128; their indexer sees every key of its own
     assert read["attention/attend"] == (3 * 100_000 + 57 * 16 * 128) * 2 * 4 * 128
     assert read["indexer/scores"] == 57 * 100_000 * 128
 
 
 def test_minimax_m3_s_checkpoint_names_the_same_layers() -> None:
-    small = {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "dense_intermediate_size": 64}
+    small: dict[str, Any] = {
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "dense_intermediate_size": 64,
+    }
     small |= {"shared_intermediate_size": 32, "mlp_layer_types": ["dense", "sparse", "sparse"], "rotary_dim": 8}
     numbers = {"sparse_num_index_heads": 2, "sparse_index_dim": 16, "sparse_topk_blocks": 4, "sparse_block_size": 32}
     published = {"sparse_attention_config": {**numbers, "sparse_attention_freq": [0, 1, 1]}}
-    flat = {"index_n_heads": 2, "index_head_dim": 16, "index_topk_blocks": 4, "index_block_size": 32}
+    flat: dict[str, Any] = {"index_n_heads": 2, "index_head_dim": 16, "index_topk_blocks": 4, "index_block_size": 32}
     flat |= {"layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]}
     theirs, ours = (model("minimax_m3_vl_text", 64, 3, 4, 2, **small, **more) for more in (published, flat))
     assert [i.select for i in attends(theirs) if i.name == "attention/attend"] == [None, 128, 128]

@@ -471,7 +471,7 @@ def median_interval(tpot: Ranged, run: FiniteRun | None) -> Ranged:
     """
     if run is None:
         raise SpecError(f"a {MEDIAN_INTERVAL} is predicted of simulated runs alone: state requests, or fixed lengths")
-    return _scaled(tpot, run.simulated.itl_s(50.0) / run.means.tpot_s)
+    return _share_of(tpot, run.simulated.itl_s(50.0) / run.means.tpot_s)
 
 
 def median_of_requests(figure: Ranged, seconds: NDArray[np.float64]) -> Ranged:
@@ -483,10 +483,10 @@ def median_of_requests(figure: Ranged, seconds: NDArray[np.float64]) -> Ranged:
     that of means; the last draw of a run has the others' shape.
     """
     mean = float(np.nanmean(seconds))
-    return figure if mean <= 0 else _scaled(figure, float(np.nanmedian(seconds)) / mean)
+    return figure if mean <= 0 else _share_of(figure, float(np.nanmedian(seconds)) / mean)
 
 
-def _scaled(figure: Ranged, share: float) -> Ranged:
+def _share_of(figure: Ranged, share: float) -> Ranged:
     bound = None if figure.bound is None else figure.bound * share
     return replace(figure, value=figure.value * share, low=figure.low * share, high=figure.high * share, bound=bound)
 
