@@ -274,3 +274,13 @@ def test_traffic_out_of_range_is_refused() -> None:
         MonthlyTraffic(tokens_per_month=1.0, growth_frac=-1.0)
     with pytest.raises(SpecError, match=r"growth_frac: 1.5 is out of range; allowed: -0.99 to 1"):
         MonthlyTraffic(tokens_per_month=1.0, growth_frac=1.5)
+
+
+def test_what_is_trained_for_longer_than_a_month_says_when_it_answers() -> None:
+    """Fine-tuning of an hour is no matter; a training of a year is none of the months that are compared."""
+    found = flopwise.compare("Llama-3.1-70B", tokens_per_month="20B", ttft="p95=1s", simulate=False)
+    trained = {way.name: way.training.seconds for way in found.ways if way.training is not None}
+    late = [note for note in found.assumptions if "of training; what answers until then" in note]
+    assert trained["fine-tune"] < 30 * 24 * 3600 < trained["train from scratch"]
+    assert len(late) == 1
+    assert late[0].startswith("the months of 'train from scratch' begin after ")

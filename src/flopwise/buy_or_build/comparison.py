@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -77,7 +77,7 @@ def compare_alternatives(
         requests_per_month=requests, input_tokens=traffic.input_tokens, output_tokens=traffic.output_tokens,
         break_even=break_evens, cheapest=alternatives[0].name,
         decision=_decision(alternatives, break_evens, own, request),
-        assumptions=[*assumptions, *facts.grade_remarks(devices)],
+        assumptions=[*assumptions, *_late_notes(alternatives), *facts.grade_remarks(devices)],
     )  # fmt: skip
 
 
@@ -175,6 +175,17 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     if own and not request.options.upkeep_usd_per_month:
         notes.append("staff and storage of a self-hosted service are not counted (--upkeep adds them)")
     return notes
+
+
+def _late_notes(alternatives: Iterable[Alternative]) -> Iterator[str]:
+    """That the months of what has to be trained for long begin when it is: what answers until then is not paid here."""
+    for each in alternatives:
+        seconds = each.training.seconds * each.training.runs if each.training is not None else 0.0
+        if seconds > units.HOURS_PER_MONTH * units.HOUR_S:
+            yield (
+                f"the months of '{each.name}' begin after {units.format_seconds(seconds)} of training; what answers "
+                "until then is not in its sum"
+            )
 
 
 # Which alternative is the cheapest, how sure that is, and how far each input would have to move to change it
