@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.models.catalog import load_model
@@ -99,3 +101,11 @@ def test_what_cannot_be() -> None:
         check(spread(1, redundant_experts=32))
     with pytest.raises(SpecError, match="does not overlap two micro-batches; engines that do: sglang"):
         check(replace(spread(32, overlap=True), engine=FACTS.engine("tensorrt-llm")))
+
+
+def test_copies_of_experts_may_make_ranks_that_experts_alone_do_not() -> None:
+    """LMSYS: 256 experts and 32 copies on 72 ranks, four on each; 72 does not divide 256."""
+    asked: dict[str, Any] = {"gpu": "h100", "dp": 72, "ep": 72, "concurrency": 9000, "engine": "sglang"}
+    assert flopwise.serve("DeepSeek-V3", redundant_experts=32, **asked).estimate.throughput.value > 0
+    with pytest.raises(SpecError, match="ep 72 does not divide the 256 experts"):
+        flopwise.serve("DeepSeek-V3", **asked)

@@ -35,7 +35,7 @@ def replica_of(
             no code for the device.
         UnknownNameError: no such format, engine, draft or processor.
     """
-    check_layout(model, deployment.layout())
+    check_layout(model, deployment.layout(), techniques.redundant_experts or 0)
     cluster = machines.cluster(deployment.num_gpus + (techniques.prefill_gpus or 0), source.catalog)
     spec, notes = on_its_engine(deployment, model, cluster.accelerator, source.catalog)
     software = spec.software(source.catalog, cluster.accelerator)
