@@ -29,6 +29,7 @@ from flopwise.search.layout_search import (
     StepTables,
     TimedLayouts,
     device_kernels,
+    laid_out_alike,
     layout_search,
     timed_layouts,
 )
@@ -71,12 +72,11 @@ from flopwise.training.estimate import (
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
-from flopwise.training.layout import Attention, Inner, Layout, Recipe
+from flopwise.training.layout import Attention, Inner, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.run import StepRun
 from flopwise.training.schedules import schedule_code
-from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
@@ -739,15 +739,9 @@ OFFLOADS = (
 
 
 def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
-    """The same search with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
-    families, table, moved = search.space.families, search.memory, None
-    if "parameters" in parts:
-        sharded = (replace(family, zeros=tuple(z for z in family.zeros if z == 3)) for family in families)
-        families = tuple(family for family in sharded if family.zeros)
-    space = replace(search.space, families=families, offload=parts)
-    if "activations" in parts and space.inner.tp.size:
-        moved = moved_bytes(table, space.inner, space.degrees, Layout(offload_activations=True))
-    return replace(search, space=space, moved_bytes=moved).with_memory()
+    """The same search with `parts` in host memory."""
+    away = {f"offload_{part}": True for part in parts}
+    return laid_out_alike(search, replace(search.space.like, **away))
 
 
 def without_recompute(search: LayoutSearch) -> LayoutSearch:

@@ -299,7 +299,7 @@ class CompareAnswer:
             MissingFactError: a fact that the answer needs is not known.
             InfeasibleError: no offer satisfies what was asked.
         """
-        if spec.says_layout or spec.expert_tp is not None or spec.recompute_mode() is not None:
+        if spec.bounds_layout:
             raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
         gpus = machines.num_gpus(gpus)
         if gpus < 2:

@@ -126,10 +126,15 @@ def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, 
         if spec.recompute_mode() is None:  # what the stack does where nobody says
             layout = replace(layout, recompute=RECOMPUTE.index(recipe.stack.recomputes[0]))
         return layout, "given"
-    from flopwise.search.layout_search import best_layout  # noqa: PLC0415 - a layout that is given needs no search
+    from flopwise.search.layout_search import GivenSettings, best_layout  # noqa: PLC0415 - a given layout needs no search
 
-    spec.layout(model)  # refuses what cannot be
-    return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch)
+    chunks = None if spec.interleave is None else spec.chunks
+    given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipelined)
+    if spec.pipelined is not None and gpus == 1:
+        raise SpecError(f"{spec.pipelined} needs pipeline stages; give 2 accelerators or more (--gpus)")
+    return best_layout(
+        model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch, given=given
+    )
 
 
 def _on_measured_gpus(

@@ -372,6 +372,15 @@ def _check_stages(layout: Layout, model: Model) -> None:
             f"stage layers {', '.join(map(str, named[:64]))} ({len(named)} of them, {sum(named)} in all); "
             f"give {needed} that add up to the {layers} layers"
         )
+    check_recompute(layout)
+
+
+def check_recompute(layout: Layout) -> None:
+    """Refuse blocks to recompute that cannot be.
+
+    Raises:
+        SpecError: says what would do.
+    """
     if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
         raise SpecError("blocks to recompute: give every n-th (n from 1), or the first n (n from 1)")
     if layout.recomputes_some and RECOMPUTE[int(layout.recompute)] != "full":

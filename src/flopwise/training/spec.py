@@ -310,10 +310,18 @@ class TrainingSpec(Spec):
 
     @property
     def says_layout(self) -> bool:
-        """True if the layout is given; else the best layout is searched."""
-        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.shard, self.interleave, self.schedule)
-        other = self.fsdp or self.offload or self.stage_layers or self.recomputes_some
-        return bool(other) or any(d is not None for d in degrees)
+        """True if the layout is given, by a degree or by what is sharded; else the best one is searched.
+
+        What else is said of a layout holds in all that are tried (`searched_alike`).
+        """
+        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.shard)
+        return self.fsdp or bool(self.stage_layers) or any(d is not None for d in degrees)
+
+    @property
+    def bounds_layout(self) -> bool:
+        """True if anything is said of the layout but the micro-batch."""
+        pipeline = self.interleave or self.schedule or self.offload or self.expert_tp
+        return self.says_layout or bool(pipeline) or self.recompute_mode() is not None
 
     @property
     def open_settings(self) -> frozenset[str]:
@@ -433,30 +441,53 @@ class TrainingSpec(Spec):
         Raises:
             SpecError: a degree does not divide what it has to; says which would.
         """
-        from flopwise.facts.software import RECOMPUTE
         from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
-        from flopwise.training.layout import Layout
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
         check_tensor_parallel(model, tp)
         check_expert_parallel(model, ep)
-        self._check_parts(model)
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
             given = "; no stage is given (--zero 3, --fsdp)" if self.zero is None else f", not ZeRO {zero}"
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP{given}")
+        if pp == 1 and self.pipelined is not None:
+            raise SpecError(f"{self.pipelined} needs pipeline stages; give pp above 1")
+        return replace(
+            self.searched_alike(model), dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
+            micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
+            stage_layers=self.stage_layers,
+        )  # fmt: skip
+
+    def searched_alike(self, model: Model) -> Layout:
+        """What the options say beside the columns of a search: it holds in all layouts that are tried.
+
+        Raises:
+            SpecError: options that do not go together, or that name what the model has not.
+        """
+        from flopwise.facts.software import RECOMPUTE
+        from flopwise.training.layout import Layout, check_recompute
+
+        self._check_parts(model)
         if self.offload_layers and "activations" not in self.offload:
             raise OptionError("offload_layers", "goes with activations in host memory (--offload activations)")
-        return Layout(
-            dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
-            micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
+        layout = Layout(
             recompute=RECOMPUTE.index(self.recompute_mode() or "none"),
             recompute_every=self.recompute_every or 1, recompute_first=self.recompute_first or 0,
-            stage_layers=self.stage_layers, sequence_parallel=self.sequence_parallel,
-            offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
-            offload_activations="activations" in self.offload, offload_layers=self.offload_layers,
+            sequence_parallel=self.sequence_parallel, offload_optimizer="optimizer" in self.offload,
+            offload_parameters="parameters" in self.offload, offload_activations="activations" in self.offload,
+            offload_layers=self.offload_layers,
         )  # fmt: skip
+        check_recompute(layout)
+        return layout
+
+    @property
+    def pipelined(self) -> str | None:
+        """The option that only a pipeline can heed, in words; None where none is given."""
+        if self.schedule is not None:
+            self._schedule()
+            return f"schedule {self.schedule}"
+        return f"interleave {self.interleave}" if (self.interleave or 1) > 1 else None
 
     def recompute_mode(self) -> str | None:
         """The kind of recompute that is asked for, by its name or by what goes with it; None where nobody says.
@@ -488,10 +519,7 @@ class TrainingSpec(Spec):
 
         if self.schedule is None:
             return 0
-        code = schedule_code(self.schedule)
-        if (self.pp or 1) == 1:
-            raise SpecError(f"schedule {self.schedule} needs pipeline stages; give pp above 1")
-        return code
+        return schedule_code(self.schedule)
 
     @property
     def chunks(self) -> int:

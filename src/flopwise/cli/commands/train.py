@@ -60,8 +60,9 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
-    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is used. A layout that
-    does not fit is still estimated, unless it certainly cannot run; the exit code is then 1.
+    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard, --stage-layers the fastest layout that fits is used;
+    any other option of a layout holds in all that are tried. A layout that does not fit is still estimated, unless it
+    certainly cannot run; the exit code is then 1.
     """
     if compare:
         from flopwise.api.compare import compare as compared
