@@ -12,11 +12,13 @@ from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import OptionError, changed_options
 from flopwise.training.layout import check_layout
-from flopwise.training.memory_answer import memory_answer
+from flopwise.training.memory import step_memory
+from flopwise.training.memory_answer import TrainingMemoryAnswer, memory_answer, usual_recompute
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_routing
 from flopwise.training.samples import network_of_samples
 from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, TrainingSpec
+from flopwise.units import format_gib
 from flopwise.values import replace
 
 
@@ -55,7 +57,7 @@ def _step_memory(
     facts: Facts,
     grad_accum: int | None,
     gpus: int | None,
-) -> MemoryAnswer:
+) -> TrainingMemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known.
 
     Without a number of micro-batches a pipeline has as many as stages, the fewest that fill it.
@@ -74,11 +76,30 @@ def _step_memory(
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
+    if spec.recompute_mode() is None:
+        layout, why = usual_recompute(model, recipe, layout, chip)
+        notes = (*notes, *why)
+    alone = grad_accum is None and data.sequences(seq_len) is None
     answer = memory_answer(
         model, recipe, layout, chip, facts, seq_given=data.seq is not None, open_settings=open_settings
     )
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
+    filled = filled or (_accumulation_note(answer) if alone else "")
     return replace(answer, assumptions=(*([filled] if filled else []), *notes, *lacking, *answer.assumptions))
+
+
+def _accumulation_note(answer: TrainingMemoryAnswer) -> str:
+    """What a step of several micro-batches would take more than one of a single one; empty where it takes as much."""
+    recipe, layout = answer.recipe, answer.layout
+    several = replace(recipe, global_batch=2 * int(recipe.global_batch))
+    kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
+    needed = float(step_memory(answer.model, several, layout, device_kind=kind).total_bytes)
+    if needed <= answer.per_gpu_bytes:
+        return ""
+    return (
+        f"one micro-batch a step; with gradients accumulated over more it takes {format_gib(needed)} (--grad-accum or "
+        "--global-batch sets them)"
+    )
 
 
 def _sequences_of_a_step(data: DataSpec, seq_len: int, at_once: int, grad_accum: int | None) -> int:

@@ -99,6 +99,11 @@ class MemoryAnswer(Result):
         return ""
 
     @property
+    def odds_note(self) -> str:
+        """What the chance that it runs stands on, where that has to be said; empty in serving."""
+        return ""
+
+    @property
     def verdict(self) -> str:
         """The answer in a sentence: fit, its probability, and the changes that make it fit."""
         gib, usable, chance = format_gib, self.usable_bytes, self.fits_probability
@@ -114,7 +119,7 @@ class MemoryAnswer(Result):
             return f"{what} takes {size}. Name a device (--gpu) to see whether it fits."
         where = f"{self.num_gpus:,} x {self.accelerator.name}" + " in training" * (self.task == "train")
         each = f"{gib(self.per_gpu_bytes)} of {gib(usable)}" + " each" * (self.num_gpus > 1)
-        odds = f"{format_chance(chance)} chance that it runs"
+        odds = f"{format_chance(chance)} chance that it runs{self.odds_note}"
         if self.fits:
             return f"Fits {where}: {each}, {odds}.{self.room}"
         fitting = sorted((one for one in self.remedies if one.fits), key=lambda one: one.slower_frac is not None)
@@ -122,7 +127,7 @@ class MemoryAnswer(Result):
         fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
         if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
             enough.append(f"{fewest:,.0f} GPUs" + ", fully sharded" * (self.task == "train"))
-        mend = f"It would fit with {_either(enough)}." if enough else "No single change makes it fit."
+        mend = f"It would fit with {either(enough)}." if enough else "No single change makes it fit."
         return f"Does not fit {where}: {each}, {odds}. {mend}"
 
     def document(self) -> dict[str, Any]:
@@ -150,7 +155,7 @@ def _price_text(remedy: Remedy) -> str:
     return "" if remedy.slower_frac is None else f" (each token takes {format_times(1 + remedy.slower_frac)} as long)"
 
 
-def _either(words: Sequence[str]) -> str:
+def either(words: Sequence[str]) -> str:
     """`a`, `a or b`, `a, b or c`."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 

@@ -382,8 +382,8 @@ def layout_search(
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
-    Degrees that its stack does not have are 1; what it always computes again is computed again unless `recomputes` has
-    nothing of that.
+    Degrees that its stack does not have are 1; what it computes again where nobody says is computed again unless
+    `recomputes` has nothing of that.
     `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs. `given`: what
     holds in all layouts.
 
@@ -393,7 +393,7 @@ def layout_search(
     recipe = as_multiplied(model, recipe)
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
-    recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.stack.recomputes) or recomputes
+    recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.recomputes) or recomputes
     max_micro_batch = max_micro_batch or max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
     inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
     given = given or GivenSettings()
@@ -844,7 +844,7 @@ def fastest_layout(
     step_s, kinds = (np.concatenate([getattr(timed, name) for _, timed in fitting]) for name in ("step_s", "kinds"))
     search, row = rows[_simplest(step_s, kinds)]
     layout = search.space.layout(row)
-    if recompute is None:
+    if recompute is None and RECOMPUTE[0] in recipe.recomputes:
         layout = _with_fewest_recomputed(search, layout, tensor_bytes(most, recipe.stack, built.accelerator.kind))
     return layout, tried, sum(timed.fitting for _, timed in found)
 
