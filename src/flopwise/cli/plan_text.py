@@ -169,7 +169,7 @@ def _load_text(traffic: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-SPARE = (">energy", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
+SPARE = (">energy", ">start", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
 """Columns of the ranked table that a narrow terminal does without, the first first."""
 
 
@@ -197,7 +197,7 @@ def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[st
 def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str | None]]:
     """(title, figure, simulated percentile) of the columns that say how long it takes."""
     if plan.task in (*TRAINING, "batch"):
-        return [("time", "", None)]
+        return [*([("start", "start", None)] if any(c.start_s for c in rows) else []), ("time", "", None)]
     if plan.task == "encode":
         return [("latency", "e2e_s", None)]
     if all(c.simulated is None for c in rows):
@@ -210,8 +210,8 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
 
 
 def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
-    """The run's time, an estimated latency, or a percentile of the simulated ones."""
-    value = c.figures.get(figure) if figure else c.seconds
+    """The run's time or that of its start, an estimated latency, or a percentile of the simulated ones."""
+    value = c.start_s if figure == "start" else c.figures.get(figure) if figure else c.seconds
     if percentile is not None:
         value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
     return None if value is None else units.format_seconds(value)

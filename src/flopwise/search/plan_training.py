@@ -693,8 +693,8 @@ def _count_unfit(
 def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
     for option, row, odds in missed:
         failed = min(odds, key=lambda name: float(odds[name][row])) if odds else "the hourly limit"
-        run = format_seconds(float(option.seconds[row]))
-        example = f"{option.priced.offer.instance}: {run} at {format_usd(option.cost_usd[row], 0)}"
+        done = format_seconds(float(option.start_s[row] + option.seconds[row]))
+        example = f"{option.priced.offer.instance}: done in {done} at {format_usd(option.cost_usd[row])}"
         draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers", stage="targets")
 
 
