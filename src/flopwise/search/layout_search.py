@@ -24,13 +24,13 @@ from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates, together
 from flopwise.cost.sustained import training_rates
 from flopwise.errors import InfeasibleError, MissingFactError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import PARALLELISM, RECOMPUTE
 from flopwise.ops.columns import ascending
 from flopwise.search.space import (
     CHUNK,
     EVERY,
-    MAX_CONTEXT_TOKENS,
     MAX_EP,
     MAX_MICRO_BATCH,
     MAX_MICRO_TOKENS,
@@ -815,7 +815,7 @@ def fastest_layout(
     Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
     number of layouts and how many of them are so sure to fit, or None if there is no layout.
     """
-    given, max_pp = given or GivenSettings(), 16
+    given, max_pp = given or GivenSettings(), defaults.SEARCHED_STAGES
     every = [given]
     if given.like.recompute_first:  # blocks of a stage: a step table of theirs is of one pipeline degree
         every = [given._replace(pp=int(pp)) for pp in pipeline_degrees(model.stacks[0].num_layers, min(max_pp, gpus))]
@@ -880,7 +880,7 @@ def inner_combinations(
     """
     tp = divisors(limits.heads, min(domain, 64))
     tp = tp[(tp & (tp - 1)) == 0]
-    cp = powers_of_two(max(1, limits.seq_len // MAX_CONTEXT_TOKENS))
+    cp = powers_of_two(max(1, limits.seq_len // defaults.CONTEXT_TOKENS))
     cp = cp[limits.seq_len % (2 * cp) == 0] if limits.seq_len > 1 else cp[:1]
     cp = cp if cp.size else np.array([1])
     ep = divisors(limits.experts, MAX_EP)

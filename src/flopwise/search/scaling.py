@@ -306,7 +306,10 @@ class CompareAnswer:
             raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
         architecture, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
         seq_len = data.seq_len(architecture, tunes=spec.tunes)
-        batch, notes = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
+        batch, notes = data.batch(
+            architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1),
+            least=spec.least_batch(architecture, seq_len, gpus, source.catalog),
+        )  # fmt: skip
         wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
         recipe, device_notes = recipe_on(wanted, cluster.accelerator)
         kept = (

@@ -50,11 +50,6 @@ MAX_EP = 256
 MAX_MICRO_BATCH = 32
 MAX_MICRO_TOKENS = 131_072
 """Micro-batches of more than `MAX_MICRO_BATCH` sequences are tried up to so many tokens."""
-MAX_CONTEXT_TOKENS = 4096
-"""Sequences are cut over context ranks while each keeps at least so many tokens.
-
-Source: Megatron-Bridge, docs/performance-summary.md: its recipe of Llama 3.1 405B on H100 cuts 8,192 tokens in two.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,10 @@ def _layers_answer(
     gpus = machines.num_gpus(gpus)
     cluster = machines.cluster(gpus, facts)
     seq_len = data.seq_len(architecture, tunes=spec.tunes)
-    batch, batch_note = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
+    batch, batch_note = data.batch(
+            architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1),
+            least=spec.least_batch(architecture, seq_len, gpus, facts),
+        )  # fmt: skip
 
     def recipe_of(device: Accelerator) -> tuple[Recipe, tuple[str, ...]]:
         return recipe_on(spec.on(device, facts).recipe(seq_len, batch, facts, data.documents(seq_len)), device)

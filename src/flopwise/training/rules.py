@@ -10,6 +10,7 @@ from flopwise.units import format_count
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.training.job import TrainJob
 
 CHINCHILLA_TOKENS = 20.0
@@ -29,13 +30,13 @@ class TokenRules:
     def of(cls, job: TrainJob) -> TokenRules | None:
         """The rules of `job`; None where they do not apply: no tokens, adapters, no text."""
         model, recipe = job.model, job.recipe
-        if job.tokens is None or recipe.lora is not None or not model.vocab or model.stacks[0].tokens_per_sample:
+        if job.tokens is None or recipe.lora is not None or not applies_to(model):
             return None
         size = float(active_parameters(model))
         best = float(optimal_tokens(size))
         loss = float(predicted_loss(size, job.tokens))
         batch = recipe.useful_tokens
-        critical = max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(job.tokens)))
+        critical = critical_batch_tokens(model, job.tokens)
         notes = []
         if batch > critical:
             extra = float(extra_tokens_frac(batch, critical))
@@ -47,6 +48,20 @@ class TokenRules:
         notes += _campaign(job.cluster.rates.value.get("train_campaign_frac"))
         notes.append(_proportion(job.tokens, best, size))
         return cls(compute_optimal_tokens=best, critical_batch_tokens=critical, loss=loss, notes=tuple(notes))
+
+
+def applies_to(model: Model) -> bool:
+    """True if the rules are of such a model: one of text."""
+    return bool(model.vocab) and not model.stacks[0].tokens_per_sample
+
+
+def critical_batch_tokens(model: Model, tokens: float) -> float:
+    """The critical batch of a run of `tokens`, in tokens: the larger of the two rules.
+
+    Source: `critical_batch_of_loss`, `critical_batch_of_tokens`. Assumes: as there.
+    """
+    loss = predicted_loss(float(active_parameters(model)), tokens)
+    return max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(tokens)))
 
 
 def optimal_tokens(parameters: Floats) -> Floats:
