@@ -25,6 +25,7 @@ from flopwise.search.answer import (
     SimulatedSessions,
 )
 from flopwise.search.spec import TRAINING
+from flopwise.units import format_number
 
 METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
 """Ways of fine-tuning, as a heading names them."""
@@ -369,7 +370,7 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
 
 def _session_rows(sessions: SimulatedSessions) -> Iterator[tuple[str, Any]]:
     """The origin of histories, the TTFT of later turns, and the cost of a session."""
-    turns = f"{sessions.sessions:,}, {sessions.turns_per_session:,.3g} turns each"
+    turns = f"{sessions.sessions:,}, {format_number(sessions.turns_per_session)} turns each"
     yield "  sessions", turns
     shares = {"the device": sessions.device_frac, **sessions.store_fracs, "computed": sessions.computed_frac}
     yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in shares.items())

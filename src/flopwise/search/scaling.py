@@ -27,7 +27,7 @@ from flopwise.training.stages import cuts_alike
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
 from flopwise.training.stragglers import STRAGGLERS
-from flopwise.units import format_gib
+from flopwise.units import format_gib, format_number
 from flopwise.values import dataclass, replace
 
 Floats = NDArray[np.float64]
@@ -313,7 +313,9 @@ class CompareAnswer:
         wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
         recipe, device_notes = recipe_on(wanted, cluster.accelerator)
         kept = (
-            f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step at every size"
+            f"{format_number(batch / gpus, 4)} sequences per accelerator"
+            if weak
+            else f"{batch:,} sequences per step at every size"
         )
         scaling = comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
         layout = None if (point := scaling.fastest(gpus)) is None else point.layout

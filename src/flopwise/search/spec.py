@@ -201,9 +201,7 @@ class TargetsSpec(Spec):
     tpot: Latency | None = _target("--tpot", LATENCY, "Time per further output token, on average: 50ms, p95=50ms.")
     latency: Latency | None = _target("--latency", LATENCY, "Whole request, from arrival to last token: 5s, p99=5s.")
     throughput: float | None = _target("--throughput", options.RATE, "Tokens per second, over all accelerators.")
-    deadline: float | None = same(
-        SharedSpec, "deadline", section="Targets", key="targets.",
-        help="Time within which the run is done, from the start of its machines on (boot, image, weights): 6h, 30d.")
+    deadline: float | None = same(SharedSpec, "deadline", section="Targets", key="targets.")
     budget: float | None = _target(
         "--budget", options.USD,
         "Budget in US dollars: of the whole run for training and batch, of a month for a service.",

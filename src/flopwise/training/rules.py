@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Floats
-from flopwise.units import format_count
+from flopwise.units import format_count, format_number
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TokenRules:
             notes.append(
                 f"warning: a batch of {format_count(batch)} tokens is above the critical batch of about "
                 f"{format_count(critical)} (Kaplan 2020, Zhang 2024): the same loss may take up to "
-                f"{1 + extra:.2g} times the tokens of small batches"
+                f"{format_number(1 + extra, 2)} times the tokens of small batches"
             )
         notes += _campaign(job.cluster.rates.value.get("train_campaign_frac"))
         notes.append(_proportion(job.tokens, best, size))
@@ -128,7 +128,7 @@ def _proportion(tokens: float, best: float, size: float) -> str:
     rule = f"the {format_count(best)} that are compute-optimal for {format_count(size)} parameters (Hoffmann 2022)"
     scratch = "for training from scratch, the tokens are"
     if ratio > 1.5:
-        return f"{scratch} {ratio:.3g} times {rule}: more expensive to train, cheaper to serve"
+        return f"{scratch} {format_number(ratio)} times {rule}: more expensive to train, cheaper to serve"
     if ratio < 0.67:
         return f"{scratch} {100 * ratio:.2g} % of {rule}: a smaller model would make better use of the compute"
     return f"{scratch} about {rule}"
