@@ -169,7 +169,7 @@ def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
             each = rate_text(saved.write_bytes_per_s / answer.num_nodes, base)
             written = rate_text(saved.write_bytes_per_s, base)
             how = f"{written} in total, {each} per node, for one every {every} that takes {share} of the time"
-            assumed = "; the interval follows from the failure rate (--checkpoint-interval)"
+            assumed = "; the interval is the one that loses least (--checkpoint-interval)"
             rows.append(("to write", how + assumed * saved.interval_assumed))
         if saved.restore_bytes_per_s is not None and saved.restore_within_s is not None:
             within = units.format_seconds(saved.restore_within_s)
