@@ -130,6 +130,8 @@ def title(plan: Plan) -> str:
         text += f" with {kind}"
     if tokens is not None:
         text += f" on {units.format_count(tokens) if isinstance(tokens, int | float) else tokens} tokens"
+    elif (samples := (workload.get("data") or {}).get("samples")) is not None:
+        text += f" on {units.format_count(samples) if isinstance(samples, int | float) else samples} samples"
     if load := _load_text(workload.get("traffic") or {}):
         text += f", {load}" if workload.get("name") else f" {load}"
     targets = []
