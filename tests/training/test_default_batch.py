@@ -28,7 +28,7 @@ def default_note(found: TrainAnswer) -> str:
     [
         ({"gpu": "64xh100", "tokens": "10B"}, 512),  # 2.39 M tokens are 583 sequences of 4,096
         ({"model": "Qwen3-235B-A22B", "gpu": "256xh100", "tokens": "100B"}, 1024),  # 5.02 M are 1,226
-        ({"gpu": "1024xh100", "tokens": "1B"}, 128),  # 870 k are 212: fewer than accelerators, in pipelines
+        ({"gpu": "1024xh100", "tokens": "1B"}, 192),  # 870 k are 212: fewer than accelerators, in pipelines
     ],
 )
 def test_a_default_keeps_to_the_critical_batch(options: dict[str, Any], sequences: int) -> None:
@@ -60,7 +60,7 @@ def test_a_layout_that_is_given_has_the_batch_that_it_needs() -> None:
     assert found.estimate.job.recipe.global_batch == 256
     assert "the least that the layout can share, above the critical batch" in default_note(found)
     piped = answer(gpu="64xh100", tokens="100M", tp=4, pp=4)
-    assert piped.estimate.job.recipe.global_batch == 32  # of 48, and of four replicas with four stages to fill
+    assert piped.estimate.job.recipe.global_batch == 48  # three for each of four replicas with four stages to fill
 
 
 def test_a_plan_has_the_same_default() -> None:

@@ -155,10 +155,8 @@ class DataSpec(Spec):
             return sequences, ""
         most = critical / seq_len
         unit = MACHINE_RANKS if unit == 1 and most >= MACHINE_RANKS else unit
-        if most >= unit:
-            within = unit * _divisible_below(most / unit)
-        else:
-            within = next((n for n in _halves(unit, least or 1) if n <= most), min(_halves(unit, least or 1)))
+        ranks = [n for n in _halves(unit, least or 1) if n <= most]
+        within = max((n * _divisible_below(most / n) for n in ranks), default=min(_halves(unit, least or 1)))
         about = f"the critical batch of about {units.format_count(critical)} tokens"
         kept = "within" if within <= most else "the least that the layout can share, above"
         return min(within, sequences), f", {kept} {about} of a run of {units.format_count(tokens)}"
