@@ -369,7 +369,7 @@ class GivenSettings(NamedTuple):
 
     def pipelines(self, tried: Pipelines) -> Pipelines:
         """Of the pipelines that would be `tried`, those that are as given."""
-        chunks = () if self.interleave is None else (self.interleave,)
+        chunks: tuple[int, ...] = () if self.interleave is None else (self.interleave,)
         if not chunks and (self.schedule or "").strip().lower().startswith("interleaved") and not tried.alone:
             chunks = tuple(tried.virtual)
         return tried._replace(chunks=chunks, needed=self.needed is not None)

@@ -309,7 +309,7 @@ def _default_assumptions(
             f"{format_number(flow.requests_per_s or 0)} requests/s, {format_number(flow.peak)} times its mean"
         )
     elif flow.peak > 1:
-        texts.append(f"replicas are sized for the peak of {format_number(flow.requests_per_s)} requests/s")
+        texts.append(f"replicas are sized for the peak of {format_number(flow.requests_per_s or 0)} requests/s")
     texts += _session_assumptions(workload)
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")

@@ -740,8 +740,11 @@ OFFLOADS = (
 
 def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
     """The same search with `parts` in host memory."""
-    away = {f"offload_{part}": True for part in parts}
-    return laid_out_alike(search, replace(search.space.like, **away))
+    away = replace(
+        search.space.like, offload_optimizer="optimizer" in parts, offload_parameters="parameters" in parts,
+        offload_activations="activations" in parts,
+    )  # fmt: skip
+    return laid_out_alike(search, away)
 
 
 def without_recompute(search: LayoutSearch) -> LayoutSearch:

@@ -236,7 +236,7 @@ def divisible_batch(sequences: float) -> int:
 
 def _divisible_below(sequences: float) -> int:
     """The largest whole batch of at most three significant bits that is not above `sequences`, which are 1 or more."""
-    unit = 2 ** max(0, int(math.log2(sequences)) - 2)
+    unit = 1 << max(0, int(math.log2(sequences)) - 2)
     return int(sequences / unit) * unit
 
 

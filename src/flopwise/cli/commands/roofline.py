@@ -119,7 +119,7 @@ def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
             "note",
             "an upper limit of speed: the traffic of activations is unknown and not counted; convolutions run slower",
         ),
-        ("samples", f"at most {format_number(answer.samples_per_s_at_most, 4)}/s"),
+        ("samples", f"at most {format_number(answer.samples_per_s_at_most or 0.0, 4)}/s"),
         ("cost", None if cost is None else f"at least {cost}"),
         ("energy", None if energy is None else f"at least {energy}"),
     ]
