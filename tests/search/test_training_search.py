@@ -147,7 +147,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
     assert np.unique(result.rows).size == result.rows.size
     rng = np.random.default_rng(7)
     some = np.flatnonzero(result.rows >= job.space.size)  # few and far between: recompute of some blocks
-    assert some.size or case == "dense"
+    assert some.size or case in {"dense", "adapters"}  # over a quantised base all blocks are computed again
     drawn = {pick: job.space.layout(int(result.rows[pick])) for pick in rng.choice(result.rows.size, size=400)}
     unlike = list({traits(layout): pick for pick, layout in drawn.items()}.values())
     assert len(unlike) > 20
