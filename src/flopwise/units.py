@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
 
@@ -321,6 +321,11 @@ def format_chance(probability: float) -> str:
 def format_change(ratio: float, digits: int = 0) -> str:
     """A ratio as a signed percentage: 1.25 is `+25 %`, and what rounds to nothing `+0 %`."""
     return f"{100 * (ratio - 1):+z,.{digits}f} %"
+
+
+def format_alternatives(words: Sequence[str]) -> str:
+    """One of several things: `a`, `a or b`, `a, b or c`."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def format_interval(low: float, high: float, text: Callable[[float], str]) -> str:

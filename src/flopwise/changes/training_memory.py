@@ -89,7 +89,7 @@ def _step_memory(
 
 
 def _accumulation_note(answer: TrainingMemoryAnswer) -> str:
-    """What a step of several micro-batches would take more than one of a single one; empty where it takes as much."""
+    """The memory of a step of several micro-batches, in a sentence; empty where it takes no more than a single one."""
     recipe, layout = answer.recipe, answer.layout
     several = replace(recipe, global_batch=2 * int(recipe.global_batch))
     kind = "gpu" if answer.accelerator is None else answer.accelerator.kind

@@ -350,7 +350,7 @@ class Rows(NamedTuple):
 
 
 class GivenSettings(NamedTuple):
-    """What is given of a layout whose degrees are searched.
+    """The settings that are given of a layout whose degrees are searched.
 
     `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words;
     `pp`: the pipeline degree.

@@ -233,7 +233,7 @@ class Space:
 
     @property
     def offload(self) -> tuple[str, ...]:
-        """What lives in host memory."""
+        """The parts that live in host memory."""
         return tuple(part for part in OFFLOADED if getattr(self.like, f"offload_{part}"))
 
     @property

@@ -135,9 +135,9 @@ def _layout(
     from flopwise.search.layout_search import GivenSettings, best_layout  # noqa: PLC0415 - a given layout needs no search
 
     chunks = None if spec.interleave is None else spec.chunks
-    given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipelined)
-    if spec.pipelined is not None and gpus == 1:
-        raise SpecError(f"{spec.pipelined} needs pipeline stages; give 2 accelerators or more (--gpus)")
+    given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipeline_option)
+    if spec.pipeline_option is not None and gpus == 1:
+        raise SpecError(f"{spec.pipeline_option} needs pipeline stages; give 2 accelerators or more (--gpus)")
     layout, laid_out = best_layout(
         model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch, given=given
     )

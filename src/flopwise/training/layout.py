@@ -271,7 +271,7 @@ class Recipe:
 
     @property
     def recomputes(self) -> tuple[str, ...]:
-        """What is computed again where nobody says, in the order tried: all blocks over a quantised base.
+        """The kinds of recompute where nobody says, in the order tried: all blocks over a quantised base.
 
         Source: `recomputes` of data/stacks.json; PEFT, prepare_model_for_kbit_training (use_gradient_checkpointing is
         True); torchtune, its QLoRA recipes (enable_activation_checkpointing: True); LLaMA-Factory, model arguments

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.cost.intervals import ErrorBand
-from flopwise.cost.memory_answer import MemoryAnswer, either, fit_figures
+from flopwise.cost.memory_answer import MemoryAnswer, fit_figures
 from flopwise.cost.quick import QuickFormula, quick_gpus
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
@@ -34,7 +34,7 @@ from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
 from flopwise.training.stages import FULL
-from flopwise.units import format_chance, format_gib
+from flopwise.units import format_alternatives, format_chance, format_gib
 from flopwise.values import dataclass, replace
 
 NO_RECOMPUTE = 0
@@ -56,12 +56,13 @@ class TrainingMemoryAnswer(MemoryAnswer):
 
     @property
     def odds_note(self) -> str:
-        """How much of the chance that it runs stands on inputs that nobody stated; empty where hardly any does."""
+        """The share of unstated inputs in the chance that it runs, in words; empty where that is small."""
         chance, own = self.fits_probability, self.stated_probability
         names = [one.name for one in sorted(self.unstated, key=lambda one: one.low) if one.low < SEEN_BELOW]
         if self.fits is not False or not names or chance is None or own is None or own > ODDS_OF_OTHERS * chance:
             return ""
-        return f" ({format_chance(own)} with these settings: another {either(names)}, not stated, may take less)"
+        other = f"another {format_alternatives(names)}, not stated, may take less"
+        return f" ({format_chance(own)} with these settings: {other})"
 
     def document(self) -> dict[str, Any]:
         """The memory as the JSON that scripts rely on."""

@@ -512,8 +512,8 @@ class TrainingSpec(Spec):
         if "parameters" in self.offload and zero != 3:
             given = "; no stage is given (--zero 3, --fsdp)" if self.zero is None else f", not ZeRO {zero}"
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP{given}")
-        if pp == 1 and self.pipelined is not None:
-            raise SpecError(f"{self.pipelined} needs pipeline stages; give pp above 1")
+        if pp == 1 and self.pipeline_option is not None:
+            raise SpecError(f"{self.pipeline_option} needs pipeline stages; give pp above 1")
         return replace(
             self.searched_alike(model), dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
             micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
@@ -521,7 +521,7 @@ class TrainingSpec(Spec):
         )  # fmt: skip
 
     def searched_alike(self, model: Model) -> Layout:
-        """What the options say beside the columns of a search: it holds in all layouts that are tried.
+        """The settings beside the columns of a search, as given: they hold in all layouts that are tried.
 
         Raises:
             SpecError: options that do not go together, or that name what the model has not.
@@ -543,7 +543,7 @@ class TrainingSpec(Spec):
         return layout
 
     @property
-    def pipelined(self) -> str | None:
+    def pipeline_option(self) -> str | None:
         """The option that only a pipeline can heed, in words; None where none is given."""
         if self.schedule is not None:
             self._schedule()
