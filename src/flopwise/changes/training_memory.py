@@ -11,6 +11,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import OptionError, changed_options
+from flopwise.training.alternatives import BEST_MEASURED, Setting, measured_recipe
 from flopwise.training.layout import check_layout
 from flopwise.training.memory import step_memory
 from flopwise.training.memory_answer import TrainingMemoryAnswer, memory_answer, usual_recompute
@@ -76,12 +77,24 @@ def _step_memory(
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
+    on_gpus: list[Setting] = []
     if spec.recompute_mode() is None:
-        layout, why = usual_recompute(model, recipe, layout, chip)
+        wanted_layout = layout
+        layout, why = usual_recompute(model, recipe, wanted_layout, chip)
         notes = (*notes, *why)
+        if (measured := measured_recipe(recipe, chip, facts)) is not None:  # the question has another layout there
+            there = usual_recompute(model, measured, wanted_layout, facts.accelerator(BEST_MEASURED[0]))[0]
+            on_gpus = [(one, measured) for one in dict.fromkeys((layout, there))]
     alone = grad_accum is None and data.sequences(seq_len) is None
     answer = memory_answer(
-        model, recipe, layout, chip, facts, seq_given=data.seq is not None, open_settings=open_settings
+        model,
+        recipe,
+        layout,
+        chip,
+        facts,
+        seq_given=data.seq is not None,
+        open_settings=open_settings,
+        on_gpus=on_gpus,
     )
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
     filled = filled or (_accumulation_note(answer) if alone else "")

@@ -148,11 +148,12 @@ def _on_measured_gpus(
     job: TrainJob, recipe_of: Callable[[Accelerator], tuple[Recipe, tuple[str, ...]]], spec: TrainingSpec,
     machines: MachineSpec, facts: Facts,
 ) -> tuple[TrainJob, ...]:  # fmt: skip
-    """The job that a question without a layout has on the best measured GPUs, where these can run it.
+    """The job that a question which leaves its layout open has on the best measured GPUs, where these can run it.
 
-    Empty for a question with a layout, and for a device whose software is a GPU's.
+    Empty for a question with a whole layout, and for a device whose software is a GPU's.
     """
-    if spec.says_layout or job.cluster.accelerator.kind not in OTHER_SOFTWARE:
+    is_whole = spec.says_layout and spec.recompute_mode() is not None
+    if is_whole or job.cluster.accelerator.kind not in OTHER_SOFTWARE:
         return ()
     found: list[TrainJob] = []
     gpus = int(job.layout.num_gpus)
