@@ -33,6 +33,8 @@ def test_files_that_are_there_stay_unless_they_may_be_replaced(tmp_path: Path) -
     assert _there(tmp_path) == {"a.txt": b"old"}
     (tmp_path / "other").write_bytes(b"mine")
     write_folder(tmp_path, FILES)
+    with pytest.raises(SpecError, match=r"a\.txt and 1 more are there already"):
+        write_folder(tmp_path, FILES, replace=False)
     assert _there(tmp_path) == {**FILES, "other": b"mine"}
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from rows import KINDS, TRUTH_DATE, Case, cases, unseen_errors
 
 from flopwise.backtests.memory import row_method, row_stack
-from flopwise.facts.calibration import FEW_ROWS, FEW_SOURCES
+from flopwise.facts.calibration import FEW_SOURCES
 from flopwise.facts.catalog import load_facts
 from flopwise.fitting.deployment import even_weights
 from flopwise.fitting.robust import Array, weighted_quantile
@@ -40,7 +40,8 @@ FLOOR = {"weights": 0.003, "memory": 0.05}
 OTHER_FLOOR = 0.08
 WIDEST = 4.0
 FEW_POINTS = 20
-"""Points from which their tenth part is that of a further one, too, but for what the points themselves leave open."""
+"""Points from which their tenth part is that of a further one, too, but for what the points themselves leave open: a
+class with fewer has no band of its own."""
 FACTS = load_facts()
 BY_CLASS, LEAST_FACTOR = ("training", "memory"), 0.3
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
@@ -48,8 +49,6 @@ MANY_SOURCES = 8
 """Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
 WORSE = (".far", ".replicas")
 """Classes that are known worse than the class whose name they extend."""
-LEAST_ROWS = {"memory": 20}
-"""Rows from which a class has a band of its own, where not `FEW_ROWS`: few rows of memory lie all on one side."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 
 
@@ -150,8 +149,7 @@ def classes(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 def enough(points: Sequence[Point]) -> bool:
     """Whether a class has a band of its own; with less it takes that of the class above it."""
-    least = LEAST_ROWS.get(points[0].name.partition(".")[0], FEW_ROWS)
-    return len(points) >= least and len({p.source for p in points}) >= FEW_SOURCES
+    return len(points) >= FEW_POINTS and len({p.source for p in points}) >= FEW_SOURCES
 
 
 def bands(points: Sequence[Point], floor: float) -> dict[str, Band]:

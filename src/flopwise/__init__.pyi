@@ -260,7 +260,7 @@ def calibrate(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -349,7 +349,7 @@ def fit(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -775,7 +775,7 @@ def memory(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         assume_family: Read an unknown model_type as this known family.
         offline: Take configurations from the local cache only.
@@ -930,7 +930,7 @@ def replay(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -1617,7 +1617,7 @@ def import_runs(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
 
     Raises:
@@ -1798,7 +1798,7 @@ def serve(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -1977,7 +1977,7 @@ def serve_sweep(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -2256,7 +2256,7 @@ def simulate(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -2468,7 +2468,7 @@ def autoscale(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
@@ -2642,7 +2642,7 @@ def batch(
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
         batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
         stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
         eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
         tp: Tensor-parallel degree.
         pp: Pipeline stages.

@@ -54,8 +54,8 @@ def write_folder(
             raise SpecError(f"{name[:200]!r} is not a path below a folder")
     check_folder(goal)
     if not replace and (there := [name for name in files if os.path.lexists(goal / name)]):
-        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-        raise SpecError(f"{goal / there[0]}{more} is there already; --force replaces what is there")
+        named = f"{goal / there[0]} and {len(there) - 1} more are" if len(there) > 1 else f"{goal / there[0]} is"
+        raise SpecError(f"{named} there already; --force replaces what is there")
     made_for_it = [above for above in goal.parents if not above.exists()]
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)

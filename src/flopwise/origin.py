@@ -134,11 +134,11 @@ class Device:
         return self._known[key]
 
     def _rate_figure(self, name: str, unit: str, values: Sequence[Floats], inputs: list[Figure]) -> Figure:
-        """A sustained rate: the device's as made, what its power limit leaves of it, and what the program reaches."""
+        """A sustained rate: the device's as made, what power limits leave of it, and what the program reaches."""
         made, limited, program = map(number, values)
         if abs(limited / made - 1.0) > _SAME_RATE:
             draws = [self.parameter(MEMORY_POWER), self.datasheet("tdp_w", "W")]
-            formula = "power model: clock at which the kernels fit the limit, over that of the device as made"
+            formula = "power model: clock at which the kernels fit the limit, over that at which they were measured"
             inputs = [*inputs, term(f"share of the {name} under the power limit", limited / made, "", formula, *draws)]
         if abs(program / limited - 1.0) > _SAME_RATE:
             source = self._reached_source

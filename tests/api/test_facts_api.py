@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,3 +85,12 @@ def test_instances_by_the_name_of_an_accelerator() -> None:
     assert flopwise.instances("h100") == flopwise.instances(gpu="h100")
     assert {offer.provider for offer in flopwise.instances("h100")} >= {"aws", "gcp"}
     assert flopwise.instances("8xh100", provider="aws") == flopwise.instances(gpu="8xh100", provider="aws")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [({"model_type": "llama"}, "a mapping"), (None, "nothing"), (3, "a number")]
+)
+@pytest.mark.parametrize("ask", [flopwise.serve, flopwise.train, flopwise.memory])
+def test_what_is_no_model_is_refused_with_what_is_one(ask: Any, given: object, named: str) -> None:
+    with pytest.raises(SpecError, match=f"model: a name, a hub id, .* is needed, not {named}"):
+        ask(given, gpu="h100")

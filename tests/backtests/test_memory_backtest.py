@@ -139,6 +139,31 @@ def test_adapters_are_as_stated(notes: str, rank: str, targets: str) -> None:
         assert (lora.rank, lora.targets) == (int(rank), TARGET_SETS.get(targets) or tuple(targets.split()))
 
 
+@pytest.mark.parametrize(
+    ("software", "year", "each"),
+    [("hf-trainer", "2025", 16), ("axolotl", "2025", 16), ("hf-trainer", "2024", 8), ("unsloth", "2025", 8),
+     ("torchtune-eager", "2025", 8)],
+)  # fmt: skip
+def test_adapters_of_peft_are_in_fp32_from_2025_on(software: str, year: str, each: int) -> None:
+    """Weights and two states of AdamW: 12 bytes a trained parameter in fp32, 6 in 16 bits; gradients 4 and 2 more.
+
+    Llama-2 7B with rank 64 on q and v of 4,096: 32 x 2 x 64 x 8,192 parameters (LoRA, arXiv 2106.09685, section 4.1).
+    """
+    row = {
+        "model": "Llama-2-7B", "method": "lora", "base": "bf16", "lora_rank": "64", "lora_targets": "q v",
+        "software": software, "year": year, "optimizer": "adamw", "micro_batch": "1", "seq_len": "512",
+    }  # fmt: skip
+    model = memory.row_model(row, FACTS)
+    lora = memory.row_recipe(row, model, memory.row_layout(row), FACTS).lora
+    assert lora is not None
+    assert lora.adapter_dtype == {16: "fp32", 8: "bf16"}[each]
+    stated = {"adapter_dtype": "fp32"} if each == 8 else {"adapter_dtype": "bf16"}
+    usual, other = (memory.row_memory(cells, FACTS) for cells in (row, row | stated))
+    parameters = 32 * 2 * 64 * 8192
+    weights = float(usual.items["weights"]) - float(other.items["weights"])
+    assert weights == pytest.approx(parameters * (2 if each == 16 else -2))
+
+
 def test_a_layout_is_read_from_the_words_for_it() -> None:
     row = _row(
         {"n_gpus": "64", "parallelism": "dp4 tp8 pp2 cp1 fsdp2(zero3)", "offload": "CPU offload of params/optimizer"}

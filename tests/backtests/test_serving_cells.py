@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flopwise.backtests.columns import our_columns
@@ -13,6 +14,7 @@ from flopwise.backtests.prediction import model_spellings, named_model
 from flopwise.backtests.serving import (
     burst_requests,
     measured_quantities,
+    median_of_requests,
     predict_row,
     row_cache_format,
     row_device,
@@ -23,10 +25,12 @@ from flopwise.backtests.serving import (
     row_lengths,
 )
 from flopwise.backtests.trtllm_bench import BenchLimits
+from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
 from flopwise.ops.weights import weight_bytes
 from flopwise.serving.estimate import estimate
+from flopwise.serving.job import Ranged
 from flopwise.serving.memory import ServingLayout
 from named import FACTS
 
@@ -485,10 +489,66 @@ def test_a_median_of_intervals_leaves_out_the_prompts_of_others() -> None:
         ("tpot column = median ITL; 2026-06-28", "median interval"),
         ("per-token latency percentiles printed to 1 ms", "median interval"),
         ("mean-vs-median of TTFT/TPOT not stated", ""),
+        ("", "median"),
     ],
 )
 def test_what_a_time_a_token_is(notes: str, reading: str) -> None:
     assert _printed(tpot_ms_p50="10", notes=notes)["tpot_reading"] == reading
+
+
+def test_a_time_to_the_first_token_is_a_median_where_only_that_is_printed() -> None:
+    assert _printed(ttft_ms_p50="10")["ttft_reading"] == "median"
+    assert _printed(ttft_ms_p50="10", ttft_ms_mean="12")["ttft_reading"] == ""
+    assert _printed(tpot_ms_p50="10", tpot_ms_mean="12")["tpot_reading"] == ""
+
+
+def test_a_median_of_requests_leaves_out_those_that_queue() -> None:
+    """Three requests that wait 1 s and one that waits 5: 2 s on average, 1 s at the median."""
+    band = ErrorBand(name="x", low=0.5, median=1.0, high=2.0, rows=9, source="s", date="2026-01-01")
+    mean = Ranged(value=4.0, low=2.0, high=8.0, band=band)
+    median = median_of_requests(mean, np.array([1.0, 1.0, 5.0, 1.0]))
+    assert (median.value, median.low, median.high) == (2.0, 1.0, 4.0)
+    assert median_of_requests(mean, np.array([0.0, 0.0])) == mean
+
+
+def test_prompts_of_attention_replicas_that_are_balanced_wait_for_each_other() -> None:
+    """InferenceX's DeepSeek-R1 on TensorRT-LLM, 128 users on eight replicas: first tokens took 769 ms, 19 ms each.
+
+    By hand: a replica's 16 users send a prompt in 7,373 / 16 steps, so that eight of them hardly ever meet, and all go
+    when the clock of 60 steps runs out, 30 later on average; 30 x 18 ms = 0.55 s beside what prompts wait for anyway.
+    """
+    cells = {
+        "engine": "trtllm", "engine_version": "1.2.0rc6.post2", "mode": "serving_concurrency", "model": "DeepSeek-R1",
+        "gpu": "B200", "gpus": "8", "tp": "1", "dp": "8", "ep": "8", "attention_dp": "yes", "weights": "nvfp4",
+        "kv_dtype": "fp8", "step_tokens": "8192", "input_tokens": "1024", "output_tokens": "8192", "concurrency": "128",
+        "lengths": "uniform 0.8-1.0", "arrivals": "closed", "ttft_s": "0.769", "tpot_s": "0.0193",
+    }  # fmt: skip
+    (first, each), (first_apart, _) = (
+        [p.predicted or 0.0 for p in sorted(predict_row(row, FACTS), key=lambda p: p.quantity != "ttft_s")]
+        for row in (cells | {"prefill_delayer": "yes"}, cells)
+    )
+    assert first - first_apart == pytest.approx(30 * each, rel=0.15)
+    assert first == pytest.approx(0.769, rel=0.2)
+
+
+def test_a_row_with_a_median_is_predicted_as_one() -> None:
+    """Three prompts at once, two slots: read one after the other, and the third after the first answer of 200 tokens.
+
+    By hand, with p for one prompt: p, 2p, and 3p and an answer; the middle one is two prompts' time, whatever an
+    answer takes.
+    """
+    cells = {
+        "engine": "vLLM", "engine_version": "0.10.0", "mode": "serving_qps", "model": "Llama-3.1-8B", "gpu": "L40S",
+        "gpus": "1", "weights": "bf16", "input_tokens": "8192", "output_tokens": "200", "lengths": "fixed",
+        "arrivals": "burst", "arrivals_per_s": "inf", "requests": "3", "max_batch": "2", "ttft_s": "2",
+    }  # fmt: skip
+    [alone] = predict_row(cells | {"requests": "1"}, FACTS)
+    [mean] = predict_row(cells, FACTS)
+    [median] = predict_row(cells | {"ttft_reading": "median"}, FACTS)
+    assert alone.predicted is not None
+    assert mean.predicted is not None
+    assert median.predicted == pytest.approx(2 * alone.predicted, rel=0.1)
+    assert mean.predicted > 1.5 * (median.predicted or 0.0)
 
 
 def test_files_of_llama_cpp_in_mxfp4_have_8_bits_where_checkpoints_have_16() -> None:

@@ -37,6 +37,8 @@ MEASURED = Path(__file__).parents[2] / "benchmarks" / "truth" / "training.csv"
         ("fsdp-eager", "", "", "fsdp-eager"),
         ("fsdp-fused", "2023", "", "fsdp-fused"),
         ("fsdp-compile", "2025", "", "fsdp-compile"),
+        ("fsdp-compile", "2025", "3", "fsdp-compile"),
+        ("fsdp-compile", "2025", "8", "fsdp-compile-2025"),
         ("fsdp-compile", "2026", "10", "fsdp-compile-2026"),
         ("fsdp-eager", "2026", "", "fsdp-eager-2026"),
         ("hf-trainer", "2026", "3", "hf-trainer-2026"),
@@ -201,6 +203,24 @@ def test_checkpoints_inside_units_and_types_of_adapters_are_read() -> None:
     assert (held.stack.holds_inputs, plain.stack.holds_inputs) == (True, False)
     adapters = [row_job({**row, "weights_dtype": kind}, FACTS).recipe.lora for kind in ("", "bf16", "fp32")]
     assert [lora.adapter_dtype for lora in adapters if lora is not None] == ["fp32", "bf16", "fp32"]
+
+
+@pytest.mark.parametrize(
+    ("task", "software", "masks"),
+    [
+        ("pretrain", "fsdp-compile", 0), ("pretrain", "xla", 0), ("full_ft", "fsdp-compile", 2),
+        ("pretrain", "megatron-te", 2), ("pretrain", "deepspeed-zero3", 2), ("pretrain", "hf-trainer", 2),
+    ],
+)  # fmt: skip
+def test_a_gpt_is_pre_trained_without_dropout_where_its_software_has_none(task: str, software: str, masks: int) -> None:
+    """GPT-2 by its shape: a layer drops what attention and MLP add to the stream, or nothing does."""
+    row = {
+        "model": "GPT", "num_layers": "12", "hidden": "768", "num_heads": "12", "inter": "3072", "gated": "no",
+        "vocab": "50304", "seq_len": "1024", "task": task, "software": software,
+    }  # fmt: skip
+    items = row_model(row, FACTS).stacks[0].kinds[0].items
+    assert sum(item.name.endswith("/dropout") for item in items) == masks
+    assert any(isinstance(item, Attend) and item.dropout for item in items) == bool(masks)
 
 
 def test_hybrid_sharding_and_lengths_of_packed_documents_are_read() -> None:

@@ -74,6 +74,9 @@ def test_published_scores_stand_beside_the_formats_that_have_them() -> None:
     scores = [record.score for record in FACTS.quality if record.format == "awq" and not record.trained]
     assert rows["awq"].quality == (min(scores), max(scores))
     assert rows["bf16"].quality is None
+    published = {one.weights: one.quality for one in flopwise.fit("gpt-oss-120b", gpu="b200").formats}
+    assert published["mxfp4"] is None
+    assert published["nvfp4"] is not None
     assert 0.8 < rows["awq"].quality[0] < rows["awq"].quality[1] <= 1.01
 
 

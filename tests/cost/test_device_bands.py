@@ -126,16 +126,24 @@ RELATIVE, ABSOLUTE = 1 - 1e-9, ("kv_capacity_tokens_low",)
 def widths(answer: object, path: str = "") -> dict[str, float]:
     """Of the intervals of all figures in an answer's JSON, by path: the logarithm of both ends' ratio.
 
-    Left out: what an input that nobody stated does, batches that are capped, and a start's energy, as sure everywhere.
+    Left out: what an input that nobody stated does, batches that are capped, a start's energy, as sure everywhere, and
+    speeds whose upper end is the most that the device can do.
     """
     found: dict[str, float] = {}
+    left_out = {"unstated", "interval"}
+    if isinstance(answer, dict) and "lower_bound_s" in answer:
+        each = answer.get("tokens_per_s_per_gpu") or answer.get("samples_per_s_per_gpu")
+        if each and answer["high"] / each >= answer["step_s"] / answer["lower_bound_s"] * RELATIVE:
+            left_out |= {"low", "run"}
     if isinstance(answer, list):
         for number, entry in enumerate(answer):
             found |= widths(entry, f"{path}[{number}]")
     if not isinstance(answer, dict):
         return found
     for name, value in answer.items():
-        if isinstance(value, dict | list) and name not in ("unstated", "interval"):
+        if name in left_out:
+            continue
+        if isinstance(value, dict | list):
             found |= widths(value, f"{path}.{name}")
         high = answer.get(name.replace("low", "high"))
         if "low" in name.split("_") and value and high and not name.startswith("max_concurrency"):

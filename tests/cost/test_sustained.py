@@ -24,6 +24,7 @@ from flopwise.cost.sustained import (
     full_rate_power,
     grouped_kernel,
     limited_rates,
+    own_limit_frac,
     products_clock_frac,
     scaled_headroom,
     training_rates,
@@ -150,6 +151,52 @@ def test_kernels_under_a_power_limit_lose_the_clock_that_training_loses() -> Non
     assert slower.value["attention_frac"] == pytest.approx(frac * H100.value["attention_frac"])
     assert slower.read_bytes_per_s == H100.read_bytes_per_s  # decoding draws 385 W: 70 idle, half of the other 630
     assert limited_rates(H100) is H100
+
+
+def test_a_card_with_less_power_for_as_many_units_loses_the_clock_that_its_kernels_were_measured_at() -> None:
+    """By hand: an H100 PCIe has 350 W for 756 TFLOP/s, the H100 SXM of the kernels 700 W for 989.
+
+    1.53 times the power for an operation, so the clock is that to the power of the exponent lower. An RTX A6000 has
+    300 W less a tenth for 154.8e12 x 3.0e-12 J: 1.73 times as much at full clock; its kernels' rate is an RTX PRO
+    6000's, which its own 600 W do not limit.
+    """
+    card = rates(FACTS.accelerator("H100-PCIe"))
+    exponent = card.value["train_clock_exponent"]
+    frac = (350 / 756e12 / (700 / 989.4e12)) ** exponent
+    assert own_limit_frac(card) == pytest.approx(frac, rel=2e-3)
+    slower = limited_rates(card)
+    assert slower.matmul_flops_per_s("fp8") == pytest.approx(frac * card.matmul_flops_per_s("fp8"), rel=2e-3)
+    assert slower.read_bytes_per_s == card.read_bytes_per_s
+    rtx = rates(FACTS.accelerator("RTX A6000"))
+    joules = rtx.value["train_joules_per_flop"]
+    drawn = rtx.value["matmul_frac.bf16"] * rtx.peak["bf16"] * joules / (0.9 * 300)
+    assert rtx.value["train_idle_frac"] == 0.1
+    assert own_limit_frac(rtx) == pytest.approx(drawn**-exponent, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "chip", ["A100-SXM-80", "H100-SXM-80", "H200", "B200", "B300", "L40", "RTX 3090", "T4", "MI300X"]
+)
+def test_what_was_measured_under_the_limit_of_its_own_device_loses_nothing_more(chip: str) -> None:
+    found = rates(FACTS.accelerator(chip))
+    assert own_limit_frac(found) == 1.0
+    assert limited_rates(found) is found
+
+
+@pytest.mark.parametrize(
+    ("chip", "share"),
+    [("L4", 0.755), ("H100-PCIe", 0.660), ("H100-NVL", 0.585), ("A100-PCIe-80", 0.822), ("RTX A6000", 0.614)],
+)
+def test_large_products_under_a_card_s_own_limit_reach_what_was_measured(chip: str, share: float) -> None:
+    """mag-/gpu_benchmark and fanghostt/transformers-benchmarks, READMEs: the best large product over the peak."""
+    assert limited_rates(rates(FACTS.accelerator(chip))).value["matmul_frac.bf16"] == pytest.approx(share, rel=0.12)
+
+
+def test_a_limit_that_is_set_comes_on_top_of_the_card_s_own() -> None:
+    chip = FACTS.accelerator("RTX A6000")
+    own, set_lower = (limited_rates(rates(each)) for each in (chip, with_power_limit(chip, 200)[0]))
+    clocks = [products_clock_frac(rates(each)) for each in (with_power_limit(chip, 200)[0], chip)]
+    assert set_lower.value["matmul_frac.bf16"] == pytest.approx(own.value["matmul_frac.bf16"] * clocks[0] / clocks[1])
 
 
 @pytest.mark.parametrize(("watts", "share"), [(300, 0.868), (350, 0.951), (400, 0.989), (450, 0.999), (500, 1.0)])

@@ -44,8 +44,8 @@ def test_a_policy_may_assume_spot_prices_and_the_band_stands_in_the_interval() -
     text = markdown(document(assumed))
     assert "spot price assumed" in text
     (covered,) = [one for one in assumed.spot_coverage if one.provider == "gcp"]
-    assert (covered.known, covered.assumed, covered.offers) == (64, 11, 76)
-    assert "64 of 76 (11 assumed) gcp" in text
+    assert (covered.known, covered.assumed, covered.offers) == (96, 11, 108)
+    assert "96 of 108 (11 assumed) gcp" in text
 
 
 def test_a_policy_may_assume_prices_of_reserved_machines() -> None:

@@ -14,6 +14,8 @@ from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes
+from flopwise.ops.shapes import Shape, Split
+from flopwise.ops.work import item_work
 
 
 def model(model_type: str, width: int, layers: int, heads: int, kv_heads: int, **more: Any) -> Model:
@@ -134,3 +136,35 @@ def test_grid_equals_scalar(context: int, batch: int, tp: int, bits: float) -> N
 def test_a_longer_context_never_needs_less(context: int) -> None:
     spec = model("gemma2", 512, 6, 8, 4, head_dim=64, sliding_window=512)
     assert kv_cache_bytes(spec, context + 1, 1, 2.0) >= kv_cache_bytes(spec, context, 1, 2.0)
+
+
+def test_minimax_m3_reads_the_best_blocks_and_caches_one_key_for_its_indexer() -> None:
+    spec = load_model("MiniMax-M3")
+    # K and V of 4 heads of 128 in 60 layers, one key of 128 beside them in the 57 that choose
+    assert kv_bytes_per_token(spec, 2.0) == 2 * (60 * 2 * 4 * 128 + 57 * 128) == 137_472
+    shape, whole = Shape(batch=1, query=1, context=100_000), Split()
+    read = dict.fromkeys(("attention/attend", "indexer/scores"), 0.0)
+    for item in attends(spec):
+        work = item_work(item, shape, whole)
+        assert work is not None
+        read[item.name] += float(work.kv_elems)
+    # 3 layers see all keys, 57 the best 16 blocks of 128; their indexer sees every key of its own
+    assert read["attention/attend"] == (3 * 100_000 + 57 * 16 * 128) * 2 * 4 * 128
+    assert read["indexer/scores"] == 57 * 100_000 * 128
+
+
+def test_minimax_m3_s_checkpoint_names_the_same_layers() -> None:
+    small: dict[str, Any] = {
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "dense_intermediate_size": 64,
+    }
+    small |= {"shared_intermediate_size": 32, "mlp_layer_types": ["dense", "sparse", "sparse"], "rotary_dim": 8}
+    numbers = {"sparse_num_index_heads": 2, "sparse_index_dim": 16, "sparse_topk_blocks": 4, "sparse_block_size": 32}
+    published = {"sparse_attention_config": {**numbers, "sparse_attention_freq": [0, 1, 1]}}
+    flat: dict[str, Any] = {"index_n_heads": 2, "index_head_dim": 16, "index_topk_blocks": 4, "index_block_size": 32}
+    flat |= {"layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]}
+    theirs, ours = (model("minimax_m3_vl_text", 64, 3, 4, 2, **small, **more) for more in (published, flat))
+    assert [i.select for i in attends(theirs) if i.name == "attention/attend"] == [None, 128, 128]
+    assert theirs.stacks == ours.stacks

@@ -332,8 +332,8 @@ MORE = (
     "albert", "arcee", "bamba", "camembert", "clip", "codegen", "cohere2", "deberta-v2", "deberta-v2-conv", "dinov2",
     "electra", "ernie4_5", "exaone4", "falcon_h1", "falcon_mamba", "gemma3n_text", "gemma4_text", "gemma4_text-moe",
     "glm4_moe_lite", "gpt_bigcode", "granitemoe", "granitemoehybrid", "granitemoeshared", "internlm3", "lfm2_moe",
-    "ministral3", "minimax_m2", "minimax_m3_vl_text", "mpnet", "mt5", "olmo", "olmo3", "olmoe", "phimoe", "seed_oss",
-    "siglip", "smollm3", "umt5", "xlm-roberta", "zamba", "zamba2",
+    "ministral3", "minimax_m2", "minimax_m3_vl_text", "minimax_m3_vl_text-sparse", "mpnet", "mt5", "olmo", "olmo3",
+    "olmoe", "phimoe", "seed_oss", "siglip", "smollm3", "umt5", "xlm-roberta", "zamba", "zamba2",
     "helium", "dots1", "dinov2_with_registers", "ministral",
 )  # fmt: skip
 CASES |= {name: CONFIGURATIONS[name] for name in MORE}

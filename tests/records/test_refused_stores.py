@@ -197,6 +197,11 @@ def test_a_folder_and_a_file_that_is_not_there(tmp_path: Path) -> None:
         open_store(tmp_path)
     with pytest.raises(SpecError, match="there is no store of runs"):
         open_store(tmp_path / "none.db", create=False)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(SpecError, match="there is no store of runs"):  # nobody who only reads makes one of it
+        open_store(tmp_path / "empty.db", create=False)
+    assert (tmp_path / "empty.db").read_bytes() == b""
+    (tmp_path / "empty.db").unlink()
     (tmp_path / "file").write_text("x")
     with pytest.raises(SpecError, match=r"cannot be (created|used)"):
         open_store(tmp_path / "file" / "runs.db")

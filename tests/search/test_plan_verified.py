@@ -210,6 +210,21 @@ def test_mixtures_are_cut_by_experts_and_attention_replicas() -> None:
     assert set(np.ravel(dense.dp)) == set(np.ravel(dense.ep)) == {1}
 
 
+def test_attention_replicas_are_simulated_as_they_wait_for_each_other() -> None:
+    """Eight of them on a node: a step lasts as long as the prompts that any of them reads, as `simulate` has it."""
+    rate, most = 10, {"providers": ["lambda"], "instances": ["gpu_8x_b200_sxm6"]}
+    traffic = {"requests_per_s": rate, "input_tokens": 4000, "output_tokens": 1000}
+    found = answered(model="DeepSeek-V3", traffic=traffic, targets={}, constraints=most).plans[0]
+    assert found.simulated is not None
+    assert found.layout["dp"] == 8
+    played = flopwise.simulate(
+        "DeepSeek-V3", provider="lambda", instance="gpu_8x_b200_sxm6", dp=8, ep=8, tp=1, kv_dtype="fp8", rate=rate,
+        max_batch=found.layout["max_batch"], input_tokens=4000, output_tokens=1000, requests=8000,
+    )  # fmt: skip
+    assert found.simulated.tpot_s["p50"] == pytest.approx(played.summary.tpot_s.p50, rel=0.05)
+    assert found.simulated.tpot_s["p50"] == pytest.approx(found.figures["tpot_s"], rel=0.05)
+
+
 def test_the_cache_is_searched_where_it_is_left_open() -> None:
     open_ended = {"gpus": ["h100"], "providers": ["aws"], "weight_formats": ["fp8"]}
     answer = answered(constraints=open_ended, simulate=False)

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from measured_errors import at_most, class_on, spread_on, whole_at_most
 
+import flopwise
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.search import plan_serving, serving_option
 from flopwise.search.answer import Candidate, Plan, RejectionLog
+from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.layout_search import StepTables, layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
@@ -142,6 +144,24 @@ def test_layouts_that_may_run_out_of_memory_are_left_out() -> None:
     assert costs == sorted(costs)
 
 
+def _pace_within(budget_usd: float, one: Candidate) -> float:
+    """Throughput over the estimate at which the machines that carry the load cost no more: full at 0.85 of the time."""
+    machine, each = one.num_gpus // one.num_instances, one.layout["tp"] * one.layout["pp"] * one.layout["dp"]
+    unit = max(1, -(-each // machine))  # machines of a replica, or else a machine that has several
+    full = one.layout["replicas"] * min(1.0, (one.figures["busy_frac"] or 0.0) / PREFILL_BUSY) * each / machine
+    machines = unit * math.floor(budget_usd / (one.cost_usd / one.num_instances) / unit + 1e-9)
+    return full / machines if machines >= one.num_instances else math.inf
+
+
+def test_the_machines_that_a_service_may_come_to_need_count_in_the_odds_of_a_budget() -> None:
+    """Errors of mixtures under a rate are wide: a budget for one machine holds in as many cases as one is enough."""
+    found = flopwise.plan({
+        "model": "gpt-oss-120b", "task": "serve", "traffic": {"requests_per_s": 2}, "targets": {"budget": 1400},
+    }).plans[0]  # fmt: skip
+    assert (found.cost_usd_high or 0.0) > 1400
+    assert 0.8 <= found.meets["budget"] < 0.9
+
+
 def test_service_targets_have_the_odds_of_the_measured_errors() -> None:
     best = planned(SERVE).plans[0]
     ttft, tpot, e2e = (best.figures[f"{name}_s"] or 0.0 for name in ("ttft", "tpot", "e2e"))
@@ -158,7 +178,7 @@ def test_service_targets_have_the_odds_of_the_measured_errors() -> None:
             "tpot": at_most(targets["tpot"] / figures["tpot"], each, spread),
             "latency": whole_at_most(targets["latency"], parts, spread),
             "throughput": 1 - at_most(3900 / 4000, rate, spread),
-            "budget": float(one.cost_usd <= 1.5 * best.cost_usd),
+            "budget": 1 - at_most(_pace_within(1.5 * best.cost_usd, one), rate, spread),
         }
         assert one.meets == pytest.approx(odds, abs=2e-4)
         assert one.shortfall["latency"] == pytest.approx(figures["e2e"] / targets["latency"])

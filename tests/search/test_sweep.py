@@ -89,6 +89,7 @@ def test_a_single_workload_is_no_sweep() -> None:
         ("[]", "at least one"),
         ("[1]", "workload 1 is a mapping"),
         ("{task: pretrain, workloads: [{model: gpt2, task: pretrain}]}", "'task' stands next to `workloads`"),
+        ("{name: ours, workloads: [{name: a, model: gpt2}]}", "if this is a fleet, ask `flopwise assess`"),
         ("workloads: [{model: gpt2, task: pretrain}]", "workload 1: data: a pretrain workload needs"),
         ("task: pretrain\nmodel: gpt2\nsweep: {tokens: [1M, -3]}", "data.tokens"),
         ("task: pretrain\nsweep: {model: [gpt2], tokens: [1M], bugdet: [3]}", "nearest: budget"),

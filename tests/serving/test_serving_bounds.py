@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+import flopwise
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
@@ -154,3 +155,24 @@ def test_cores_that_are_not_known_do_not_wait_for_one_another() -> None:
     job = {"model": load_model("Llama-3.1-8B"), "concurrency": 1, "input_tokens": 4000, "output_tokens": 8}
     known, unknown = (estimate(serve_job_with(cluster=on(n), **job)).ttft_s.value for n in ("B200", "B100"))
     assert known < unknown < 1.5 * known
+
+
+@pytest.mark.parametrize(("model", "gpu", "rate"), [("Llama-3.1-8B", "h100", 0.1), ("Mixtral-8x7B", "2xh100", 0.1)])
+def test_a_service_far_below_what_it_sustains_answers_all_that_arrives(model: str, gpu: str, rate: float) -> None:
+    found = flopwise.serve(model, gpu=gpu, rate=rate).estimate.throughput
+    assert (found.low, found.value, found.high) == pytest.approx((rate, rate, rate))
+
+
+def test_what_is_answered_near_the_limit_may_be_less_than_arrives() -> None:
+    """The interval of what is sustained, cut at what arrives."""
+    most = flopwise.serve("Llama-3.1-8B", gpu="h100").estimate.requests_per_s
+    found = flopwise.serve("Llama-3.1-8B", gpu="h100", rate=0.95 * most).estimate.throughput
+    assert 0.5 * most < found.low < 0.95 * found.value
+    assert found.high == pytest.approx(0.95 * most)
+
+
+def test_one_answer_after_another_is_as_sure_as_each_of_them() -> None:
+    found = flopwise.serve("Llama-3.1-8B", gpu="4090", weights="Q4_K_M", engine="llama.cpp", concurrency=1).estimate
+    assert found.throughput.value == pytest.approx(1.0 / found.e2e_s, rel=1e-3)
+    assert found.throughput.low == pytest.approx(1.0 / found.e2e_high, rel=1e-3)
+    assert found.throughput.high == pytest.approx(1.0 / found.e2e_low, rel=1e-3)

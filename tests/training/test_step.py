@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_gather_s
 from flopwise.cost.sustained import training_rates
@@ -72,6 +73,21 @@ def test_breakdown_adds_up_and_lies_between_its_bounds() -> None:
         assert 0 < result.mfu_frac < 1
         assert result.mfu_frac < result.mfu_full_attention_frac
         assert result.hfu_frac >= result.mfu_frac
+
+
+def test_no_end_of_an_interval_is_faster_than_the_device() -> None:
+    """A mixture, whose errors are wide: 128 H100 at 989 TFLOP/s each are the most, and time and cost follow from it."""
+    found = flopwise.train("Mixtral-8x7B", gpu="h100", gpus=128, tokens="1T").document()
+    high, least_s = found["high"], found["lower_bound_s"]
+    assert high == pytest.approx(found["tokens_per_s_per_gpu"] * found["step_s"] / least_s)
+    assert found["mfu_frac"] * high / found["tokens_per_s_per_gpu"] <= 1.0
+    run = found["run"]
+    assert run["seconds_low"] == pytest.approx(run["seconds"] * least_s / found["step_s"])
+    late = {"model": "Mixtral-8x7B", "task": "pretrain", "data": {"tokens": "1T"}, "targets": {"deadline": "6d"}}
+    limits = {"gpus": ["128xh100"], "providers": ["crusoe"]}
+    (nearest, *_) = flopwise.plan(late | {"constraints": limits}).misses
+    assert nearest.meets["deadline"] == 0.0
+    assert (nearest.seconds_low or 0.0) > 6 * 24 * 3600
 
 
 def test_pipeline_bubble_is_narayanans() -> None:

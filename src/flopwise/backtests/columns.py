@@ -296,6 +296,17 @@ def _first_ms(*columns: str) -> Reading:
     return _either(*(Scaled(column, per=1e3) for column in columns))
 
 
+def _median_alone(quantity: str) -> Reading:
+    """`median` where only the median over requests is printed; not where a page leaves open what it prints."""
+    mean, median = f"{quantity}_ms_mean", f"{quantity}_ms_p50"
+
+    def reader(row: Row) -> str:
+        alone = _cell(row, median) and not _cell(row, mean)
+        return "median" if alone and "mean-vs-median" not in _lower(row, "notes") else ""
+
+    return reader
+
+
 def _same(*names: str) -> dict[str, Origin]:
     return {name: name for name in names}
 
@@ -391,8 +402,11 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         **_same("concurrency", "batch"), "arrivals": "arrivals", "arrivals_per_s": "request_rate",
         "requests": _requests, "output_tokens_per_s": _output_tokens_per_s,
         "ttft_s": _first_ms("ttft_ms_mean", "ttft_ms_p50"),
+        "ttft_reading": _median_alone("ttft"),
         "tpot_s": _first_ms("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean"),
-        "tpot_reading": _by_word({"median itl|per-token latency percentiles": "median interval"}, "notes"),
+        "tpot_reading": _either(
+            _by_word({"median itl|per-token latency percentiles": "median interval"}, "notes"), _median_alone("tpot")
+        ),
         "latency_s": _first_ms("e2e_latency_ms", "e2e_ms_p50"),
         "quality": "quality", "source": _either("source_ref", "source"),
     },

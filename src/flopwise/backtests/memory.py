@@ -19,7 +19,17 @@ from flopwise.backtests.prediction import (
     stated_model,
     whole,
 )
-from flopwise.backtests.training import ATTENTION, DTYPES, PRECISIONS, RECOMPUTE, ZERO, offloads, resident
+from flopwise.backtests.training import (
+    ADAPTER_DTYPES,
+    ATTENTION,
+    COMPILED_LOSS,
+    DTYPES,
+    PRECISIONS,
+    RECOMPUTE,
+    ZERO,
+    offloads,
+    resident,
+)
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
@@ -33,7 +43,6 @@ from flopwise.values import replace
 
 UNIT = "bytes/GPU"
 RECENT_YEAR = 2025  # of a row that names none; from then on torchtune computes its loss in pieces
-COMPILED_LOSS = (2025, 4)  # year and month from which on torchtitan compiles the loss, too (its pull request 1033)
 LOOPING_YEAR = 2022  # optimizers of PyTorch before 2.0 go through the parameters one by one
 OLD_LIBRARIES_YEAR = 2023  # of PyTorch before 2.1 and bitsandbytes before 0.43.2, whatever software runs on them
 WHOLE_SEQUENCES = frozenset({"megatron-deepspeed", "megatron-2021"})  # stacks of before sequence parallelism
@@ -46,6 +55,9 @@ USUAL_LORA = {"torchtune": (8, "qv"), "litgpt": (8, "qv")}
 """The same for tools whose recipes default to others."""
 VAGUE = {"not stated": ("device", "allocated", "device"), "peak": ("allocated", "allocated", "reserved")}
 """What a reading in vague words may be: the usual, and both ends."""
+PEFT_STACKS, UPCAST_YEAR = ("hf-trainer", "deepspeed", "axolotl"), 2025
+"""Software whose adapters are PEFT's, and the first whole year of its 0.12, which has them in fp32 over a base in 16
+bits by default (get_peft_model, autocast_adapter_dtype)."""
 ADAPTER_METHODS = {"lora", "qlora", "lora_emb", "dora", "qdora", "lora-fa", "rslora"}
 SMALL_METHODS = {"adapter", "adapter_v2", "ia3", "ln_tuning", "vera", "prefix_tuning", "boft"}
 SELECTIVE: dict[str, Selective | None] = {
@@ -136,11 +148,12 @@ def _lora(row: Row, model: Model, stack: str, facts: Facts) -> Lora | None:
         base = "nf4-dq"
     usual_rank, usual_targets = USUAL_LORA.get(stack.partition("-")[0], PAPER_LORA)
     trained = number(row, "trainable_params")
+    usual_dtype = "fp32" if stack.startswith(PEFT_STACKS) and _year(row) >= UPCAST_YEAR else "bf16"
     lora = Lora(
         rank=whole(row, "lora_rank", usual_rank),
         targets=lora_targets(row.get("lora_targets") or (usual_targets if trained is None else "qv")),
         base=facts.weight_format(base),
-        adapter_dtype="fp32" if row.get("adapter_dtype") == "fp32" else "bf16",
+        adapter_dtype=choice(row, "adapter_dtype", ADAPTER_DTYPES, ADAPTER_DTYPES[usual_dtype]),
         method="dora" if "dora" in method else "lora-fa" if method == "lora-fa" else "lora",
         dropout=bool(number(row, "lora_dropout")),
         scales_outputs=method == "adapter_v2",

@@ -6,6 +6,9 @@ import math
 import re
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flopwise.backtests import trtllm_bench
 from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, number, stated_model, whole
 from flopwise.cost.cluster import Cluster, cluster
@@ -23,8 +26,10 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.values import replace
 
 Release = tuple[int, ...]
-MEDIAN_INTERVAL = "median interval"
-"""What `tpot_reading` says where `tpot_s` is not a mean over requests."""
+READINGS = {"ttft_s": "ttft_reading", "tpot_s": "tpot_reading"}
+"""The column that says what a time is where it is not the mean over requests."""
+MEDIAN_INTERVAL, MEDIAN = "median interval", "median"
+"""What `tpot_reading` says, and `ttft_reading` the second of them."""
 
 UNITS = {"output_tokens_per_s": "tokens/s", "tpot_s": "s", "ttft_s": "s"}
 WHOLE = "latency_s"
@@ -466,9 +471,24 @@ def median_interval(tpot: Ranged, run: FiniteRun | None) -> Ranged:
     """
     if run is None:
         raise SpecError(f"a {MEDIAN_INTERVAL} is predicted of simulated runs alone: state requests, or fixed lengths")
-    share = run.simulated.itl_s(50.0) / run.means.tpot_s
-    bound = None if tpot.bound is None else tpot.bound * share
-    return replace(tpot, value=tpot.value * share, low=tpot.low * share, high=tpot.high * share, bound=bound)
+    return _share_of(tpot, run.simulated.itl_s(50.0) / run.means.tpot_s)
+
+
+def median_of_requests(figure: Ranged, seconds: NDArray[np.float64]) -> Ranged:
+    """The median over a run's requests, for their mean; `seconds`: of each request.
+
+    A few prompts that come together, or that wait for memory, make the mean of first tokens and not their median.
+
+    Source: vLLM, `vllm bench serve` and SGLang, bench_serving, which print both. Assumes: the interval of the errors is
+    that of means; the last draw of a run has the others' shape.
+    """
+    mean = float(np.nanmean(seconds))
+    return figure if mean <= 0 else _share_of(figure, float(np.nanmedian(seconds)) / mean)
+
+
+def _share_of(figure: Ranged, share: float) -> Ranged:
+    bound = None if figure.bound is None else figure.bound * share
+    return replace(figure, value=figure.value * share, low=figure.low * share, high=figure.high * share, bound=bound)
 
 
 def predict_row(row: Row, facts: Facts) -> list[Prediction]:
@@ -491,6 +511,10 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
         if row.get("tpot_reading") == MEDIAN_INTERVAL and "tpot_s" in figures:
             figures["tpot_s"] = median_interval(figures["tpot_s"], run)
+        if run is not None:
+            each = {"ttft_s": run.simulated.ttft_s, "tpot_s": run.simulated.tpot_s}
+            medians = [q for q in each if q in figures and row.get(READINGS[q]) == MEDIAN]
+            figures |= {q: median_of_requests(figures[q], each[q]) for q in medians}
     except FlopwiseError as error:
         return [
             Prediction(id=name, unit=UNITS[q], measured=measured.get(q), skipped=str(error), quantity=q)

@@ -51,6 +51,8 @@ BUCKETED = ("1", "2")
 """ZeRO stages that people run DeepSpeed for in transformers' Trainer."""
 OF_MEGATRON = ("megatron-te", "nemo")
 """Stacks of Megatron-Core, as people run it and as NVIDIA's recipes do."""
+WITH_DROPOUT = ("megatron", "nemo", "deepspeed", "hf-trainer")
+"""Software in which a GPT has dropout unless it is told otherwise: Megatron-LM and what grew from it, transformers."""
 RECIPES = re.compile(
     r"performance[-_ /]*(summary|recipe|guide)|summary_archive|scripts[./]performance|dgxc-benchmarking", re.IGNORECASE
 )
@@ -58,6 +60,9 @@ RECIPES = re.compile(
 MIXTURE_KERNELS = 2026, 6
 """Year and month from which on releases of Megatron and PyTorch have the stacks `megatron-2026`, `nemo-2026` and
 `fsdp-compile-2026`: Megatron-Bridge 0.5. A row of that year without a month is of before."""
+COMPILED_LOSS = 2025, 4
+"""Year and month from which on torchtitan compiles its loss and has fused optimizers (`fsdp-compile-2025`): its pull
+request 1033. A row of that year without a month is of before."""
 FLASH_2_YEAR = 2024
 """The first whole year of flash attention 2; FSDP runs before it have the stack `fsdp-2023`."""
 OWN_CHOICE, OWN_CHOICE_YEAR = {"hf-trainer": "hf-trainer-2026", "fsdp-eager": "fsdp-eager-2026"}, 2026
@@ -90,10 +95,11 @@ SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "inter", "vocab", 
 
 
 @lru_cache(maxsize=512)
-def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool, tied: bool = False) -> Model:
+def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool, tied: bool = False, dropout: float = 0.1) -> Model:
     """A dense model of a shape in the order of `SHAPE`: Llama-like when gated, else GPT-like.
 
     Without a gate, and with heads that GPT cannot have (grouped, or of another dimension): Nemotron-like.
+    `dropout`: probability of a GPT, whose configuration has 0.1 unless it is told otherwise.
     """
     layers, width, heads, kv_heads, inner, vocab, longest, head_dim = shape
     if gated:
@@ -112,6 +118,7 @@ def _dense_model(name: str, shape: tuple[int, ...], *, gated: bool, tied: bool =
         config = {
             "model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": inner,
             "vocab_size": vocab, "n_positions": longest,
+            **dict.fromkeys(("resid_pdrop", "attn_pdrop", "embd_pdrop"), dropout),
         }  # fmt: skip
     return model_from_config(config, name=name)
 
@@ -132,13 +139,28 @@ def row_model(row: Row, facts: Facts) -> Model:
     shape = _printed_shape(row, facts)
     if mixture or not all(shape) or row.get("config"):
         return _first_layers(stated_model(row, facts), whole(row, "num_layers", 0))
-    gated, name = flag(row, "gated", default=True), row.get("model", "")
-    model = _dense_model(name, shape, gated=gated)
+    gated, name, dropout = flag(row, "gated", default=True), row.get("model", ""), _gpt_dropout(row)
+    model = _dense_model(name, shape, gated=gated, dropout=dropout)
     if total is None or abs(parameters(model) / total - 1) <= SAME_SIZE:
         return model
     dims = shape[-1:] if row.get("head_dim") else (shape[-1], *HEAD_DIMS)
-    others = (_dense_model(name, (*shape[:-1], dim), gated=gated, tied=tied) for dim in dims for tied in (True, False))
+    others = (
+        _dense_model(name, (*shape[:-1], dim), gated=gated, tied=tied, dropout=dropout)
+        for dim in dims
+        for tied in (True, False)
+    )
     return next((other for other in others if abs(parameters(other) / total - 1) <= SAME_SIZE), model)
+
+
+def _gpt_dropout(row: Row) -> float:
+    """Dropout of a GPT whose shape a row prints: none in pre-training, but for software whose default it is.
+
+    Source: nanoGPT, train.py (0 for pre-training); llm-foundry, models/mpt/configuration_mpt.py (resid_pdrop,
+    attn_config.attn_pdrop 0); MaxText, configs/base.yml (dropout_rate 0); Megatron-LM, arguments.py (--hidden-dropout
+    and --attention-dropout 0.1); transformers, GPT2Config (0.1).
+    """
+    pretrains = row.get("task") in {"pretrain", "", None}
+    return 0.0 if pretrains and not row.get("software", "").startswith(WITH_DROPOUT) else 0.1
 
 
 def _printed_shape(row: Row, facts: Facts) -> tuple[int, ...]:
@@ -295,8 +317,8 @@ def row_stack(row: Row) -> str:
     if name == "megatron-te" and RECIPES.search(row.get("source", "")):
         name = "nemo"
     year = whole(row, "year", 0)
-    fused = (year, whole(row, "month", 0)) >= MIXTURE_KERNELS
-    if name in OF_MEGATRON and fused:
+    time = year, whole(row, "month", 0)
+    if name in OF_MEGATRON and time >= MIXTURE_KERNELS:
         return f"{name.partition('-')[0]}-2026"
     if name == "fsdp-eager" and whole(row, "year", FLASH_2_YEAR) < FLASH_2_YEAR:
         return "fsdp-2023"
@@ -306,10 +328,16 @@ def row_stack(row: Row) -> str:
         return OWN_CHOICE[name]
     if compiled and name in {"fsdp-eager", "torchtune-eager"}:
         name = name.replace("eager", "compile")
-    if name == "fsdp-compile" and fused:
+    return _compiled_stack(row, time) if name == "fsdp-compile" else name
+
+
+def _compiled_stack(row: Row, time: tuple[int, int]) -> str:
+    """The generation of `fsdp-compile` of a year and month."""
+    if time >= MIXTURE_KERNELS:
         return "fsdp-compile-2026"
-    overlapped = name == "fsdp-compile" and flag(row, "async_tp", default=False)
-    return "fsdp-compile-async-tp" if overlapped else name
+    if flag(row, "async_tp", default=False):
+        return "fsdp-compile-async-tp"
+    return "fsdp-compile-2025" if time >= COMPILED_LOSS else "fsdp-compile"
 
 
 def row_job(row: Row, facts: Facts) -> TrainJob:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flopwise import options, units
-from flopwise.buy_or_build.alternatives import KINDS, Kind, MonthlyTraffic, require_ranges
+from flopwise.buy_or_build.alternatives import KINDS, MONTHLY_GROWTH, Kind, MonthlyTraffic, require_ranges
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.options import OptionError, Spec, ValueKind, option, same
@@ -51,6 +51,7 @@ PAIR = {"type": ["number", "string", "array"]}
 VOLUME = ValueKind("volume", _numbers(units.parse_count), "quantity", PAIR)
 API_PRICE = ValueKind("in/out", _prices, "quantity", PAIR)
 PRETRAIN = ValueKind("tokens", _pretrain_tokens, "quantity")
+GROWTH = options.quantity("share", units.parse_share, low=MONTHLY_GROWTH[0], high=MONTHLY_GROWTH[1], closed=True)
 PLACE = "Where it may run"
 
 
@@ -64,7 +65,7 @@ class ComparisonSpec(Spec):
     input_tokens: int | str | None = same(RequestSpec, "input_tokens", section="")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens", section="")
     growth_frac: float = option(
-        "--growth", options.CHANGE, "Traffic that each month adds, such as 5%; from -0.99 to 1.", default=0.0
+        "--growth", GROWTH, "Traffic that each month adds, such as 5%; from -0.99 to 1.", default=0.0
     )
     peak: float | None = same(Traffic, "peak", section="")
     months: int = option("--months", options.whole(high=120), "Months to compare.", default=12)

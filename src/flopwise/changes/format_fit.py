@@ -14,6 +14,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.formats import QualityRecord
 from flopwise.facts.software import PLAIN_FORMATS
 from flopwise.facts.spec import SourceSpec
 from flopwise.ops.columns import ascending
@@ -50,7 +51,7 @@ class FormatFit:
     memory: ServingMemoryAnswer
     longest_context: int  # tokens of a request that is alone; 0 where the weights do not fit
     service: ServeEstimate | None  # of as many requests as memory holds; None where it holds none
-    quality: tuple[float, float] | None  # least and most of a 16-bit model's scores that evaluations found kept
+    quality: tuple[float, float] | None  # least and most of scores kept, of evaluations; None: published so, or none
     notes: tuple[str, ...]
 
     @property
@@ -229,12 +230,19 @@ def _format_fit(job: ServeJob, spec: ServingSpec, facts: Facts, context: int, no
     holds = contexts[np.broadcast_to(np.asarray(memory_of(contexts).max_whole_contexts) >= 1, contexts.shape)]
     one = memory_answer(job.model, spec, memory_of(context), chip, facts, context=context, concurrency=1)
     service = estimate(job)
-    scores = [row.score for row in facts.quality if row.format == job.weights.name and not row.trained]
+    scores = [row.score for row in _evaluations(job.model, job.weights.name, facts)]
     return FormatFit(
         weights=job.weights.name, memory=one, longest_context=int(holds.max(initial=0)),
         service=service if service.max_concurrency >= 1 else None, notes=notes,
         quality=(min(scores), max(scores)) if scores else None,
     )  # fmt: skip
+
+
+def _evaluations(model: Model, weights: str, facts: Facts) -> list[QualityRecord]:
+    """Evaluations of a format that weights are converted to afterwards; none of what the model is published in."""
+    if weights == model.checkpoint_format:
+        return []
+    return [one for one in facts.quality if one.format == weights and not one.trained]
 
 
 def _notes(service: ServeEstimate | None) -> tuple[str, ...]:
@@ -266,7 +274,7 @@ def _format_figures(row: FormatFit) -> Iterator[Figure]:
     formula = "memory model: the longest request that fits alone, of 1,024 lengths up to the longest of the model"
     alone = [known[name] for name in ("memory per GPU", "chance to fit") if name in known]
     yield term(f"longest context in {row.weights}", row.longest_context, "tokens", formula, *alone)
-    evaluations = [one for one in row.memory.facts.quality if one.format == row.weights and not one.trained]
+    evaluations = _evaluations(row.memory.model, row.weights, row.memory.facts)
     if evaluations:
         scores = [
             fact(f"score of {one.model}, {one.measure}", one.score, "frac", source=one.source, date=one.date,

@@ -12,7 +12,7 @@ from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.parts import bullets, network_table
 from flopwise.cli.render import Screen, decimal, heading, pairs, table
 from flopwise.errors import SpecError
-from flopwise.facts.offers import UNDATED, days_old, retirement_note
+from flopwise.facts.offers import UNDATED, beside_date, days_old, retirement_note
 from flopwise.search.answer import (
     LATENCIES,
     RUNS,
@@ -339,7 +339,7 @@ def _interval_rows(best: Candidate, plan: Plan) -> Iterator[tuple[str, str]]:
 def _price(best: Candidate) -> str:
     """The hourly price of the machines, with its day, source and remarks."""
     dated = "undated" if best.price_date == UNDATED else best.price_date and f"of {best.price_date}"
-    note = "" if best.price_note == "undated price" else best.price_note
+    note = beside_date(best.price_note) if dated else best.price_note
     words = [f"{units.format_usd(best.usd_per_hour)}/h", dated, note, retirement_note(best.retires_on)]
     return f"{', '.join(filter(None, words))}: {best.price_source}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.rates import Rates, rates
-from flopwise.facts.offers import ANYWHERE, retirement_note
+from flopwise.facts.offers import ANYWHERE, beside_date, retirement_note
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def offer_price(offer: Offer, purchase: str) -> tuple[float | None, str]:
     Source: the offer's row. Assumes: nothing else in the instance is paid for.
     """
     whole = offer.price_usd_per_hour(purchase)
-    note = offer.price_note(purchase)
-    notes = ["" if note == "undated price" else note, retirement_note(offer.retires_on)]
+    notes = [beside_date(offer.price_note(purchase)), retirement_note(offer.retires_on)]
     dated = ", ".join([offer.price_date_of(purchase), *filter(None, notes)])
     region = "" if offer.region == ANYWHERE else f" in {offer.region}"
     place = f"{offer.provider} {offer.instance}{region}, {purchase.replace('_', ' ')}"

@@ -123,6 +123,16 @@ class ErrorBand(ErrorQuantiles):
         below, above = self.reach
         return replace(self, low=self.low * low, high=self.high * high, reach=(below * low, above * high))
 
+    def up_to(self, most: float) -> ErrorBand:
+        """The band of an estimate of what physics allows at most `most` times: no quantile lies beyond that.
+
+        Source: the caller's. Assumes: the estimate itself is possible.
+        """
+        if self.high <= max(most, 1.0):
+            return self
+        low, median, high = (min(end, max(most, 1.0)) for end in (self.low, self.median, self.high))
+        return replace(self, low=low, median=median, high=high)
+
     def no_surer_than(self, others: Iterable[ErrorQuantiles], family: str) -> ErrorBand:
         """The band of devices of `family`, of which no run is measured: neither side is narrower than any of `others`.
 

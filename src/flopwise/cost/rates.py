@@ -55,6 +55,8 @@ OF_ENGINES = frozenset({"served_dram_frac", "library_dram_frac", "chained_frac",
 OF_ALL = frozenset({"softmax_cycles", "memory_power_frac"})
 """Parameters that hold on all devices but those of a row, and those that count under a power limit alone: where there
 is none, nothing is said of what stands in."""
+MEASURED_WATTS, MEASURED_POWER = "measured_w_per_flop", "measured_power"
+"""Parameter: power limit over peak rate of the device whose products were measured; and what `rates` makes of it."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
 BLENDED = frozenset({"fp8_splits_k"})
@@ -265,7 +267,9 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     """
     table = calibration or accelerator.calibration
     scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
-    value, assumptions = resolve_parameters(table, table.names("link_", "wrapper_", "host_"), scopes, accelerator.name)
+    names = table.names("link_", "wrapper_", "host_", MEASURED_WATTS)
+    value, assumptions = resolve_parameters(table, names, scopes, accelerator.name)
+    value[MEASURED_POWER] = _measured_power(table, scopes)
     if accelerator.boost_clock_hz:
         value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
     value["core_slowness"] = _core_slowness(accelerator)
@@ -284,6 +288,22 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
         matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip
+
+
+def _measured_power(table: Calibration, scopes: Sequence[str]) -> float:
+    """Power of the matrix units at their peak rate over the limit less the idle draw, where products were measured.
+
+    0 where the rate of products is that of devices under a limit of their own, or of the device itself.
+
+    Source: `MEASURED_WATTS`; energy and idle draw as in `flopwise.cost.sustained.full_rate_power`. Assumes: as there.
+    """
+    products = table.find("matmul_frac.bf16", scopes)
+    watts = 0.0 if products.profile else table.find(MEASURED_WATTS, (products.scope, "any")).value
+    if not watts:
+        return 0.0
+    there = (products.scope, *scopes)
+    joules, idle = (table.find(name, there).value for name in ("train_joules_per_flop", "train_idle_frac"))
+    return joules / (watts * (1.0 - idle))
 
 
 def _core_slowness(accelerator: Accelerator) -> float:

@@ -158,7 +158,7 @@ class MachineSpec(Spec):
         return Resolution(facts.accelerators[offers[0].accelerator])
 
     def _offer(self, facts: Facts, accelerator: str, num_gpus: int) -> Offer | None:
-        """The cheapest offer for each accelerator that holds enough of them; None where no price is known or needed."""
+        """The cheapest offer, at one price that of the fewest instances; None where no price is known or needed."""
         offers = facts.offers_for(
             accelerator=accelerator, provider=self.provider, instance=self.instance, region=self.region
         )
@@ -184,7 +184,7 @@ class MachineSpec(Spec):
         largest = max(o.count for o in pool)
         wanted = min(num_gpus, USUAL_NODE, largest)
         pool = [o for o in pool if o.count >= wanted]
-        return min(pool, key=lambda o: (_usd_per_hour(o, self.purchase, num_gpus), o.count, o.key))
+        return min(pool, key=lambda o: (_usd_per_hour(o, self.purchase, num_gpus), -o.count, o.key))
 
 
 def _left_out(offers: Sequence[Offer]) -> str:

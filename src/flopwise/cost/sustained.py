@@ -14,7 +14,7 @@ import numpy as np
 
 from flopwise.cost.kernels import STREAMS
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
-from flopwise.cost.rates import Rates
+from flopwise.cost.rates import MEASURED_POWER, Rates
 from flopwise.values import replace
 
 if TYPE_CHECKING:
@@ -108,10 +108,30 @@ def clock_frac(
     return clock
 
 
-def products_clock_frac(rates: Rates) -> float:
-    """`clock_frac` of matrix products alone, one after the other. Source and assumptions: as there."""
-    power, exponent = full_rate_power(rates), rates.value["train_clock_exponent"]
-    return float(clock_frac(power, exponent, rates.value[FULL_RATE], 1.0, 0.0, 0.0))
+def products_clock_frac(rates: Rates, power: float | None = None) -> float:
+    """`clock_frac` of matrix products alone, one after the other; `power`: by default the device's `full_rate_power`.
+
+    Source and assumptions: as there.
+    """
+    drawn, exponent = full_rate_power(rates) if power is None else power, rates.value["train_clock_exponent"]
+    return float(clock_frac(drawn, exponent, rates.value[FULL_RATE], 1.0, 0.0, 0.0))
+
+
+def own_limit_frac(rates: Rates) -> float:
+    """Clock that products keep under the limit that a device is made for, over that of the one they were measured on.
+
+    1 where it is no lower: that rate is the one of kernels alone. An A10 has the matrix units of an RTX A6000 and half
+    its power.
+
+    Source: the best large 16-bit product over the datasheet's peak (mag-/gpu_benchmark, README): 0.94 on an L40, but
+    0.76 on an L4 and 0.77 on an RTX 6000 Ada; 0.80 on an H100 SXM, but 0.66 on H100 PCIe and 0.58 on H100 NVL; 0.86 and
+    0.82 on A100 SXM and PCIe; 0.85 on an RTX A5000; 0.61 on an RTX A6000 (fanghostt/transformers-benchmarks, README).
+    This: 0.94, 0.72, 0.90; 0.83, 0.62, 0.64; 0.81, 0.75; 0.71; 0.68. Assumes: a server that reads prompts is at its
+    limit.
+    """
+    measured = rates.value[MEASURED_POWER]
+    made = replace(rates, tdp_w=rates.made_for_w or rates.tdp_w, made_for_w=None)
+    return min(1.0, products_clock_frac(made) / products_clock_frac(rates, measured)) if measured else 1.0
 
 
 def bandwidth_frac(rates: Rates) -> float:
@@ -141,14 +161,17 @@ LIMITED = (RATES_OF_PRODUCTS, "attention_frac", "latent_prefill_frac")
 
 
 def limited_rates(rates: Rates) -> Rates:
-    """`rates` of kernels alone, as they are under a power limit; unchanged where there is none.
+    """`rates` of kernels alone, as they are under a power limit; unchanged where that costs nothing.
 
-    Source: `products_clock_frac` under the limit, over that of the device as made, with which kernels were measured;
+    Source: `own_limit_frac`; `products_clock_frac` under a limit that was set, over that of the device as made;
     `bandwidth_frac`. Assumes: memory keeps its clock.
     """
-    if rates.made_for_w is None:
+    frac = own_limit_frac(rates)
+    if rates.made_for_w is not None:
+        made = replace(rates, tdp_w=rates.made_for_w, made_for_w=None)
+        frac *= products_clock_frac(rates) / products_clock_frac(made)
+    elif frac == 1.0:
         return rates
-    frac = products_clock_frac(rates) / products_clock_frac(replace(rates, tdp_w=rates.made_for_w, made_for_w=None))
     slower = {name: value * frac for name, value in rates.value.items() if name.startswith(LIMITED)}
     slower[BANDWIDTH] = rates.value[BANDWIDTH] * bandwidth_frac(rates)
     return replace(rates, value={**rates.value, **slower})

@@ -229,8 +229,8 @@ class Stack:
 
     @property
     def fewest_heads(self) -> int | None:
-        """The fewest attention heads of a layer; None without attention."""
-        return min((item.heads for item in self.items if isinstance(item, Attend)), default=None)
+        """The fewest attention heads of a layer, not of an indexer (ranks may copy those); None without attention."""
+        return min((item.heads for item in self.items if isinstance(item, Attend) and item.v_dim), default=None)
 
     @property
     def largest_experts(self) -> Experts | None:

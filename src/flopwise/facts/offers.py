@@ -30,10 +30,17 @@ ANYWHERE = "any"
 """Region of an offer whose provider names none."""
 UNDATED = "undated"
 """The date of a price whose source has none."""
+UNDATED_PRICE = "undated price"
+"""The remark on such a price where no date stands beside it."""
 RECALLED = "(recalled)"
 """Remark in the source of a price that was not looked up again."""
 OLD_DAYS = 730
 """Days by which a price may be older than the one on demand of the same offer before each answer says its month."""
+
+
+def beside_date(price_note: str) -> str:
+    """A price's remark as it is printed beside its date, which says itself that there is none."""
+    return price_note.removeprefix(UNDATED_PRICE).removeprefix(", ")
 
 
 def days_old(day: str, today: dt.date) -> int:
@@ -158,7 +165,7 @@ class Offer:
             symbol, (low, high) = units.CURRENCY.get().symbol, map(units.in_currency, band.usd_per_hour)
             return f"{band.kind} price assumed, {symbol}{low:.4g} to {symbol}{high:.4g} an hour"
         day = self.price_date_of(purchase)
-        notes = ["undated price"] if day == UNDATED else []
+        notes = [UNDATED_PRICE] if day == UNDATED else []
         known = all(date and date != UNDATED for date in (day, self.price_date))
         if known and days_old(day, dt.date.max) - days_old(self.price_date, dt.date.max) > OLD_DAYS:
             notes.append(f"price dated {day[:7]}")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flopwise import options
-from flopwise.errors import MissingFactError
+from flopwise.errors import MissingFactError, SpecError
+from flopwise.facts.architecture import Model
 from flopwise.options import Spec, option
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
 
 _source = partial(option, section="Where models and facts come from")
@@ -51,8 +51,11 @@ class SourceSpec(Spec):
 
         Raises: SpecError: no such model, or its configuration cannot be read.
         """
-        if not isinstance(model, str):
+        if isinstance(model, Model):
             return model
+        if not isinstance(model, str):
+            taken = "a name, a hub id, a size, the path of a config.json, or a model that is loaded"
+            raise SpecError(f"model: {taken} is needed, not {options.kind_of(model)}")
         return self.catalog.model(model, assume_family=self.assume_family, offline=self.offline)
 
     def model_with_layers(self, model: Model | str) -> Model:

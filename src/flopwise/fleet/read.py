@@ -70,6 +70,8 @@ def fleet_from(
     if existing is not None or isinstance(named, str | Path):
         table = Path(existing) if existing is not None else Path(where).parent / str(named)
         data, rows = _with_existing(data, table)
+    if "model" in data and "workloads" not in data:
+        raise SpecError(f"{where}: this is one workload, not a fleet; ask `flopwise plan`")
     source = FileSource(where, node, rows)
     try:
         platform = _platform(spec.FLEET_FILE.parse(data)[0])

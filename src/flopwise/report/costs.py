@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from flopwise.facts.offers import UNDATED, retirement_note
+from flopwise.facts.offers import beside_date, retirement_note
 from flopwise.fleet.assessment import Allotment, Assessment, Binding, CostSaving, shares_text
 from flopwise.report.blocks import Bar, Bars, Block, Table, Text
 from flopwise.report.words import between, change_text, dash, digits, hourly, hours, largest, purchase_text, share, usd
@@ -121,7 +121,7 @@ def _small_usd(value: float | None) -> str:
 
 def _price_day(a: Allotment) -> str:
     """The day of the price that is paid, and what is to be known of it."""
-    note = "" if a.price_date == UNDATED and a.price_note == "undated price" else a.price_note
+    note = beside_date(a.price_note) if a.price_date else a.price_note
     return ", ".join(filter(None, [a.price_date or "the fleet", note, retirement_note(a.retires_on)]))
 
 

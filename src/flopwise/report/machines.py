@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flopwise.facts.offers import beside_date
 from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Heading, Table, Text
 from flopwise.report.words import dash, digits, enumeration, hourly, usd
@@ -200,7 +201,8 @@ def _dates(row: Row) -> str:
     if others["1 year"] == others["3 years"]:
         others = {"spot": others["spot"], "reserved": others["1 year"]}
     dated = [usual, *(f"{name} {day}" for name, day in others.items() if day not in (None, usual))]
-    return "; ".join(dict.fromkeys([*dated, *(n for n in row.get("price_notes") or () if n != "undated price")]))
+    notes = map(beside_date, row.get("price_notes") or ())
+    return "; ".join(dict.fromkeys([*dated, *filter(None, notes)]))
 
 
 PRICES = ("on_demand_usd_per_hour", "spot_usd_per_hour", "reserved_1y_usd_per_hour", "reserved_3y_usd_per_hour")

@@ -15,12 +15,12 @@ from flopwise.cost.intervals import LognormalColumns
 from flopwise.search.rank import ByTarget, Floats, Index, Mask, Pick, meeting, pareto_front, within_limits
 from flopwise.search.serving_option import (
     LATENCIES,
+    MachineLoads,
     ServingOption,
     estimated_odds,
     gpus_each,
     least_latencies_s,
     limits_key,
-    needed_frac,
     pace_ends,
     with_budget,
 )
@@ -147,22 +147,28 @@ class OptionTable:
             for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
                 own = {name: column[end - size : end] for name, column in odds_of.items()}
                 option.shared.odds.setdefault(key, own)
-        return with_budget(self._odds[key], self.cost_usd, workload)
+        return with_budget(self, self._odds[key], workload)
 
-    def _estimate_machines(self) -> None:
-        """Have each option know its `machines_frac`: those of all rows are computed at once."""
-        ends = np.array([pace_ends(one) for one in self.options])
-        low, high = np.repeat(ends.reshape(-1, 2).T, self.sizes, axis=1)
+    @cached_property
+    def machine_loads(self) -> MachineLoads:
+        """How far a service fills its machines."""
         inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
         replicas, busy = (
             self._column(lambda one: one.deployments.replicas),
             self._column(lambda one: one.deployments.busy_frac),
         )
         each = [gpus_each(partial(getattr, one.deployments)) for one in self.options]
-        loads, gpus = ReplicaColumns(replicas, busy), np.concatenate([np.empty(0, np.int64), *each])
-        less, more = needed_frac(loads, self.instances, gpus, inside, low, high)
+        gpus = np.concatenate([np.empty(0, np.int64), *each])
+        return MachineLoads.of(ReplicaColumns(replicas, busy), self.instances, gpus, inside)
+
+    def _estimate_machines(self) -> None:
+        """Have each option know its `machine_loads` and `machines_frac`: those of all rows are computed at once."""
+        ends = np.array([pace_ends(one) for one in self.options])
+        low, high = np.repeat(ends.reshape(-1, 2).T, self.sizes, axis=1)
+        less, more = self.machine_loads.needed_frac(low, high)
         for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
-            option.shared.machines = less[end - size : end], more[end - size : end]
+            rows = slice(end - size, end)
+            option.shared.loads, option.shared.machines = self.machine_loads.take(rows), (less[rows], more[rows])
 
     def allowed_rows(self, workload: Resolved | None = None) -> Mask:
         """The rows that meet every target of `workload` with the confidence asked for, and keep to the limits."""

@@ -65,6 +65,7 @@ from flopwise.training.estimate import (
     keep_kernels,
     kept_kernels,
     kernels_at,
+    least_step_s,
     recipe_passes,
     single_inner,
     timed_step,
@@ -227,7 +228,7 @@ def with_open_inputs(
     Source and assumptions: `open_band`. Assumes: the price of a machine moves no speed.
     """
     offers = {one.key: one for one in facts.offers} if shown else {}
-    known: dict[Hashable, tuple[UnstatedInput, ...]] = {}
+    known: dict[Hashable, ErrorBand] = {}
     found = []
     jobs = [
         candidate_job(workload, model, facts, offers[one.provider, one.instance, one.region], one)
@@ -239,9 +240,11 @@ def with_open_inputs(
         chip, fabric = job.cluster.accelerator, job.cluster.fabric
         key = chip.name, job.cluster.gpus_per_node, fabric, job.recipe, job.layout
         if key not in known:
-            known[key] = step_inputs(timed_step(job), workload, model, facts)
+            step = timed_step(job)
+            inputs, most = step_inputs(step, workload, model, facts), step.seconds / least_step_s(job, step.table)
+            known[key] = open_band(job, inputs).up_to(most)
         idle = float(start_joules(chip, one.num_gpus, one.start_s))
-        found.append(ErrorEnds.of_run(one, open_band(job, known[key]), idle).onto(one))
+        found.append(ErrorEnds.of_run(one, known[key], idle).onto(one))
     return [*found, *some[shown:]]
 
 
@@ -294,6 +297,7 @@ class TrainingOption(PlanOption):
     layouts: TimedLayouts
     conditions: Conditions
     bands: tuple[ErrorBand, ErrorBand]  # of the throughput, on up to `LARGE_GPUS` devices and on more, by what is open
+    most_tokens_per_s: Floats  # of all devices, at their datasheet's rate
     memory_odds: Floats
 
     @property
@@ -315,21 +319,23 @@ class TrainingOption(PlanOption):
             ("budget", self.cost_usd, self.start_usd, workload.budget_usd),
         ):
             if limit is not None:
-                slowest = (value - fixed) / np.maximum(limit - fixed, 1e-9 * limit)
-                odds[name] = 1.0 - self._at_most(1.0, slowest)
+                odds[name] = self._odds_of((value - fixed) / np.maximum(limit - fixed, 1e-9 * limit))
         if workload.tokens_per_s is not None:
-            odds["throughput"] = 1.0 - self._at_most(self.tokens_per_s, workload.tokens_per_s)
+            odds["throughput"] = self._odds_of(workload.tokens_per_s / self.tokens_per_s)
         return odds
 
-    def _at_most(self, value: float | Floats, limit: float | Floats) -> Floats:
-        """Probability that what is predicted as `value` is at most `limit`, by each row's band."""
+    def _odds_of(self, faster: Floats) -> Floats:
+        """Probability that the throughput is so many times that predicted, or more, by each row's band."""
         few, many = self.bands
-        odds, large = few.probability_at_most(value, limit), self.num_gpus > LARGE_GPUS
-        return np.where(large, many.probability_at_most(value, limit), odds) if np.any(large) else np.asarray(odds)
+        slower, large = few.probability_at_most(1.0, faster), self.num_gpus > LARGE_GPUS
+        if np.any(large):
+            slower = np.where(large, many.probability_at_most(1.0, faster), slower)
+        return np.where(faster * self.tokens_per_s > self.most_tokens_per_s, 0.0, 1.0 - slower)
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:
         """The error ends of the throughput."""
-        band = self.bands[int(self.num_gpus[row] > LARGE_GPUS)]
+        most = float(self.most_tokens_per_s[row] / self.tokens_per_s[row])
+        band = self.bands[int(self.num_gpus[row] > LARGE_GPUS)].up_to(most)
         return ErrorEnds.of_run(candidate, band, float(self.start_joules[row]))
 
     def job(self, row: int) -> TrainJob:
@@ -381,6 +387,7 @@ def training_options(
         tokens=workload.tokens,
     )  # fmt: skip
     bands = open_band(first, inputs, num_gpus=1), open_band(first, inputs, num_gpus=LARGE_GPUS + 1)
+    most_per_s = node.cluster.rates.peak_flops_per_s(recipe.precision) / floor_flops(search) * gpus
     memory_odds = np.asarray(
         memory_band(recipe, chip.calibration, chip).probability_at_most(layouts.memory_bytes, float(chip.hbm_bytes))
     )
@@ -404,6 +411,7 @@ def training_options(
                 energy_joules=seconds * layouts.watts + start_joules(chip, gpus, start_s),
                 memory_bytes=layouts.memory_bytes, tokens_per_s=recipe.useful_tokens / layouts.step_s,
                 search=search, layouts=layouts, conditions=surroundings, bands=bands, memory_odds=memory_odds,
+                most_tokens_per_s=most_per_s,
             )
         )  # fmt: skip
     return options

@@ -64,6 +64,7 @@ class SharedEstimates:
     """Estimates that do not depend on the purchase: one for all purchase options of the same deployments."""
 
     odds: dict[Hashable, ByTarget] = field(default_factory=dict)  # by targets
+    loads: MachineLoads | None = None  # `ServingOption.machine_loads`
     machines: tuple[Floats, Floats] | None = None  # `ServingOption.machines_frac`
 
 
@@ -97,6 +98,14 @@ class Estimates(Protocol):
     @property
     def seconds(self) -> Floats:
         """Of the batch job."""
+
+    @property
+    def cost_usd(self) -> Floats:
+        """Of a month, or of the batch job."""
+
+    @property
+    def machine_loads(self) -> MachineLoads:
+        """How far a service fills its machines."""
 
 
 class Latencies(Protocol):
@@ -172,23 +181,49 @@ def pace_ends(option: ServingOption) -> tuple[float, float]:
     return (1.0, 1.0) if option.workload.is_closed_loop else (rate.low, rate.high)
 
 
-def needed_frac(
-    loads: Loads, instances: Floats, gpus: Ints, inside: Ints, low: float | Floats, high: float | Floats
-) -> tuple[Floats, Floats]:
-    """Machines that a service needs where its throughput is `high` or `low` times the estimate, over `instances`.
+class MachineLoads(NamedTuple):
+    """How far the load of a service fills the machines that are planned for it, by row."""
 
-    `gpus`: of a replica; `inside`: of a machine.
+    instances: Floats
+    filled: Floats  # share of them
+    unit: Ints  # machines of a replica
 
-    Source: `machines_needed`. Assumes: as there.
-    """
-    filled, unit = loaded_frac(loads.replicas, loads.busy_frac, gpus, inside, instances), machines_each(gpus, inside)
-    less = machines_needed(instances, filled, unit, np.minimum(1.0, 1 / high)) / instances
-    return less, machines_needed(instances, filled, unit, np.maximum(1.0, 1 / low)) / instances
+    @classmethod
+    def of(cls, loads: Loads, instances: Floats, gpus: Ints, inside: Ints) -> MachineLoads:
+        """Of replicas of so many devices on machines that have `inside`."""
+        filled = np.asarray(loaded_frac(loads.replicas, loads.busy_frac, gpus, inside, instances))
+        return cls(instances, filled, machines_each(gpus, inside))
+
+    def take(self, rows: slice) -> MachineLoads:
+        """Only these rows."""
+        return MachineLoads(*(np.asarray(column)[rows] for column in self))
+
+    def needed_frac(self, low: float | Floats, high: float | Floats) -> tuple[Floats, Floats]:
+        """Machines that are needed where the throughput is `high` or `low` times the estimate, over those planned.
+
+        Source: `machines_needed`. Assumes: as there.
+        """
+        less = machines_needed(*self, np.minimum(1.0, 1 / high)) / self.instances
+        return less, machines_needed(*self, np.maximum(1.0, 1 / low)) / self.instances
+
+    def least_pace(self, most_frac: Floats) -> Floats:
+        """Throughput over the estimate at which `most_frac` of the planned machines are enough; infinite below 1.
+
+        Source: the inverse of `machines_needed`. Assumes: as there.
+        """
+        most = self.unit * np.floor(np.round(self.instances * most_frac / self.unit, 6))
+        return np.where(most < self.instances, np.inf, self.filled * self.instances / np.maximum(most, 1.0))
 
 
-def with_budget(odds: ByTarget, cost_usd: Floats, workload: Resolved) -> ByTarget:
-    """The odds with those of the budget, where there is one: what a plan costs is certain."""
-    return odds if workload.budget_usd is None else {**odds, "budget": (cost_usd <= workload.budget_usd) * 1.0}
+def with_budget(one: Estimates, odds: ByTarget, workload: Resolved) -> ByTarget:
+    """The odds with those of the budget, where there is one: that of a service pays the machines that it will need."""
+    if workload.budget_usd is None:
+        return odds
+    if workload.is_closed_loop and workload.task != "batch":
+        return {**odds, "budget": (one.cost_usd <= workload.budget_usd) * 1.0}
+    room = workload.budget_usd / one.cost_usd
+    pace = 1.0 / room if workload.task == "batch" else one.machine_loads.least_pace(room)
+    return {**odds, "budget": 1.0 - np.asarray(probability_at_most(one.bands["throughput"], 1.0, pace))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,15 +301,21 @@ class ServingOption(PlanOption):
         key = limits_key(workload)
         if key not in self.shared.odds:
             self.shared.odds[key] = estimated_odds(self, workload)
-        return with_budget(self.shared.odds[key], self.cost_usd, workload)
+        return with_budget(self, self.shared.odds[key], workload)
+
+    @property
+    def machine_loads(self) -> MachineLoads:
+        """How far a service fills its machines."""
+        if self.shared.loads is None:
+            each = gpus_each(partial(getattr, self.deployments))
+            self.shared.loads = MachineLoads.of(self.deployments, self.instances, each, self.node.count)
+        return self.shared.loads
 
     @property
     def machines_frac(self) -> tuple[Floats, Floats]:
         """Machines that each row of a service needs at the ends of its throughput, over those that are planned."""
         if self.shared.machines is None:
-            low, high = pace_ends(self)
-            each = gpus_each(partial(getattr, self.deployments))
-            self.shared.machines = needed_frac(self.deployments, self.instances, each, self.node.count, low, high)
+            self.shared.machines = self.machine_loads.needed_frac(*pace_ends(self))
         return self.shared.machines
 
     def error_ends(self, row: int, candidate: Candidate) -> ErrorEnds:

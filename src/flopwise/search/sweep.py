@@ -144,7 +144,9 @@ def _points(data: Any, where: str, changes: dict[str, Any], node: Any) -> list[S
     if isinstance(data, dict) and "workloads" in data:
         other = next((key for key in data if key != "workloads"), None)
         if other is not None:
-            raise SpecError(f"{where}: {str(other)[:60]!r} stands next to `workloads`; put it into each of them")
+            is_fleet = bool({"name", "environments", "policies"} & {*data})
+            fleet = "; if this is a fleet, ask `flopwise assess`" if is_fleet else ""
+            raise SpecError(f"{where}: {str(other)[:60]!r} stands next to `workloads`; put it into each of them{fleet}")
         workloads = data["workloads"]
     elif not isinstance(data, list):
         return None

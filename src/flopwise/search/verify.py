@@ -24,7 +24,7 @@ from flopwise.search.workload import Resolved, WorkloadTraffic, busiest
 from flopwise.serving.estimate import RunMeans
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import fewest
-from flopwise.serving.sim.engine import ENDLESS, Replica, replica
+from flopwise.serving.sim.engine import ENDLESS, Replica, loaded_cost, replica
 from flopwise.serving.sim.finite import ArrivalRun, SessionRun, arrivals_of, finite_run
 from flopwise.serving.sim.request import transfer
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun
@@ -179,13 +179,19 @@ class Simulator:
         return self._replicas[key]
 
     def _run(
-        self, option: ServingOption, row: int, requests: RequestTrace, *, replicas: int = 1, **traffic: Any
-    ) -> SimulatedRun:
-        one = self._replica(option, row, requests)
+        self, option: ServingOption, row: int, requests: RequestTrace, *, replicas: int, users: int | None,
+        rate: float | None,
+    ) -> SimulatedRun:  # fmt: skip
+        one, job = self._replica(option, row, requests), option.job(row)
+        loaded = replace(
+            job, concurrency=None if users is None else max(1, round(users / replicas)),
+            arrivals_per_s=None if rate is None else rate / replicas,
+        )  # fmt: skip
+        pool = _pool_of(job, replicas, one)
+        cost = one.cost if pool else loaded_cost(one.cost, loaded)
         return simulate(
-            requests, one.cost, one.limits, replicas=replicas * one.schedulers, samples=1,
-            policy=self.workload.queue.policy, **_pool_of(option.job(row), replicas, one), on_compile=self.on_compile,
-            **traffic,
+            requests, cost, one.limits, replicas=replicas * one.schedulers, samples=1,
+            policy=self.workload.queue.policy, **pool, on_compile=self.on_compile, users=users, balancer="least-loaded",
         )  # fmt: skip
 
     def _run_one_pass(self, option: ServingOption, row: int) -> SimulatedFigures:
@@ -219,7 +225,7 @@ class Simulator:
         if not option.decodes:
             alone = replace(requests.trace, output=np.ones(len(requests.trace), dtype=np.int64))
             requests = requests._replace(trace=alone)
-        run = self._run(option, row, requests.trace, replicas=replicas, users=requests.users, balancer="least-loaded")
+        run = self._run(option, row, requests.trace, replicas=replicas, users=requests.users, rate=rate)
         return _figures(run, workload, slice(requests.first, requests.last), replicas)
 
     def _run_sessions(self, option: ServingOption, row: int) -> SimulatedFigures:

@@ -117,8 +117,9 @@ def request_tokens(
     answer = outputs or (DEFAULT_OUTPUT if apart or fixed else min(DEFAULT_OUTPUT, max(1, most // 4)))
     room = most if apart or not decodes else max(1, most - answer)
     tokens = inputs or min(START_TOKENS if fixed else usual, room)
-    if outputs is None:
-        answer = max(1, min(answer, most if apart else most - tokens)) if decodes else 0
+    if outputs is None and (apart or tokens < most):  # a longer prompt is refused or stretched, with its whole answer
+        answer = min(answer, most if apart else most - tokens)
+    answer = answer if decodes else 0
     plain = (inputs or usual, outputs or (DEFAULT_OUTPUT if decodes else 0))
     if (tokens, answer) == plain or (not decodes and tokens == plain[0]):
         return tokens, answer, notes
@@ -205,7 +206,10 @@ def estimate(
     if burst is not None:
         per_s = burst_rate(job, machine, memory, burst)
         run = RunMeans(_number(steady.ttft_s) + waiting_s, _number(steady.tpot_s), per_s)
-    return _decoder_estimate(job, machine, memory, steady, waiting_s, run)
+    sustained_per_s = None
+    if job.arrivals_per_s is not None and job.requests is None and not job.techniques.prefill_gpus:
+        sustained_per_s = known.curves.most_per_s * int(job.layout.dp)
+    return _decoder_estimate(job, machine, memory, steady, waiting_s, run, sustained_per_s)
 
 
 def burst_per_s(
@@ -405,8 +409,9 @@ def _number(value: object) -> float:
 
 
 def _decoder_estimate(
-    job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float, run: RunMeans | None
-) -> ServeEstimate:
+    job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float, run: RunMeans | None,
+    sustained_per_s: float | None,
+) -> ServeEstimate:  # fmt: skip
     share = _number(steady.prefill_share)
     step = _mean_step(steady, share)
     replicas = int(job.layout.dp)
@@ -439,6 +444,7 @@ def _decoder_estimate(
         e2e_s=e2e_s,
         requests_per_s=rate,
         most_per_s=_most_per_s(job, steady, step) * replicas,
+        sustained_per_s=sustained_per_s,
         concurrency=decoding,
         prefill_frac=min(1.0, on_prompts),
     )
@@ -465,9 +471,10 @@ def _encoder_estimate(
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
     if job.concurrency is not None and not job.static:  # the machine waits while few are handed over
         rate = min(rate, concurrency * ranks / (machine.engine.request_s + float(step.seconds)))
+    sustained_per_s = None
     if job.arrivals_per_s is not None:
         batches = waiting_batches(job, machine)
-        rate = _number(batches.sustained_per_s) * ranks
+        rate = sustained_per_s = _number(batches.sustained_per_s) * ranks
         if job.arrivals_per_s < rate:
             rate = job.arrivals_per_s
             latency_s = _number(one_pass_latency_s(machine.engine, batches, job.input_tokens, "mean"))
@@ -478,7 +485,8 @@ def _encoder_estimate(
     rate *= _there_frac(job, memory, run)
     return _serve_estimate(
         job, memory, step, ttft_s=latency_s, least_ttft_s=least_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
-        requests_per_s=rate, most_per_s=max(inputs / floor_s, rate), concurrency=inputs, prefill_frac=1.0,
+        requests_per_s=rate, most_per_s=max(inputs / floor_s, rate), sustained_per_s=sustained_per_s,
+        concurrency=inputs, prefill_frac=1.0,
     )  # fmt: skip
 
 
@@ -529,6 +537,7 @@ def _serve_estimate(
     e2e_s: float,
     requests_per_s: float,
     most_per_s: float,  # of requests, at datasheet rates
+    sustained_per_s: float | None,  # of requests that arrive at a rate, however fast they come
     concurrency: float,
     prefill_frac: float,
 ) -> ServeEstimate:
@@ -540,11 +549,16 @@ def _serve_estimate(
     outputs = job.output_tokens if tpot_s is not None else 0
     most = int(memory.max_concurrency) * ranks
     queued = bool(job.concurrency and 0 < most < job.concurrency)
-    throughput = _figure(job, "throughput", rate, most=most_per_s)
-    if job.arrivals_per_s is not None:  # in the long run no more is answered than arrives
-        throughput = replace(throughput, high=min(throughput.high, max(rate, job.arrivals_per_s)))
     floors = least_ttft_s, (outputs - 1) * (least_tpot_s or 0.0)
     e2e_low, e2e_high = latency_band(job, queued=queued).interval(ttft_s, e2e_s, floors=floors)
+    throughput = _figure(job, "throughput", rate, most=most_per_s)
+    if job.arrivals_per_s is not None:  # in the long run no more is answered than arrives, and no less if it keeps up
+        low = throughput.low * max(1.0, (sustained_per_s or 0.0) / rate)
+        throughput = replace(
+            throughput, low=min(low, rate), high=min(throughput.high, max(rate, job.arrivals_per_s))
+        )  # fmt: skip
+    elif job.concurrency == 1 and job.requests is None:  # one answer after another: as long as each takes
+        throughput = replace(throughput, low=rate * e2e_s / e2e_high, high=rate * e2e_s / e2e_low)
     joules, rates = _joules(job, step, gpus), job.cluster.rates
     peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(

@@ -141,7 +141,8 @@ class ServingSpec(Spec):
     stream_interval: int | None = _format("--stream-interval", options.whole(high=10_000),
         "Tokens streamed together after the first, as in vLLM and SGLang (default: 1).")
     prefill_delayer: bool = _format("--prefill-delayer/--no-prefill-delayer", options.FLAG,
-        "Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer.",
+        "Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, "
+        "TensorRT-LLM's attention_dp_config.enable_balance.",
         default=False)
     eager: bool = _format("--eager/--no-eager", options.FLAG,
         "Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).", default=False)

@@ -25,7 +25,8 @@ LEAST_S = 1e-30
 """Stands for no time at all where something is divided by it."""
 JOINING_STEPS = 30.0
 """Steps for which a prompt waits for those of other attention replicas at most (SGLang,
---prefill-delayer-max-delay-passes)."""
+--prefill-delayer-max-delay-passes; TensorRT-LLM counts steps whether prompts wait or not and lets all go at
+attention_dp_config.timeout_iters, so half of these on average: 30 of InferenceX's 60, 25 by default)."""
 STEP_IN_PROGRESS = 0.5
 """Share of a step that remains on average when a request arrives."""
 ROUNDS = 10
@@ -319,7 +320,8 @@ def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0, ranks: Ints = 1
     Source: vLLM, async_scheduling, and TensorRT-LLM, overlap scheduler (a step is planned while the one before it
     runs); SGLang, scheduler: with `--scheduler-recv-interval n` it looks for requests once in n steps; TensorRT-LLM,
     batch_wait_timeout_iters: prompts are held back for n steps, or until they fill most of the budget; SGLang,
-    managers/prefill_delayer.py: prompts are held back until each attention replica has one.
+    managers/prefill_delayer.py, and TensorRT-LLM, py_executor.py, `_balance_adp_requests`: prompts are held back until
+    each attention replica has one.
     Assumes: a request comes at any of these steps with equal chances; prompts that wait do not fill the budget; those
     of the `ranks` attention replicas come independently of each other.
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.kernels import Elements
-from flopwise.cost.sustained import training_rates
+from flopwise.cost.sustained import limited_rates, training_rates
 from flopwise.facts.architecture import Model, Stack
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine, TrainingStack
@@ -60,8 +60,8 @@ class EngineClock:
         """The runner that times the steps of a model in this format."""
         path = product_path(self.model, self.weights, self.cluster.rates)
         return Runner(
-            model=model or self.model, rates=self.cluster.rates, fabric=self.cluster.fabric, engine=self.engine,
-            dtype=path.dtype, weight_bits=path.weight_bits, wide=path.wide, kv_dtype=self.kv_dtype,
+            model=model or self.model, rates=limited_rates(self.cluster.rates), fabric=self.cluster.fabric,
+            engine=self.engine, dtype=path.dtype, weight_bits=path.weight_bits, wide=path.wide, kv_dtype=self.kv_dtype,
         )  # fmt: skip
 
     def pass_s(

@@ -276,9 +276,10 @@ def estimate(job: TrainJob) -> TrainEstimate:
     layout, recipe, gpus = job.layout, job.recipe, int(job.layout.num_gpus)
     tokens_per_s = float(recipe.global_batch) * float(table.seq_tokens[0]) / step_s
     per_gpu = tokens_per_s / gpus
-    band = training_band(job)
-    low, high = band.interval(per_gpu)
     lower, upper = step_bounds(job, table)
+    least_s = max(lower, read_s)
+    band = training_band(job).up_to(step_s / least_s)
+    low, high = band.interval(per_gpu)
     memory = job_memory(job)
     mfu, mfu_full, hfu = utilisation(job, table, step_s)
     watts = None if job.cluster.accelerator.tdp_w is None else job_watts(job, parts, table)
@@ -291,7 +292,7 @@ def estimate(job: TrainJob) -> TrainEstimate:
     return TrainEstimate(
         job=job, step_s=step_s, breakdown=tuple(parts.items()), tokens_per_s=tokens_per_s,
         useful_tokens_per_s=recipe.useful_tokens / step_s, tokens_per_s_per_gpu=per_gpu, low=float(low),
-        high=float(high), lower_bound_s=max(lower, read_s), upper_bound_s=upper / band.low + read_s, mfu_frac=mfu,
+        high=float(high), lower_bound_s=least_s, upper_bound_s=upper / band.low + read_s, mfu_frac=mfu,
         mfu_full_attention_frac=mfu_full, hfu_frac=hfu, bound=bound(job, parts, table), memory=memory,
         run=StepRun.of_job(job, parts, watts), band=band,
         table=table, dropped_frac=_dropped_frac(job.model, recipe, layout), assumptions=notes,
@@ -351,18 +352,25 @@ def training_band(job: TrainJob, *, complete: bool = True, num_gpus: int | None 
 def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:
     """(lower bound of the step, the step with nothing hidden) in seconds.
 
-    Lower: the largest of compute, memory and network at datasheet rates on the busiest stage. The other: everything at
-    calibrated rates one after the other; an upper bound at the slow end of the measured errors, which rates have, too.
+    Lower: `least_step_s`. The other: everything at calibrated rates one after the other; an upper bound at the slow end
+    of the measured errors, which rates have, too.
 
     Source: roofline model (Williams et al. 2009).
     """
-    lower = job.micro_batches * float(table.floor_s[:, 0, 0].max())
     stack = replace(job.recipe.stack, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0, ring_overlap=0.0)
     alone = replace(job, recipe=replace(job.recipe, stack=stack))
     mode = int(mode_index(job.layout, table.partials))
     launch_s = job.micro_batches * float(host_s(table, mode, 0, 0))
     serial = replace(single_table(alone, like=table), serial=True)
-    return lower, sum(single_parts(serial, job.layout).values()) + launch_s
+    return least_step_s(job, table), sum(single_parts(serial, job.layout).values()) + launch_s
+
+
+def least_step_s(job: TrainJob, table: StepTable) -> float:
+    """Lower bound of the step in seconds: compute, memory or network of the busiest stage, at datasheet rates.
+
+    Source: roofline model (Williams et al. 2009).
+    """
+    return job.micro_batches * float(table.floor_s[:, 0, 0].max())
 
 
 def counted_batch(job: TrainJob) -> tuple[float, int]:

@@ -144,10 +144,11 @@ class SampledEstimate:
         )  # fmt: skip
         alone_s = passes_s + launch_s + parts["optimizer"]
         parts[STRAGGLERS] = float(waiting_frac(gpus, job.conditions.jitter_frac)) * sum(parts.values())
-        step_s, band = sum(parts.values()), rate_band(rate, facts.calibration)
+        step_s = sum(parts.values())
         per_gpu = job.samples_per_gpu / step_s
-        low, high = band.interval(per_gpu)
         floor_s = _least_flops(work) * job.samples_per_gpu / rate.peak_flops_per_s
+        band = rate_band(rate, facts.calibration).up_to(step_s / floor_s if floor_s else math.inf)
+        low, high = band.interval(per_gpu)
         counted = counted_flops(work.model, None) if work.model is not None else None
         mfu = None if counted is None else per_gpu * counted / rate.peak_flops_per_s
         watts = _watts(job, parts, seconds)

@@ -137,7 +137,7 @@ def with_unstated_inputs(found: TrainEstimate, inputs: Sequence[UnstatedInput]) 
     """
     if not inputs:
         return found
-    band = open_band(found.job, inputs)
+    band = open_band(found.job, inputs).up_to(found.step_s / found.lower_bound_s)
     low, high = band.interval(found.tokens_per_s_per_gpu)
     notes = tuple(one.text("speed") for one in inputs if one.matters)
     slower = found.band.low / band.low

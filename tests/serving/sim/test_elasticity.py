@@ -59,7 +59,7 @@ def test_without_an_objective_the_peak_is_the_most_that_the_autoscaler_had() -> 
 def test_an_autoscaler_saves_hours_where_traffic_has_a_wave() -> None:
     """A morning with a peak: fewer hours than the fixed peak for nearly the same share in time."""
     rule = Autoscaling(measure="concurrency", target=16, least=1, most=8, cold_start_s=60, tick_s=30)
-    wave: dict[str, Any] = {"rate": 1.0, "arrivals": "diurnal", "peak": 8.0, "peak_hour": 4.0, "duration_s": 28_800.0}
+    wave: dict[str, Any] = {"rate": 1.0, "arrivals": "diurnal", "peak": 6.0, "peak_hour": 4.0, "duration_s": 28_800.0}
     found = autoscale(MODEL, rule=rule, slo=Slo(ttft_s=1.0), attain=0.99, **HOW, **wave)
     mine, peak = found.provisions[:2]
     assert peak.most > 1

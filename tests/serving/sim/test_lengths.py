@@ -128,3 +128,12 @@ def test_requests_beyond_what_a_model_is_made_for_are_simulated_as_they_are_serv
     assert any("made for" in text for text in run.assumptions)
     users = flopwise.serve("SmolLM3-3B", concurrency=2, **how).estimate
     assert users.requests_per_s == pytest.approx(run.summary.requests_per_s, rel=0.1)
+
+
+def test_a_prompt_beyond_the_context_keeps_its_answer() -> None:
+    """It is stretched or refused as it is, not answered with one token."""
+    served = flopwise.serve("MiniMax-M2", gpu="8xh200", input_tokens=500_000, concurrency=2)
+    assert served.estimate.job.output_tokens == 256
+    assert any("500,256 tokens is longer than the 196,608" in note for note in served.estimate.assumptions)
+    with pytest.raises(flopwise.SpecError, match="a request of 2,256 tokens exceeds the context"):
+        flopwise.serve("gpt2", gpu="h100", input_tokens=2_000)

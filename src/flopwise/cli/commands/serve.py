@@ -241,7 +241,8 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows.append(("per accelerator", f"{_tokens(tokens.value / estimate.num_gpus)} tokens/s"))
     if answer.keeps_up:
         rows.append(("per user", f"{1 / estimate.tpot_s.value:,.1f} tokens/s"))
-    decoding = f" with {together:,.0f} decoding at once" if estimate.job.output_tokens > 1 else ""
+    at_once = f"{together:,.0f}" if together >= 10 else f"{together:.2g}"
+    decoding = f" with {at_once} decoding at once" if estimate.job.output_tokens > 1 else ""
     rows.append(("requests", f"{format_number(requests.value * replicas)}/s{decoding}"))
     room = f"{whole(estimate.kv_capacity_tokens * replicas)} tokens {units.format_interval(*tokens_ends, whole)}"
     rows += [("at most", most), ("cache", room)]

@@ -377,6 +377,7 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
     targets = zip(("TTFT", "TPOT", "request"), answer.slo, strict=True)
     slo = ", ".join(f"{name} {units.format_seconds(limit)}" for name, limit in targets if limit is not None)
     goodput = f"{format_number(summary.goodput_per_s)}/s: {share(summary.goodput_frac)} of requests within {slo}"
+    usd = units.format_cost(answer.usd_per_million_output_tokens)
     paid = f"{units.format_cost(answer.cost_usd)} for {format_number(summary.replica_hours)} replica-hours"
     answered = format_number(summary.requests_per_s)
     rows = [
@@ -402,7 +403,7 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
         ("preempted", f"{summary.preemptions:,} times" if summary.preemptions else None),
         ("prefix cache", f"{share(summary.reused_frac)} of prompt tokens reused" if summary.reused_frac else None),
         ("cost", None if answer.cost_usd is None else paid),
-        ("per million output tokens", units.format_cost(answer.usd_per_million_output_tokens)),
+        ("per million tokens", usd and f"{usd} (output, including the cost of their prompts)"),
     ]
     return [row for row in rows if row[1] is not None]
 

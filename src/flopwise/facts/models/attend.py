@@ -43,10 +43,14 @@ class Attention:
     position_bias: int = 0
     kv_shared: bool = False  # uses the keys and values of an earlier layer
     k_is_v: bool = False  # values are the keys: no v_proj (Gemma 4's global layers)
+    select: int | None = None  # keys that an indexer chooses for each query, in blocks (MiniMax M3)
+    index_heads: int = 0  # of that indexer, one for each group of heads
+    index_dim: int = 0
 
 
 _IN_BOTH = (
     "heads", "kv_heads", "causal", "window", "chunk", "sinks", "cached", "position_bias", "kv_shared", "dropout",
+    "select",
 )  # fmt: skip
 """Fields that an `Attend` has from its `Attention`."""
 
@@ -58,10 +62,14 @@ def attention(a: Attention, source: str, prefix: str = "attention") -> Items:
     rope = (Pointwise(f"{prefix}/rope", rotated * a.rope_dim, "rope", shard="column"),)
     gate = (Pointwise(f"{prefix}/gate", a.heads * v_dim, "sigmoid", gated=True, shard="column"),)
     same = {name: getattr(a, name) for name in _IN_BOTH}
+    projections, norms, scores = _block_indexer(a, source) if a.index_heads else ((), (), ())
     return (
         *_projections(a, source, prefix),
+        *projections,
         *_qk_norms(a, prefix),
+        *norms,
         *(rope if a.rope_dim else ()),
+        *scores,
         Attend(f"{prefix}/attend", qk_dim=a.head_dim, v_dim=v_dim, **same),
         *(gate if a.gated or a.gate_proj else ()),
         *((RMS(f"{prefix}/out_norm", a.heads * v_dim),) if a.out_norm else ()),
@@ -107,6 +115,32 @@ def _qk_norms(a: Attention, prefix: str) -> tuple[Norm, ...]:
     query, key = norm("q_norm", "q_proj", a.heads), norm("k_norm", "k_proj", a.kv_heads)
     value = replace(norm("v_norm", "k_proj" if a.k_is_v else "v_proj", a.kv_heads), affine=False)
     return (query,) if a.kv_shared else (query, key, value) if a.v_norm else (query, key)
+
+
+def _block_indexer(a: Attention, source: str) -> tuple[Items, Items, Items]:
+    """The indexer that chooses blocks of keys for each group of heads: projections, norms with rope, and scores.
+
+    Its query is cut as keys and values are; its one key a token, which every rank has, is cached beside theirs.
+
+    Source: transformers 5.24, MiniMaxM3VLIndexer (no value; a block's score is the best of its keys'); vLLM,
+    MinimaxM3QKVParallelLinearWithIndexer (one product makes all five projections). Assumes: choosing takes no time.
+    """
+    p, dim = "indexer", a.index_dim
+
+    def column(name: str, heads: int) -> Linear:
+        return Linear(
+            f"{p}/{name}", a.width, heads * dim, shard="column", shard_unit=dim, heads=heads, reads=source
+        )  # fmt: skip
+
+    return (
+        (column("q_proj", a.index_heads), column("k_proj", 1)),
+        (
+            RMS(f"{p}/q_norm", dim, groups=a.index_heads, reads=f"{p}/q_proj", shard="column"),
+            RMS(f"{p}/k_norm", dim, reads=f"{p}/k_proj"),
+            Pointwise(f"{p}/rope", (a.index_heads + 1) * a.rope_dim, "rope"),
+        ),
+        (Attend(f"{p}/scores", heads=a.index_heads, kv_heads=1, qk_dim=dim, v_dim=0),),
+    )
 
 
 def cross_attention(a: Attention, source: str, encoder_width: int) -> Items:

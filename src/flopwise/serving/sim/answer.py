@@ -98,7 +98,7 @@ class SimulateAnswer(Result):
         if summary.mean_queue > max(summary.mean_running, 1.0):
             text += "; the replicas cannot keep up"
         usd = format_cost(self.usd_per_million_output_tokens)
-        return f"{text}{f'; {usd} per million output tokens' if usd else ''}."
+        return f"{text}{f'; {usd} per million output tokens with their prompts' if usd else ''}."
 
     def _why_none(self) -> str:
         """That no request was answered, and what would have to change."""

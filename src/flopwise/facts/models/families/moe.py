@@ -171,6 +171,8 @@ def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
     """The attention of each layer: full or windowed; MiMo's windowed layers have heads of their own."""
     if c.model_type == "laguna":
         return _own_heads(c, base, layers)
+    if c.model_type == "minimax_m3_vl_text":
+        return _block_sparse(c, base, layers)
     if c.model_type != "mimo_v2_flash":
         return [replace(base, window=w) for w in windows(c, layers)]
     full = replace(base, v_dim=c.size("v_head_dim", base.head_dim))
@@ -182,6 +184,27 @@ def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
         pattern = c.sequence("hybrid_layer_pattern") or [i not in (0, 5) and (i + 1) % 6 != 0 for i in range(layers)]
         kinds = [bool(p) for p in pattern[:layers]]
     return [swa if k else full for k in kinds]
+
+
+def _block_sparse(c: Fields, base: Attention, layers: int) -> list[Attention]:
+    """MiniMax M3's attention: full, or to the best blocks of keys, which an indexer chooses; by layer.
+
+    Source: transformers 5.24, MiniMaxM3VLTextConfig (a checkpoint's `sparse_attention_config` names the same numbers).
+    Assumes: the latest block, which a query always sees, is one of the best, as in the kernels that the class names.
+    """
+    stated = c.part("sparse_attention_config")
+
+    def number(key: str, published: str) -> int:
+        return stated.maybe(published) or c.size(key)
+
+    sparse = replace(
+        base, index_heads=number("index_n_heads", "sparse_num_index_heads"),
+        index_dim=number("index_head_dim", "sparse_index_dim"),
+        select=number("index_topk_blocks", "sparse_topk_blocks") * number("index_block_size", "sparse_block_size"),
+    )  # fmt: skip
+    kinds = c.per_layer("layer_types", layers, "full_attention")
+    chosen = stated.sequence("sparse_attention_freq") or [k == "minimax_m3_sparse" for k in kinds]
+    return [sparse if i < len(chosen) and chosen[i] else base for i in range(layers)]
 
 
 def _own_heads(c: Fields, base: Attention, layers: int) -> list[Attention]:
